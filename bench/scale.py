@@ -55,7 +55,7 @@ class Scale:
     """How often the full screen is opened."""
     screen_log: int = 10_000
     chats: int = 1_000
-    chat_rate: int = 200
+    chat_rate: int = 150
     """Messages a second that come in, over all chats."""
     chat_seconds: float = 10.0
     chat_rounds: int = 100

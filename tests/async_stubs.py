@@ -28,7 +28,7 @@ class Runner(Protocol):
     async def run(self, call: Callable[[], _T]) -> _T: ...
     async def share(self, step: write_step.WriteStep[_T]) -> _T: ...
 
-class Mirror:
+class AsyncMirror:
     def __init__(self, target: object, runner: Runner) -> None: ...
 """
 IMPORTS = {
@@ -43,7 +43,9 @@ def mirrors() -> list[type]:
     return [
         value
         for value in vars(async_mirror).values()
-        if isinstance(value, type) and issubclass(value, async_mirror.Mirror) and value is not async_mirror.Mirror
+        if isinstance(value, type)
+        and issubclass(value, async_mirror.AsyncMirror)
+        and value is not async_mirror.AsyncMirror
     ]
 
 
@@ -124,7 +126,7 @@ def generate() -> str:
     imports, classes = set(IMPORTS), list[str]()
     for mirror in mirrors():
         lines = [signature_of(name, method, imports) for name, method in methods_of(mirror)]
-        classes.append("\n".join([f"\nclass {mirror.__name__}(Mirror):", *lines, ""]))
+        classes.append("\n".join([f"\nclass {mirror.__name__}(AsyncMirror):", *lines, ""]))
     text = HEAD + "\n".join(sorted(imports)) + "\n" + BASE + "".join(classes)
     for command in (["check", "--fix", "--select", "I"], ["format"]):
         text = subprocess.run(

@@ -22,8 +22,6 @@ FACETS: dict[str, type] = {
     "blobs": Blobs,
     "admin": Admin,
 }
-# They join SessionDB to AsyncSessionDB, the agent and the compaction.
-INSIDE = {"abandon_lease", "append_step", "warn_once"}
 
 
 def methods(kind: type) -> set[str]:
@@ -32,7 +30,7 @@ def methods(kind: type) -> set[str]:
 
 def calls() -> set[str]:
     """The name of every public method: `head`, `mail.post` …"""
-    found = methods(SessionDB) - INSIDE
+    found = methods(SessionDB)
     return found | {f"{facet}.{name}" for facet, kind in FACETS.items() for name in methods(kind)}
 
 

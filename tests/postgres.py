@@ -483,12 +483,12 @@ def _inside(schema: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
 
 
 def _cookie(connection: psycopg.Connection[tuple[Any, ...]]) -> str:
-    row = connection.execute(_COOKIE, catalog.declared().parameters).fetchone()
+    row = connection.execute(_COOKIE, catalog.declared_schema().parameters).fetchone()
     assert row is not None
     return str(row[0])
 
 
-_COOKIE = queries.load(catalog.QUERIES)["cookie"]
+_COOKIE = queries.load(catalog.QUERY_FOLDER)["cookie"]
 _ROWS = 5_000  # more than these leave a table that is slow to read until it is vacuumed
 
 
@@ -511,8 +511,8 @@ def _emptied(made: Made) -> bool:
 def _emptying(made: Made) -> str:
     """All statements in one message: a round trip for each would take longer than they do."""
     labels = ", ".join(f"({_literal(key)}, {_literal(value)})" for key, value in made.labels if key != "schema_shape")
-    restart = ", ".join(f"setval('{name}', 1, false)" for name in postgres_migration.sequences())
-    deletes = "; ".join(f"DELETE FROM {table}" for table in catalog.declared().names("table"))
+    restart = ", ".join(f"setval('{name}', 1, false)" for name in postgres_migration.identity_sequences())
+    deletes = "; ".join(f"DELETE FROM {table}" for table in catalog.declared_schema().names("table"))
     deletes = deletes.replace("FROM meta", "FROM meta WHERE key <> 'schema_shape'")  # which is long
     return f"{deletes}; INSERT INTO meta VALUES {labels}; SELECT {restart}"
 

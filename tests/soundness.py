@@ -28,9 +28,9 @@ _SQL = queries.load("postgres")
 _BROKEN = " UNION ALL ".join(f"(SELECT broken::text FROM ({_SQL[name]}) broken)" for name in fsck.CHECKS)
 
 # What is searched by is made from the rest, whenever somebody looks for something.
-_TABLES = [name for name in catalog.declared().names("table") if not name.startswith("search_")]
+_TABLES = [name for name in catalog.declared_schema().names("table") if not name.startswith("search_")]
 _ROWS = " UNION ALL ".join(f"SELECT '{name}', kept::text FROM {name} kept" for name in _TABLES)
-_SQLITE_TABLES = [name for kind, name in sqlite_migration.declared("sqlite") if kind == "table"]
+_SQLITE_TABLES = [name for kind, name in sqlite_migration.declared_schema("sqlite") if kind == "table"]
 
 
 def rows(db: SessionDB) -> list[Row]:

@@ -100,12 +100,12 @@ def test_no_page_names_a_path_of_a_machine(page: Path) -> None:
     assert found == []
 
 
-def test_every_error_has_its_row_in_concepts() -> None:
+def test_every_error_has_its_entry_in_concepts() -> None:
     raised = {
         name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
     }
-    table = text_of("docs/concepts.md").partition("\n## Errors\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(
+    entries = text_of("docs/concepts.md").partition("\n## Errors\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^- `(\w+)`: ", entries, re.MULTILINE) == list(
         dict.fromkeys(n for n in vars(errors) if n in raised)
     )
 

@@ -22,7 +22,20 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("agent",),
     ("compaction", "salvage"),
     ("store", "model", "tools", "rpc"),
-    ("alive", "events", "file_modes", "mail", "moments", "parts", "reports", "secrets", "types", "errors"),
+    (
+        "alive",
+        "events",
+        "fault_points",
+        "file_modes",
+        "mail",
+        "moments",
+        "parts",
+        "promises",
+        "reports",
+        "secrets",
+        "types",
+        "errors",
+    ),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

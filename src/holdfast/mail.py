@@ -1,7 +1,4 @@
-"""Values of the mail queues: inbound messages (arrivals), outgoing messages, claims and contacts.
-
-`holdfast.types` exports them.
-"""
+"""Values of the mail queues: inbound and outbound messages, chat leases and contacts. `holdfast.types` exports them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 OutgoingKind = Literal["reply", "notice", "question"]
-"""A reply to an arrival, a notification, or a question that expects an answer."""
+"""A reply to an inbound message, a notification, or a question that expects an answer."""
 ContactRole = Literal["user", "admin", "denied"]
 
 
@@ -21,7 +18,7 @@ class NewInboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """The platform's id of the message."""
     route: str
-    """The chat key. Arrivals of one route are processed in order."""
+    """The chat key. Messages of one route are processed in order."""
     chat: str
     """The chat that replies are sent to. Messages to one chat are sent in order."""
     sender: str
@@ -29,7 +26,7 @@ class NewInboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What the platform needs to send a reply to the chat."""
     text: str = ""
     parts: list[dict[str, Any]] = []
-    """Content parts besides the text, as in a message. Attachments are named by their digests."""
+    """Content parts other than the text, as in a message. Attachments are named by their digests."""
     name: str = ""
     """The display name of the sender."""
     home: str | None = None
@@ -57,7 +54,7 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     """The session id of its turn, fixed before the turn begins."""
     joined: int | None = None
-    """The arrival that it was merged into."""
+    """The inbound message that it was joined into."""
     outcome: str | None = None
     """None while it is open."""
     conversation_id: str | None = None
@@ -72,7 +69,7 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewOutgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to send. A long reply is several of these, in order."""
+    """An outbound message to queue. A long reply is several of these, in order."""
 
     platform: str
     chat: str
@@ -86,7 +83,7 @@ class NewOutgoing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """A queued or delivered outgoing message."""
+    """A queued, delivered or failed outbound message."""
 
     id: int
     platform: str
@@ -97,7 +94,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     kind: OutgoingKind
     at: float
     inbound_id: int | None = None
-    """The arrival that it answers, or that was being processed when it was posted."""
+    """The inbound message that it answers, or that was being processed when it was posted."""
     inbox_entry_id: int | None = None
     """The inbox entry that it answers."""
     part: int | None = None
@@ -130,18 +127,18 @@ class ChatLease(msgspec.Struct, frozen=True):
     ttl: float
 
 
-class TakenUp(msgspec.Struct, frozen=True):
-    """A claimed route, its open arrivals, and the arrival that processing began with."""
+class NextInbound(msgspec.Struct, frozen=True):
+    """The chat lease of a route, its open messages, and the message whose turn begins."""
 
     lease: ChatLease | None
     waiting: list[InboundMessage]
     begun: InboundMessage | None = None
     inbox_empty: bool = False
-    """Whether nothing waited in the inbox of the conversation that it was begun in."""
+    """Whether the inbox of the conversation has no open entries."""
 
 
 class OpenInbox(msgspec.Struct, frozen=True):
-    """A conversation with open inbox entries, and the route of its last arrival."""
+    """A conversation with open inbox entries, and the route of its last inbound message."""
 
     conversation_id: str
     oldest: int
@@ -150,7 +147,7 @@ class OpenInbox(msgspec.Struct, frozen=True):
 
 
 class ChatLeaseHeld(msgspec.Struct, frozen=True):
-    """A claim as other processes see it."""
+    """A chat lease as other processes see it."""
 
     key: str
     token: int
@@ -160,7 +157,7 @@ class ChatLeaseHeld(msgspec.Struct, frozen=True):
 
 
 class Home(NamedTuple):
-    """The chat of a conversation's last arrival. Replies to its notices are sent there."""
+    """The chat of a conversation's last inbound message. Replies to its notices are sent there."""
 
     platform: str
     chat: str

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, events, parts, types
+from holdfast import AsyncSessionDB, errors, events, fault_points, parts, types
 from holdfast.agent import loop
 from holdfast.model import ScriptedModel, port, tokens
-from holdfast.store import fault_points
 from tests.agent import stage
 from tests.contract import steps
 

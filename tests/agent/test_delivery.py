@@ -31,7 +31,7 @@ async def log(db: AsyncSessionDB, conversation: str = "talk") -> list[tuple[str,
 
 async def outcomes(db: AsyncSessionDB, rows: list[types.InboxEntry]) -> list[tuple[str | None, int | None]]:
     def look(key: str) -> tuple[Any, ...]:
-        row = db.db.driver.read(lambda tx: tx.one("inbound_by_key", key=key))
+        row = db.db.driver.read(lambda tx: tx.one("inbox_by_key", key=key))
         assert row is not None
         return row
 

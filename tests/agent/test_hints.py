@@ -18,7 +18,7 @@ from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
 from holdfast.agent import cache, room, turn
 from holdfast.model import ScriptedModel
 from holdfast.store import notifications
-from holdfast.store.postgres import notifier
+from holdfast.store.postgres import notify
 from tests import postgres
 from tests.agent import stage
 from tests.agent.test_runtime import door, until
@@ -230,7 +230,7 @@ def _cut(name: str) -> None:
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is ever told anything; what is heard at the beginning says so."""
-    monkeypatch.setattr(notifier.Notifier, "notify", lambda *_: None)
+    monkeypatch.setattr(notify.Notifier, "notify", lambda *_: None)
 
 
 @pytest.mark.usefixtures("silent")

@@ -115,7 +115,7 @@ def test_a_pause_after_failures_does_not_stop_the_conversation() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=90)  # short messages, beyond the hard threshold
         version, _ = await db.budget("talk")
-        assert await db.spend("talk", version, {"failures": 3, "cool_until": time.time() + 500})
+        assert await db.update_budget("talk", version, {"failures": 3, "cool_until": time.time() + 500})
         writer = Writer()
         model = ScriptedModel(["ok"] * 3, window=WINDOW)
         agent = stage.agent(db, model, session_id="talk", summarizer=writer)

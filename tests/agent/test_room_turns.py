@@ -188,7 +188,7 @@ def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(monkeypa
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50)
         version, _ = await db.budget("talk")
-        assert await db.spend("talk", version, {"failures": 3, "cool_until": time.time() + 500})
+        assert await db.update_budget("talk", version, {"failures": 3, "cool_until": time.time() + 500})
         model = ScriptedModel(steps(), window=WINDOW)
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(), tools=[stage.says("look")])
         # Beyond the hard threshold, within the window, and nobody may compact: it is looked at twice in each step.

@@ -272,7 +272,7 @@ def test_where_a_model_may_not_sum_up_the_extract_makes_room_within_the_turn() -
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=90)  # beyond the window, and too short to be shortened
         version, _ = await db.budget("talk")
-        assert await db.spend("talk", version, {"failures": 3, "cool_until": time.time() + 500})
+        assert await db.update_budget("talk", version, {"failures": 3, "cool_until": time.time() + 500})
         model, writer = ScriptedModel(["ok"], window=WINDOW), Writer()
         agent = stage.agent(db, model, session_id="talk", summarizer=writer)
         result = await agent.run_conversation("Hello")
@@ -351,7 +351,7 @@ def test_people_hear_of_a_pause_once_until_a_compaction_succeeds() -> None:
 
         async def paused() -> list[str]:
             version, _ = await db.budget("talk")
-            assert await db.spend("talk", version, {"failures": 1, "cool_until": time.time() + 25})
+            assert await db.update_budget("talk", version, {"failures": 1, "cool_until": time.time() + 25})
             seen: list[events.AnyEvent] = []
             for _ in range(3):
                 made = await agent.compress_context(emit=seen.append)

@@ -8,11 +8,8 @@ import pytest
 
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.app import running, tidying
-from holdfast.store.mail import inbound
 from tests.agent import stage
 from tests.contract import steps
-
-assert inbound.REMEMBERED_DAYS == 30.0
 
 
 async def settled(db: AsyncSessionDB, key: str) -> None:

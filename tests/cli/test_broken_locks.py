@@ -26,7 +26,7 @@ if os.environ["BROKEN_LOCKS"] == "raising":
         setattr(leases, name, broken)
 else:
     for name in ("acquire_lease", "renew_lease", "release_lease", "begin_compaction", "leases"):
-        for owner in (leases.Leases, async_mirror.AsyncSessionBase):
+        for owner in (leases.LeaseMixin, async_mirror.AsyncSessionBase):
             delattr(owner, name)
 """
 QUESTIONS = ("What about pier one?", "And pier two?")

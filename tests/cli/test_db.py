@@ -11,8 +11,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from holdfast import SessionDB
-from holdfast.store import fault_points
+from holdfast import SessionDB, fault_points
 from tests import postgres
 from tests.cli import inside, program
 

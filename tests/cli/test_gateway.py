@@ -58,7 +58,7 @@ def test_a_code_lets_in_whoever_was_given_it_however_it_is_typed(holdfast: Holdf
 
 def test_guessing_codes_is_stopped_though_each_guess_is_a_process(home: Path, holdfast: Holdfast) -> None:
     code = asked(home)
-    for guess in range(contacts.FAILURES - 1):
+    for guess in range(contacts.MAX_FAILURES - 1):
         assert holdfast("gateway", "pair", f"WRONG{guess}").code == 1
     # The last one in a process of its own, whatever the others were.
     assert "Try again in 60 minutes" in program.run(home, "gateway", "pair", "WRONG").sentence
@@ -233,9 +233,9 @@ def test_a_list_that_is_cut_says_so() -> None:
     place = {"platform": "telegram", "chat": "dm:42", "address": {"chat": 42}}
     with SessionDB(":memory:") as db:
         lost = db.mail.post(types.NewOutgoing(text="Lost", **place))
-        for count in (queue_status.MOST - 1, queue_status.MOST):
+        for count in (queue_status.DEFAULT_LIMIT - 1, queue_status.DEFAULT_LIMIT):
             found = waiting.Standing({}, [], [], [lost] * count, [], [])
-            assert waiting._shape(found, [])["cut"] == (["failed"] if count == queue_status.MOST else [])
+            assert waiting._shape(found, [])["cut"] == (["failed"] if count == queue_status.DEFAULT_LIMIT else [])
 
 
 def test_hooks_without_the_server_they_come_by_are_a_mistake(holdfast: Holdfast, home: Path) -> None:

@@ -206,15 +206,15 @@ def test_a_lock_that_cannot_be_let_go_changes_no_outcome_and_is_said_once(caplog
 def test_an_account_that_cannot_be_closed_changes_no_outcome() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
-        works = db.spend
+        works = db.update_budget
 
         async def once(*given: Any) -> bool:
-            db.spend = busy  # type: ignore[method-assign]
+            db.update_budget = busy  # type: ignore[method-assign]
             return await works(*given)
 
-        db.spend = once  # type: ignore[method-assign]
+        db.update_budget = once  # type: ignore[method-assign]
         assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
-        db.spend = works  # type: ignore[method-assign]
+        db.update_budget = works  # type: ignore[method-assign]
 
     stage.run(story)
 
@@ -245,15 +245,15 @@ def test_unexpected_exception_after_the_commit_leaves_the_outcome_compacted() ->
 def test_what_another_wrote_into_the_budget_meanwhile_is_read_before_it_is_counted() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
-        works, clock = db.spend, steps.Clock()
+        works, clock = db.update_budget, steps.Clock()
 
         async def overtaken(*given: Any) -> bool:
-            db.spend = works  # type: ignore[method-assign]
+            db.update_budget = works  # type: ignore[method-assign]
             version, _ = await db.budget("talk")
             assert await works("talk", version, {"failures": 1, "cool_until": clock() + 20})
             return await works(*given)
 
-        db.spend = overtaken  # type: ignore[method-assign]
+        db.update_budget = overtaken  # type: ignore[method-assign]
         made = await agent(db, writer := Writer(), clock=clock).compress_context()
         assert (made.outcome, made.retry_in) == (Outcome.COOLING_DOWN, 20)
         assert writer.requests == []
@@ -264,7 +264,7 @@ def test_what_another_wrote_into_the_budget_meanwhile_is_read_before_it_is_count
 def test_a_success_is_noted_also_where_another_wrote_into_the_budget_meanwhile() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
-        works, clock, counted = db.spend, steps.Clock(), list[int]()
+        works, clock, counted = db.update_budget, steps.Clock(), list[int]()
 
         async def overtaken(*given: Any) -> bool:
             counted.append(1)
@@ -273,7 +273,7 @@ def test_a_success_is_noted_also_where_another_wrote_into_the_budget_meanwhile()
                 assert await works("talk", version, {**body, "turn": "of another"})
             return await works(*given)
 
-        db.spend = overtaken  # type: ignore[method-assign]
+        db.update_budget = overtaken  # type: ignore[method-assign]
         assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
         found = policy.read((await db.budget("talk"))[1])
         assert (found.recent, found.begun, found.turn) == ((clock(),), 0.0, "of another")
@@ -374,7 +374,7 @@ def test_during_a_pause_nobody_takes_the_lease_or_reads_the_context() -> None:
         await filled(db)
         clock, one = steps.Clock(), agent(db, writer := Writer(), clock=steps.Clock())
         version, _ = await db.budget("talk")
-        assert await db.spend("talk", version, {"failures": 1, "cool_until": clock() + 20})
+        assert await db.update_budget("talk", version, {"failures": 1, "cool_until": clock() + 20})
         await one.view.messages()
         begins, reads = db.begin_compaction, db.context
         db.begin_compaction = db.context = busy  # type: ignore[method-assign]

@@ -130,7 +130,7 @@ def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
 ) -> None:
     with SessionDB(":memory:") as db:
         steps.begin(db, "talk", "a")
-        monkeypatch.delattr(leases.Leases, "acquire_lease")
+        monkeypatch.delattr(leases.LeaseMixin, "acquire_lease")
         db.commit_compaction(db.begin_compaction("talk"), summary="gist", cut_seq=1)
         assert db.try_acquire_compression_lock("talk", "me")
         with pytest.raises(errors.InvalidArgument):

@@ -37,7 +37,7 @@ def message(line: str) -> types.NewMessage:
         return types.NewMessage(role="tool", content="r" * length, tool_call_id=names[0] if names else None)
     if kind == "notice":
         return types.NewMessage(role="user", content=[parts.notice("n" * length, "process")])
-    uid = f"{speaker.STEERED}{message_codec.mint_uid()}" if kind == "steer" else None
+    uid = f"{speaker.STEERED}{message_codec.generate_uid()}" if kind == "steer" else None
     return types.NewMessage(role="user" if uid else kind, content=kind[0] * length, uid=uid)  # type: ignore[arg-type]
 
 

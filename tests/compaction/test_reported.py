@@ -217,7 +217,7 @@ def test_only_exhaustion_offers_a_fresh_conversation_and_it_only_offers() -> Non
         for _ in range(6):
             version, body = await db.budget("talk")
             spent = policy.succeeded(policy.read(body), one.clock())
-            assert await db.spend("talk", version, {**policy.written(spent), "recent": list(spent.recent)})
+            assert await db.update_budget("talk", version, {**policy.written(spent), "recent": list(spent.recent)})
         made = await one.compress_context(emit=seen.append)
         assert made.outcome is Outcome.EXHAUSTED
         assert "or begin a new conversation" in made.reason

@@ -195,7 +195,7 @@ def test_the_sum_survives_restarts_and_is_one_for_all_processes(tmp_path: Path) 
 def test_a_budget_from_before_there_was_a_sum_is_read_and_goes_on() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
-        assert await db.spend("talk", 0, {"failures": 2, "attempts": 1, "turn": "t"})
+        assert await db.update_budget("talk", 0, {"failures": 2, "attempts": 1, "turn": "t"})
         assert policy.read((await db.budget("talk"))[1]) == policy.Budget(failures=2, attempts=1, turn="t")
         assert await used(db) == types.Usage()
         await agent(db, asking(record)).compress_context()

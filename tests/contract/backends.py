@@ -125,8 +125,8 @@ class Kept:
         spoiled.discard(db)
         db.searcher.close()
         db.searcher = db.admin.searcher = search.Searcher(db.driver)
-        db.driver._tails = fast_append.Tails()
-        db._said.clear()
+        db.lease_failures._logged.clear()
+        db.driver._tails = fast_append.TailCache()
 
     def close(self) -> None:
         if self._db is not None:

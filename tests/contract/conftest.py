@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB
-from holdfast.store import fault_points
+from holdfast import SessionDB, fault_points
 from tests import soundness
 from tests.contract import backends, steps
 

@@ -48,7 +48,8 @@ def _begin(at: Place) -> None:
 
 
 def _say(at: Place) -> None:
-    at.db.append_message(at.whom, role="user" if at.low % 2 else "assistant", content=at.content, uid=at.new)
+    role, metadata = "user" if at.low % 2 else "assistant", {"of": at.content} if at.high % 2 else None
+    at.db.append_message(at.whom, role=role, content=at.content, uid=at.new, metadata=metadata)
 
 
 def _call(at: Place) -> None:
@@ -110,7 +111,7 @@ VERBS: dict[str, Callable[[Place], object]] = {
     "redact": lambda at: at.db.redact(at.whom, 1 + at.high % at.last),
     "title": lambda at: at.db.set_session_title(at.whom, f"Title {at.low}" if at.low else None),
     "folder": lambda at: at.db.set_session_folder(at.whom, f"/work/{at.low}" if at.low else None),
-    "metadata": lambda at: at.db.set_session_metadata(at.whom, {"low": at.low or None, "last": at.low}),
+    "metadata": lambda at: at.db.set_session_metadata(at.whom, {"low": at.low or None, "of": at.content}),
     "route": _route,
     "lease": lambda at: at.db.acquire_lease(at.whom, "turn" if at.low % 2 else "compact", "me"),
     "delete": lambda at: at.db.delete_conversation(at.whom),

@@ -13,7 +13,9 @@ from tests.contract import steps
 ROUTE = "agent:main:far:dm:1"
 CLAIM = f"route:{ROUTE}"
 TABLES = [
-    table for table in copy_tables.TABLES if table.name in ("arrivals", "outbox", "people", "strangers", "lockouts")
+    table
+    for table in copy_tables.COPY_TABLES
+    if table.name in ("arrivals", "outbox", "people", "strangers", "lockouts")
 ]
 
 

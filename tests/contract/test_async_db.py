@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
-from holdfast.store import fault_points
+from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, fault_points, types
 from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
 
 # What only the bridge itself uses, or is.
-INSIDE = {"abandon_lease", "warn_once", "driver", "db", "run", "share", "append_step"}
+INSIDE = {"driver", "db", "run", "share"}
 
 
 def run(story: Callable[[AsyncSessionDB], Awaitable[object]], db: SessionDB) -> None:
@@ -338,6 +337,38 @@ def test_timeout_of_a_waiter_is_a_cancelled_waiter(db: SessionDB, gate: Gate) ->
             await asyncio.wait_for(waiter, 0.01)
         gate.open()
         assert (await append(adb, "y")).seq == 2
+
+    run(story, db)
+
+
+@pytest.mark.parametrize("moment", ["running", "waiting", "just given"])
+def test_cancelling_all_tasks_of_the_loop_cancels_no_write(db: SessionDB, gate: Gate, moment: str) -> None:
+    steps.begin(db, "talk")
+
+    async def story(adb: AsyncSessionDB) -> None:
+        given = []
+        if moment != "just given":
+            gate.hold("append.committing")
+            given.append(append(adb, "running"))
+            await gate.is_reached()
+        if moment != "running":
+            given.append(append(adb, "waiting"))
+            # The append is given to the store in the first step of its task.
+            asyncio.get_running_loop().call_soon(cancel_others, asyncio.current_task())
+            await queued()
+        else:
+            cancel_others(asyncio.current_task())
+        gate.open()
+        assert (await append(adb, "last")).seq == len(given) + 1
+        assert all(
+            isinstance(each, asyncio.CancelledError) for each in await asyncio.gather(*given, return_exceptions=True)
+        )
+        await adb.close()
+
+    def cancel_others(current: asyncio.Task[Any] | None) -> None:
+        for task in asyncio.all_tasks():
+            if task is not current:
+                task.cancel()
 
     run(story, db)
 

@@ -49,16 +49,15 @@ def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, ca
 
 
 def test_the_sweep_calls_every_public_method(db: SessionDB) -> None:
-    without_arguments = {"close", "leases", "mail.chat_leases", "mail.counts", "mail.unsent"}
+    without_arguments = {"close", "leases", "mail.chat_leases", "mail.counts", "mail.unsent_counts"}
     admin = (
-        "facts status count_messages fsck schema_faults repair_schema prune_empty_sessions run_upkeep_once scrub shrink"
+        "info status count_messages fsck schema_faults repair_schema prune_empty_sessions run_upkeep_once scrub shrink"
     )
     admin += " free_stale_leases unscrubbed_since update_search_index rebuild_search_index search_status"
     admin += " is_unfinished_copy check_restorable"
     # These take paths, stores, or names of the server, and junk would become files: see the tests of each.
-    admin += (
-        " backup check_backup restore backup_if_due backup_made_at plan_prune prune copy_to allow_role keep_profile"
-    )
+    admin += " backup check_backup restore backup_if_due backup_made_at plan_prune prune copy_to allow_role"
+    admin += " get_or_set_profile"
     with_files = {"blobs.put"} | {f"admin.{name}" for name in admin.split()}
     assert facets.calls() - without_arguments - with_files == set(CALLS)
 
@@ -115,7 +114,7 @@ def test_nonsense_that_is_chosen_is_refused_and_nothing_is_claimed(db: SessionDB
         chosen: list[Any] = [waiting[0].id, "talk", [waiting[1].id]]
         chosen[which] = junk
         before = soundness.rows(db)
-        if refused(lambda chosen=chosen: db.mail.take_up(mail.ROUTE, lambda *_: tuple(chosen))):
+        if refused(lambda chosen=chosen: db.mail.begin_next_inbound(mail.ROUTE, lambda *_: tuple(chosen))):
             assert soundness.rows(db) == before, junk
         else:
             # Taken as it is: a name that is hostile only, or nobody to be joined.
@@ -126,7 +125,7 @@ def test_a_choice_that_fails_claims_nothing(db: SessionDB) -> None:
     mail.came(db, "1")
     before = soundness.rows(db)
     with pytest.raises(ZeroDivisionError):
-        db.mail.take_up(mail.ROUTE, lambda *_: 1 // 0)
+        db.mail.begin_next_inbound(mail.ROUTE, lambda *_: 1 // 0)
     assert soundness.rows(db) == before
 
 

@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.contract import steps
+from tests.contract import mail, steps
 
 MakeDb = Callable[..., SessionDB]
 
 
-def test_claim_is_one_holders_until_it_is_given_back(db: SessionDB) -> None:
+def test_lease_has_one_holder_until_it_is_released(db: SessionDB) -> None:
     claim = db.mail.acquire_chat_lease("k", 30.0, "me")
     with pytest.raises(errors.Busy) as busy:
         db.mail.acquire_chat_lease("k", 30.0, "other")
@@ -29,7 +30,7 @@ def test_claim_is_one_holders_until_it_is_given_back(db: SessionDB) -> None:
         db.mail.renew_chat_lease(claim)
 
 
-def test_late_holder_is_overtaken_and_cannot_renew(db: SessionDB, clock: steps.Clock) -> None:
+def test_expired_lease_is_taken_over_and_cannot_be_renewed(db: SessionDB, clock: steps.Clock) -> None:
     late = db.mail.acquire_chat_lease("k", 30.0, "me")
     clock.advance(29)
     db.mail.renew_chat_lease(late)
@@ -48,7 +49,7 @@ def test_late_holder_is_overtaken_and_cannot_renew(db: SessionDB, clock: steps.C
     ]
 
 
-def test_late_claim_that_nobody_took_is_as_good_as_before(db: SessionDB, clock: steps.Clock) -> None:
+def test_expired_lease_is_held_until_it_is_taken_over(db: SessionDB, clock: steps.Clock) -> None:
     late = db.mail.acquire_chat_lease("k", 30.0, "me")
     clock.advance(60)
     db.mail.renew_chat_lease(late)
@@ -56,7 +57,7 @@ def test_late_claim_that_nobody_took_is_as_good_as_before(db: SessionDB, clock: 
         db.mail.acquire_chat_lease("k", 30.0, "other")
 
 
-def test_same_holder_again_gets_a_new_token_and_the_old_one_is_dead(db: SessionDB) -> None:
+def test_acquiring_again_voids_the_old_token(db: SessionDB) -> None:
     old = db.mail.acquire_chat_lease("k", 30.0, "me")
     new = db.mail.acquire_chat_lease("k", 30.0, "me")
     assert new.token == old.token + 1
@@ -65,7 +66,7 @@ def test_same_holder_again_gets_a_new_token_and_the_old_one_is_dead(db: SessionD
     db.mail.renew_chat_lease(new)
 
 
-def test_of_many_who_ask_at_once_one_has_it(make_db: MakeDb) -> None:
+def test_concurrent_acquisitions_have_one_winner(make_db: MakeDb) -> None:
     stores = [make_db() for _ in range(4)]
     for round_ in range(15):
         found = steps.at_once(*(partial(db.mail.acquire_chat_lease, f"k{round_ % 3}") for db in stores))
@@ -76,7 +77,7 @@ def test_of_many_who_ask_at_once_one_has_it(make_db: MakeDb) -> None:
         assert stores[0].mail.release_chat_lease(won[0])
 
 
-def test_dead_holder_is_overtaken_at_once(make_db: MakeDb) -> None:
+def test_lease_of_a_dead_holder_is_taken_over_at_once(make_db: MakeDb) -> None:
     db = make_db()
     address = db.driver.target if hasattr(db.driver, "target") else db.driver.path
     code = "import sys; from holdfast import SessionDB; from tests.contract import steps; "
@@ -88,7 +89,7 @@ def test_dead_holder_is_overtaken_at_once(make_db: MakeDb) -> None:
 
 @pytest.mark.parametrize("given", [("", 30.0, None), ("k", 0, None), ("k", 30.0, ""), ("a\nb", 30.0, None),
                                    ("k", True, None), ("x" * 601, 30.0, None), (5, 30.0, None)])  # fmt: skip
-def test_what_is_no_claim_is_refused(db: SessionDB, given: tuple[object, ...]) -> None:
+def test_invalid_lease_is_refused(db: SessionDB, given: tuple[object, ...]) -> None:
     with pytest.raises(errors.InvalidArgument):
         db.mail.acquire_chat_lease(*given)  # type: ignore[arg-type]
     for call in (db.mail.renew_chat_lease, db.mail.release_chat_lease):
@@ -97,7 +98,7 @@ def test_what_is_no_claim_is_refused(db: SessionDB, given: tuple[object, ...]) -
     assert db.mail.chat_leases() == []
 
 
-def test_restored_store_knows_no_claim_of_before(make_file_db: MakeDb, tmp_path: object) -> None:
+def test_restore_voids_all_leases(make_file_db: MakeDb, tmp_path: object) -> None:
     db = make_file_db()
     before = db.mail.acquire_chat_lease("k", 30.0, "me")
     path = f"{tmp_path}/copy.db"
@@ -109,3 +110,24 @@ def test_restored_store_knows_no_claim_of_before(make_file_db: MakeDb, tmp_path:
         db.mail.renew_chat_lease(before)
     for key in ("k", "new"):
         assert db.mail.acquire_chat_lease(key, 30.0, "me").token > 2 << 32
+
+
+def test_token_of_another_holder_writes_nothing(db: SessionDB) -> None:
+    """A power loss may undo an acquisition, after which another holder gets the same token."""
+    (arrival,) = mail.came(db, "1")
+    lease = db.mail.acquire_chat_lease(mail.CLAIM, holder='a "b" \\ ü')
+    undone = msgspec.structs.replace(lease, holder="a")
+    post = db.mail.post(mail.reply())
+    with mail.nothing_changes(db):
+        for call in (
+            lambda: db.mail.renew_chat_lease(undone),
+            lambda: db.mail.begin_inbound(undone, arrival.id, "talk"),
+            lambda: db.mail.settle_inbound(undone, arrival.id, "answered", outgoing=[mail.reply()], release=True),
+            lambda: db.mail.begin_sending(undone, post.id),
+        ):
+            with pytest.raises(errors.LeaseLost):
+                call()
+        assert not db.mail.release_chat_lease(undone)
+    db.mail.renew_chat_lease(lease)
+    assert db.mail.settle_inbound(lease, arrival.id, "answered", outgoing=[mail.reply()], release=True)
+    assert db.mail.chat_leases() == []

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import SessionDB, errors, types
+from holdfast.store import conversation_row
 from tests.contract import backends, steps
 
 
@@ -152,6 +155,26 @@ HARMLESS: dict[str, Change] = {
     "branch": lambda db: db.branch("talk"),
     "renewal": lambda db: None,
 }
+
+
+def test_commit_whose_conversation_update_matches_no_row_writes_nothing(
+    db: SessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps.begin(db, "talk", "a")
+    before = db.conversation("talk"), db.sessions("talk"), db.compactions("talk")
+    require = conversation_row.require
+
+    def require_other_epoch(*args: Any) -> conversation_row.ConversationRow:
+        return require(*args)._replace(epoch=snapshot.epoch)
+
+    snapshot = msgspec.structs.replace(db.snapshot("talk"), epoch=7)
+    with monkeypatch.context() as patched:
+        patched.setattr(conversation_row, "require", require_other_epoch)
+        with pytest.raises((errors.Superseded, errors.StoreRefused)):
+            db.commit_compaction(snapshot, summary="gist", cut_seq=1, child_id="child")
+    assert (db.conversation("talk"), db.sessions("talk"), db.compactions("talk")) == before
+    assert db.get_session("child") is None
+    assert db.admin.fsck().ok
 
 
 @pytest.mark.parametrize("change", HARMLESS)

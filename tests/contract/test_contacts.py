@@ -27,7 +27,7 @@ def refused(db: SessionDB, platform: str | None, code: str) -> float:
     return error.value.locked_for
 
 
-def test_somebody_is_let_in_and_denied_by_the_last_word(db: SessionDB, clock: steps.Clock) -> None:
+def test_last_role_of_a_contact_counts(db: SessionDB, clock: steps.Clock) -> None:
     assert db.contacts.get("far", "7") is None
     allowed = db.contacts.allow("far", "7", "admin", "root", "Ada")
     assert (allowed.role, allowed.name, allowed.by, allowed.at) == ("admin", "Ada", "root", steps.NOON)
@@ -39,17 +39,17 @@ def test_somebody_is_let_in_and_denied_by_the_last_word(db: SessionDB, clock: st
     db.contacts.allow("near", "7")
     assert [(each.platform, each.role) for each in db.contacts.all()] == [("far", "denied"), ("near", "user")]
     assert db.contacts.all("near") == [db.contacts.get("near", "7")]
-    assert db.contacts.forget("far", "7")
-    assert not db.contacts.forget("far", "7")
+    assert db.contacts.delete("far", "7")
+    assert not db.contacts.delete("far", "7")
     for role in ("denied", "root", ""):
         with pytest.raises(errors.InvalidArgument):
             db.contacts.allow("far", "7", role)  # type: ignore[arg-type]
 
 
-def test_code_lets_in_once(db: SessionDB) -> None:
+def test_pairing_code_is_valid_once(db: SessionDB) -> None:
     code = asked(db)
     assert len(code) == 8
-    assert set(code) <= set(contacts.ALPHABET)
+    assert set(code) <= set(contacts.CODE_ALPHABET)
     assert not set(code) & set("0O1IL2Z5S8BUV")
     person = db.contacts.pair("far", f" {code[:4].lower()}-{code[4:]} ", "root")
     assert (person.sender, person.role, person.name, person.by) == ("7", "user", "Ada", "root")
@@ -57,12 +57,12 @@ def test_code_lets_in_once(db: SessionDB) -> None:
     assert db.contacts.create_pairing_code("far", "7") is None, "who is known needs no code"
 
 
-def test_only_a_digest_of_a_code_is_kept(db: SessionDB) -> None:
+def test_only_the_digest_of_a_code_is_stored(db: SessionDB) -> None:
     code = asked(db)
     assert code not in repr(mail.everything(db))
 
 
-def test_code_is_good_for_an_hour_and_on_its_platform(db: SessionDB, clock: steps.Clock) -> None:
+def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: steps.Clock) -> None:
     code = asked(db)
     assert refused(db, "near", code) == 0
     clock.advance(HOUR)
@@ -83,7 +83,7 @@ def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(db: Sessi
     assert db.contacts.pair("far", second).sender == "7"
 
 
-def test_denied_one_gets_no_code_and_one_given_before_is_void(db: SessionDB, clock: steps.Clock) -> None:
+def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: steps.Clock) -> None:
     code = asked(db)
     db.contacts.deny("far", "7")
     assert refused(db, "far", code) == 0
@@ -94,7 +94,7 @@ def test_denied_one_gets_no_code_and_one_given_before_is_void(db: SessionDB, clo
     assert person.role == "denied"
 
 
-def test_guessing_ends_after_five_in_all_processes_and_after_a_restart(make_db: MakeDb, clock: steps.Clock) -> None:
+def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: MakeDb, clock: steps.Clock) -> None:
     one, other = make_db(), make_db()
     code = asked(one)
     locked = [refused(db, "far", f"WRONG{n}") for n, db in enumerate((one, other, one, other, one))]
@@ -112,7 +112,7 @@ def test_guessing_ends_after_five_in_all_processes_and_after_a_restart(make_db: 
     assert other.contacts.pair("far", asked(other)).sender == "7"
 
 
-def test_guesses_that_come_at_once_are_all_counted(make_db: MakeDb) -> None:
+def test_concurrent_wrong_codes_are_all_counted(make_db: MakeDb) -> None:
     stores = [make_db() for _ in range(4)]
     asked(stores[0])
     found = steps.at_once(*(partial(db.contacts.pair, "far", "WRONG") for db in stores * 2))
@@ -120,7 +120,7 @@ def test_guesses_that_come_at_once_are_all_counted(make_db: MakeDb) -> None:
     assert times == [0.0] * 4 + [HOUR] * 4
 
 
-def test_right_code_forgives_and_so_does_an_hour(db: SessionDB, clock: steps.Clock) -> None:
+def test_right_code_or_an_hour_resets_the_failures(db: SessionDB, clock: steps.Clock) -> None:
     code = asked(db)
     for _ in range(4):
         refused(db, "far", "WRONG")
@@ -130,7 +130,7 @@ def test_right_code_forgives_and_so_does_an_hour(db: SessionDB, clock: steps.Clo
     assert [refused(db, "far", "WRONG") for _ in range(4)] == [0] * 4
 
 
-def test_code_pairs_one_of_two_who_bring_it_at_once(make_db: MakeDb) -> None:
+def test_concurrent_pairings_with_one_code_have_one_winner(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for number in range(10):
         code = asked(one, str(number))
@@ -138,8 +138,8 @@ def test_code_pairs_one_of_two_who_bring_it_at_once(make_db: MakeDb) -> None:
         assert sum(isinstance(each, errors.PairingRefused) for each in found) == 1
 
 
-def test_no_more_codes_wait_than_can_be_told_apart(db: SessionDB, clock: steps.Clock) -> None:
-    for number in range(contacts.MOST_WAITING):
+def test_number_of_pending_codes_is_limited(db: SessionDB, clock: steps.Clock) -> None:
+    for number in range(contacts.MAX_PENDING_CODES):
         asked(db, str(number))
     assert db.contacts.create_pairing_code("far", "late") is None
     asked(db, "late", "near")
@@ -147,7 +147,7 @@ def test_no_more_codes_wait_than_can_be_told_apart(db: SessionDB, clock: steps.C
     asked(db, "late")
 
 
-def test_stranger_is_told_once(make_db: MakeDb) -> None:
+def test_stranger_is_notified_once(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for sender in map(str, range(10)):
         found = steps.at_once(
@@ -156,25 +156,25 @@ def test_stranger_is_told_once(make_db: MakeDb) -> None:
         assert sorted(map(bool, found)) == [False, True]
     assert not one.contacts.mark_stranger_notified("far", "3")
     assert one.contacts.mark_stranger_notified("near", "3")
-    assert one.contacts.forget("far", "3")
+    assert one.contacts.delete("far", "3")
     assert one.contacts.mark_stranger_notified("far", "3")
 
 
-def test_names_are_kept_clean(db: SessionDB) -> None:
+def test_names_are_cleaned(db: SessionDB) -> None:
     person = db.contacts.pair("far", asked(db, name="\x1b[2J Ada\n\u202elovelace\0 " + "x" * 200))
     assert person.name.startswith("[2J Ada lovelace xxx")
     assert len(person.name) == contacts.MAX_NAME
 
 
 @pytest.mark.parametrize("who", [("", "7"), ("far", ""), ("far", "a\nb"), ("p" * 41, "7"), (5, "7"), ("far", None)])
-def test_nobody_is_refused_as_somebody(db: SessionDB, who: tuple[str, str]) -> None:
+def test_invalid_sender_is_refused(db: SessionDB, who: tuple[str, str]) -> None:
     for call in (
         db.contacts.get,
         db.contacts.allow,
         db.contacts.deny,
         db.contacts.mark_stranger_notified,
         db.contacts.create_pairing_code,
-        db.contacts.forget,
+        db.contacts.delete,
     ):
         with mail.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             call(*who)

@@ -11,18 +11,18 @@ from tests.contract import mail, steps
 
 def tidied(db: SessionDB, days: float = 30) -> list[int]:
     """How much each step forgot."""
-    window: queue_status.Window | None = queue_status.Window()
+    window: queue_status.ExpiryCursor | None = queue_status.ExpiryCursor()
     gone = list[int]()
     while window is not None:
         done = db.mail.expire(days, window)
-        gone.append(done.gone)
-        window = done.then
+        gone.append(done.deleted)
+        window = done.next
     assert db.admin.fsck().ok
     return gone
 
 
 @pytest.mark.parametrize(("most", "rounds"), [(500, 1), (1, 2)])
-def test_what_was_settled_long_ago_is_forgotten_however_little_is_looked_at_at_once(
+def test_expiry_deletes_old_mail_with_any_batch_size(
     db: SessionDB, clock: steps.Clock, monkeypatch: pytest.MonkeyPatch, most: int, rounds: int
 ) -> None:
     monkeypatch.setattr(queue_status, "EXPIRY_BATCH", most)
@@ -51,7 +51,7 @@ def test_what_was_settled_long_ago_is_forgotten_however_little_is_looked_at_at_o
     assert not db.mail.add_inbound(mail.new("last"))[1]
 
 
-def test_no_step_looks_at_more_than_a_few(db: SessionDB, clock: steps.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiry_batch_is_limited(db: SessionDB, clock: steps.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_status, "EXPIRY_BATCH", 4)
     for arrival in mail.came(db, *map(str, range(10))):
         db.mail.settle_inbound(None, arrival.id, "ignored", outgoing=[mail.reply()])
@@ -60,7 +60,7 @@ def test_no_step_looks_at_more_than_a_few(db: SessionDB, clock: steps.Clock, mon
     assert [each for each in tidied(db) if each] == [8, 8, 4]
 
 
-def test_strangers_who_never_came_again_are_forgotten(db: SessionDB, clock: steps.Clock) -> None:
+def test_old_strangers_are_deleted(db: SessionDB, clock: steps.Clock) -> None:
     assert db.contacts.mark_stranger_notified("far", "eve")
     tidied(db)
     assert not db.contacts.mark_stranger_notified("far", "eve")
@@ -69,7 +69,7 @@ def test_strangers_who_never_came_again_are_forgotten(db: SessionDB, clock: step
     assert db.contacts.mark_stranger_notified("far", "eve")
 
 
-def test_days_are_a_number(db: SessionDB) -> None:
+def test_expiry_refuses_invalid_days(db: SessionDB) -> None:
     for wrong in (-1, float("nan"), True, "30"):
         with pytest.raises(errors.InvalidArgument):
             db.mail.expire(wrong)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ def fill(db: SessionDB) -> None:
     db.branch("c", branch_id="b")
     db.bind_route("r", "c", version=0)
     db.acquire_lease("c", "turn")
-    db.spend("c", 0, {"attempts": 1})
+    db.update_budget("c", 0, {"attempts": 1})
     steps.act(db, "c")
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
-from holdfast.store import fault_points
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.store.mail import inbound
 from tests.contract import backends, mail, steps
 
@@ -18,7 +17,7 @@ MakeDb = Callable[..., SessionDB]
 # --- coming in -----------------------------------------------------------------------------------------
 
 
-def test_what_is_delivered_again_is_one_arrival(db: SessionDB, clock: steps.Clock) -> None:
+def test_repeated_delivery_is_one_inbound_message(db: SessionDB, clock: steps.Clock) -> None:
     first, new = db.mail.add_inbound(mail.new(name="Ada", parts=[{"type": "image", "blob": "a" * 64}]))
     assert new
     clock.advance(5)
@@ -31,7 +30,7 @@ def test_what_is_delivered_again_is_one_arrival(db: SessionDB, clock: steps.Cloc
     assert db.mail.inbound_by_key("far", "1") == first == db.mail.inbound(first.id)
 
 
-def test_same_key_of_another_platform_is_something_else(db: SessionDB) -> None:
+def test_same_key_of_another_platform_is_another_message(db: SessionDB) -> None:
     here = db.mail.add_inbound(mail.new())
     other = types.NewInboundMessage(platform="near", key="1", route="r", chat="1", sender="7", address={}, home="far")
     there = db.mail.add_inbound(other)
@@ -65,7 +64,7 @@ def test_same_key_of_another_platform_is_something_else(db: SessionDB) -> None:
         ({"at": -1}, errors.InvalidArgument),
     ],
 )
-def test_what_cannot_be_kept_is_refused(db: SessionDB, more: dict[str, object], error: type[Exception]) -> None:
+def test_invalid_inbound_message_is_refused(db: SessionDB, more: dict[str, object], error: type[Exception]) -> None:
     given = {"platform": "far", "key": "1", "route": "r", "chat": "c", "sender": "s", "address": {}, **more}
     with mail.nothing_changes(db), pytest.raises(error):
         db.mail.add_inbound(types.NewInboundMessage(**given))
@@ -74,14 +73,14 @@ def test_what_cannot_be_kept_is_refused(db: SessionDB, more: dict[str, object], 
 
 
 @pytest.mark.parametrize("text", ["", "a\0b", "\U0010ffff", "ü — 漢字 🎈", "'; DROP TABLE arrivals; --"])
-def test_any_text_comes_back_as_it_came(db: SessionDB, text: str) -> None:
+def test_any_text_is_returned_unchanged(db: SessionDB, text: str) -> None:
     parts, where = [{"type": "text", "text": text}], {"chat": text, "thread": [1, None]}
     stored, _ = db.mail.add_inbound(mail.new(text=text, name=text, parts=parts, address=where))
     found = mail.again(db, stored)
     assert (found.text, found.name, found.parts, found.address) == (text, text, parts, where)
 
 
-def test_two_who_bring_the_same_make_one_of_it(make_db: MakeDb) -> None:
+def test_concurrent_deliveries_store_one_message(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for key in map(str, range(20)):
         found = steps.at_once(*(lambda db=db, key=key: db.mail.add_inbound(mail.new(key)) for db in (one, other)))
@@ -90,14 +89,14 @@ def test_two_who_bring_the_same_make_one_of_it(make_db: MakeDb) -> None:
     assert len(one.mail.open_inbound(mail.ROUTE)) == 20
 
 
-def test_who_did_not_hear_the_end_of_it_is_told_that_it_is_new(db: SessionDB) -> None:
+def test_retry_after_a_lost_commit_reports_its_message_as_new(db: SessionDB) -> None:
     """The step is run again, as after a commit whose end nobody heard."""
     step = steps.prepared(db.mail.add_inbound, mail.new())
     assert [found[1] for found in db.driver.write("arrive", lambda tx: [step.run(tx), step.run(tx)])] == [True, True]
     assert not db.mail.add_inbound(mail.new())[1]
 
 
-def test_many_tasks_share_commits_and_each_is_told_of_its_own(make_db: MakeDb) -> None:
+def test_group_commit_returns_each_task_its_own_message(make_db: MakeDb) -> None:
     db, committed = make_db(), list[str]()
 
     async def burst() -> list[tuple[types.InboundMessage, bool]]:
@@ -118,7 +117,7 @@ def test_many_tasks_share_commits_and_each_is_told_of_its_own(make_db: MakeDb) -
 # --- looking -------------------------------------------------------------------------------------------
 
 
-def test_open_ones_are_told_oldest_first_and_the_first_of_each_route(db: SessionDB) -> None:
+def test_open_messages_and_routes_are_listed_oldest_first(db: SessionDB) -> None:
     a, b, c = mail.came(db, "a", "b", "c")
     (d,) = mail.came(db, "d", route="other")
     assert db.mail.open_routes() == [a.route, d.route]
@@ -132,7 +131,7 @@ def test_open_ones_are_told_oldest_first_and_the_first_of_each_route(db: Session
     assert db.mail.counts() == {"arrivals_open": 3, "routes_waiting": 2, "outgoing_open": 0, "outgoing_failed": 0}
 
 
-def test_arrivals_of_a_route_are_counted_from_a_time_on(db: SessionDB, clock: steps.Clock) -> None:
+def test_inbound_messages_of_a_route_are_counted_since_a_time(db: SessionDB, clock: steps.Clock) -> None:
     for key in "abc":
         mail.came(db, key)
         clock.advance(10)
@@ -140,7 +139,7 @@ def test_arrivals_of_a_route_are_counted_from_a_time_on(db: SessionDB, clock: st
     assert [db.mail.count_inbound_on(mail.ROUTE, steps.NOON + late) for late in (0, 1, 20, 21)] == [3, 2, 1, 0]
 
 
-def test_arrivals_of_a_person_are_counted_on_all_their_routes(db: SessionDB, clock: steps.Clock) -> None:
+def test_inbound_messages_of_a_sender_are_counted_on_all_routes(db: SessionDB, clock: steps.Clock) -> None:
     mail.came(db, "a")
     clock.advance(10)
     mail.came(db, "b", route="other")
@@ -153,7 +152,7 @@ def test_arrivals_of_a_person_are_counted_on_all_their_routes(db: SessionDB, clo
 # --- beginning -----------------------------------------------------------------------------------------
 
 
-def test_first_target_stays_and_every_attempt_counts(db: SessionDB) -> None:
+def test_first_target_is_final_and_every_attempt_is_counted(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     first = db.mail.begin_inbound(claim, arrival.id, "minted")
@@ -164,7 +163,7 @@ def test_first_target_stays_and_every_attempt_counts(db: SessionDB) -> None:
     assert (second.target, second.attempts) == ("minted", 2)
 
 
-def test_overtaken_claim_begins_and_settles_nothing(db: SessionDB) -> None:
+def test_lost_chat_lease_cannot_begin_or_settle(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
     stale = db.mail.acquire_chat_lease(mail.CLAIM, holder="me")
     fresh = db.mail.acquire_chat_lease(mail.CLAIM, holder="me")
@@ -179,7 +178,7 @@ def test_overtaken_claim_begins_and_settles_nothing(db: SessionDB) -> None:
     assert db.mail.settle_inbound(fresh, arrival.id, "ignored")
 
 
-def test_settled_one_does_not_begin_again(db: SessionDB) -> None:
+def test_settled_message_cannot_begin_again(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     db.mail.settle_inbound(claim, arrival.id, "ignored")
@@ -188,7 +187,7 @@ def test_settled_one_does_not_begin_again(db: SessionDB) -> None:
         assert db.mail.begin_inbound(claim, 99, "talk") is None
 
 
-def test_joined_ones_are_fixed_by_the_first_attempt_and_share_the_outcome(db: SessionDB) -> None:
+def test_first_attempt_joins_messages_and_they_share_the_outcome(db: SessionDB) -> None:
     a, b, c = mail.came(db, "a", "b", "c")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     db.mail.begin_inbound(claim, a.id, "talk", [b.id])
@@ -206,7 +205,7 @@ def test_joined_ones_are_fixed_by_the_first_attempt_and_share_the_outcome(db: Se
     assert db.mail.replies(b.id) == []
 
 
-def test_only_what_waits_on_the_same_route_is_joined(db: SessionDB) -> None:
+def test_only_open_messages_of_the_same_route_are_joined(db: SessionDB) -> None:
     a, begun = mail.came(db, "a", "begun")
     (elsewhere,) = mail.came(db, "b", route="other")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
@@ -219,11 +218,11 @@ def test_only_what_waits_on_the_same_route_is_joined(db: SessionDB) -> None:
 # --- taking up ------------------------------------------------------------------------------------------
 
 
-def first_in(target: str, *joined: int) -> inbound.Choose:
+def first_in(target: str, *joined: int) -> inbound.ChooseMessage:
     return lambda waiting, _: (waiting[0].id, target, joined)
 
 
-def test_route_is_claimed_and_begun_in_one(db: SessionDB) -> None:
+def test_begin_next_acquires_the_lease_and_begins_the_message(db: SessionDB) -> None:
     a, b, c = mail.came(db, "a", "b", "c")
     db.create_session("talk", source="test")
     db.bind_route(mail.ROUTE, "talk", version=0)
@@ -233,7 +232,7 @@ def test_route_is_claimed_and_begun_in_one(db: SessionDB) -> None:
         seen.append(([each.id for each in waiting], route.conversation_id))
         return a.id, "talk", [b.id]
 
-    taken = db.mail.take_up(mail.ROUTE, choose, limit=2)
+    taken = db.mail.begin_next_inbound(mail.ROUTE, choose, limit=2)
     assert seen == [([a.id, b.id], "talk")]
     assert taken.waiting == [a, b]
     assert (taken.begun, mail.again(db, a).attempts) == (mail.again(db, a), 1)
@@ -242,49 +241,49 @@ def test_route_is_claimed_and_begun_in_one(db: SessionDB) -> None:
         (mail.CLAIM, taken.lease and taken.lease.token)
     ]
     assert db.mail.settle_inbound(taken.lease, a.id, "ignored")
-    again = db.mail.take_up(mail.ROUTE, first_in("other"), lease=taken.lease)
+    again = db.mail.begin_next_inbound(mail.ROUTE, first_in("other"), lease=taken.lease)
     assert (again.lease, again.begun) == (taken.lease, mail.again(db, c))
 
 
-def test_where_nothing_is_chosen_the_route_is_claimed_and_nothing_begun(db: SessionDB) -> None:
+def test_begin_next_without_a_choice_acquires_the_lease_only(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "a")
-    taken = db.mail.take_up(mail.ROUTE, lambda *_: None)
+    taken = db.mail.begin_next_inbound(mail.ROUTE, lambda *_: None)
     assert (taken.waiting, taken.begun, mail.again(db, arrival)) == ([arrival], None, arrival)
     assert taken.lease is not None
     db.mail.renew_chat_lease(taken.lease)
 
 
-def test_nothing_is_claimed_where_nothing_waits_unless_that_is_wanted(db: SessionDB) -> None:
-    assert db.mail.take_up(mail.ROUTE, first_in("talk")) == types.TakenUp(None, [])
+def test_begin_next_without_open_messages_acquires_a_lease_only_if_idle(db: SessionDB) -> None:
+    assert db.mail.begin_next_inbound(mail.ROUTE, first_in("talk")) == types.NextInbound(None, [])
     assert db.mail.chat_leases() == []
-    idle = db.mail.take_up(mail.ROUTE, first_in("talk"), idle=True)
-    assert idle == types.TakenUp(idle.lease, [])
+    idle = db.mail.begin_next_inbound(mail.ROUTE, first_in("talk"), idle=True)
+    assert idle == types.NextInbound(idle.lease, [])
     assert [held.key for held in db.mail.chat_leases()] == [mail.CLAIM]
 
 
-def test_route_that_another_has_is_not_taken_up(db: SessionDB) -> None:
+def test_begin_next_is_busy_while_another_holds_the_lease(db: SessionDB) -> None:
     mail.came(db, "a")
     old = db.mail.acquire_chat_lease(mail.CLAIM, holder="me")
     db.mail.release_chat_lease(old)
     db.mail.acquire_chat_lease(mail.CLAIM, holder="other")
     with mail.nothing_changes(db), pytest.raises(errors.Busy):
-        db.mail.take_up(mail.ROUTE, first_in("talk"))
+        db.mail.begin_next_inbound(mail.ROUTE, first_in("talk"))
     with mail.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.mail.take_up(mail.ROUTE, first_in("talk"), lease=old)
+        db.mail.begin_next_inbound(mail.ROUTE, first_in("talk"), lease=old)
 
 
-def test_only_what_waits_there_is_chosen(db: SessionDB) -> None:
+def test_begin_next_refuses_a_choice_that_is_not_open_on_the_route(db: SessionDB) -> None:
     mail.came(db, "a")
     (elsewhere,) = mail.came(db, "b", route="other")
     with mail.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-        db.mail.take_up(mail.ROUTE, lambda *_: (elsewhere.id, "talk", []))
+        db.mail.begin_next_inbound(mail.ROUTE, lambda *_: (elsewhere.id, "talk", []))
     assert db.mail.chat_leases() == []
 
 
 # --- settling ------------------------------------------------------------------------------------------
 
 
-def test_outcome_and_what_is_to_be_sent_stand_together(db: SessionDB) -> None:
+def test_outcome_and_replies_are_written_together(db: SessionDB) -> None:
     arrival = mail.answered(db, "talk", "1", "one", "two")
     assert (arrival.outcome, arrival.conversation_id, arrival.seq) == ("answered", "talk", 1)
     sent = db.mail.replies(arrival.id)
@@ -295,7 +294,7 @@ def test_outcome_and_what_is_to_be_sent_stand_together(db: SessionDB) -> None:
     assert {each.at for each in sent} == {arrival.settled_at}
 
 
-def test_first_outcome_wins_and_the_second_writes_nothing(db: SessionDB) -> None:
+def test_second_settlement_writes_nothing(db: SessionDB) -> None:
     arrival = mail.answered(db)
     claim = db.mail.acquire_chat_lease(mail.CLAIM, holder="other")
     with mail.nothing_changes(db):
@@ -304,7 +303,7 @@ def test_first_outcome_wins_and_the_second_writes_nothing(db: SessionDB) -> None
         assert not db.mail.settle_inbound(None, 99, "answered", outgoing=[mail.reply("again")])
 
 
-def test_of_two_who_settle_at_once_one_does(make_db: MakeDb) -> None:
+def test_concurrent_settlements_have_one_winner(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for arrival in mail.came(one, *map(str, range(20))):
         found = steps.at_once(
@@ -316,7 +315,7 @@ def test_of_two_who_settle_at_once_one_does(make_db: MakeDb) -> None:
         assert sent.text == mail.again(one, arrival).outcome
 
 
-def test_reply_goes_nowhere_else(db: SessionDB) -> None:
+def test_reply_to_another_chat_is_refused(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
     (hooked,) = mail.came(db, "2", home="near", chat="9")
     for id_, more in (
@@ -333,7 +332,7 @@ def test_reply_goes_nowhere_else(db: SessionDB) -> None:
     assert db.mail.settle_inbound(None, hooked.id, "answered", outgoing=[mail.reply(platform="near", chat="9")])
 
 
-def test_it_becomes_the_message_that_bears_its_key_and_no_other(db: SessionDB) -> None:
+def test_inbound_message_becomes_only_the_message_with_its_key(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
     steps.begin(db, "talk", "somebody else's")
     for where in ({"seq": 1, "conversation_id": "talk"}, {"seq": 7, "conversation_id": "talk"}, {"seq": 1}):
@@ -341,17 +340,17 @@ def test_it_becomes_the_message_that_bears_its_key_and_no_other(db: SessionDB) -
             db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[mail.reply()], **where)
     with mail.nothing_changes(db), pytest.raises(errors.NoSuchSession):
         db.mail.settle_inbound(None, arrival.id, "answered", conversation_id="unknown", outgoing=[mail.reply()])
-    assert db.seq_of("talk", "inbox:far:1") is None
+    assert db.find_seq("talk", "inbox:far:1") is None
     seq = mail.said(db, "talk")
-    assert db.seq_of("talk", "inbox:far:1") == seq == 2
+    assert db.find_seq("talk", "inbox:far:1") == seq == 2
     assert db.mail.settle_inbound(
         None, arrival.id, "answered", seq=seq, conversation_id="talk", outgoing=[mail.reply()]
     )
     with pytest.raises(errors.NoSuchSession):
-        db.seq_of("unknown", "inbox:far:1")
+        db.find_seq("unknown", "inbox:far:1")
 
 
-def test_claim_is_given_back_with_the_outcome_when_that_is_asked(db: SessionDB) -> None:
+def test_settlement_releases_the_lease_on_request(db: SessionDB) -> None:
     a, b = mail.came(db, "a", "b")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     db.mail.settle_inbound(claim, a.id, "ignored")
@@ -360,7 +359,7 @@ def test_claim_is_given_back_with_the_outcome_when_that_is_asked(db: SessionDB) 
     assert db.mail.chat_leases() == []
 
 
-def test_notice_is_settled_with_what_is_to_be_sent(db: SessionDB) -> None:
+def test_inbox_entry_is_settled_with_its_replies(db: SessionDB) -> None:
     mail.answered(db)
     row = db.mail.add_inbox_entry("talk", "k", "a process ended")
     assert db.mail.settle_inbox_entry(row.id, "answered", outgoing=[mail.reply("one"), mail.reply("two")])
@@ -373,21 +372,21 @@ def test_notice_is_settled_with_what_is_to_be_sent(db: SessionDB) -> None:
     assert db.mail.outgoing(4) is None
 
 
-def test_home_is_where_a_conversation_was_last_spoken_to_from(db: SessionDB) -> None:
+def test_home_is_the_chat_of_the_last_inbound_message(db: SessionDB) -> None:
     steps.begin(db, "other", "from a terminal")
-    assert db.mail.home_of("other") is None
+    assert db.mail.last_chat("other") is None
     mail.answered(db, "talk", "1")
     (arrival,) = mail.came(db, "2", chat="2", address={"chat": 2}, route="another")
     db.mail.settle_inbound(None, arrival.id, "ignored", conversation_id=steps.compact(db, "talk", 1).id)
-    assert db.mail.home_of("talk") == ("far", "2", {"chat": 2}, "another")
+    assert db.mail.last_chat("talk") == ("far", "2", {"chat": 2}, "another")
     with pytest.raises(errors.NoSuchSession):
-        db.mail.home_of("unknown")
+        db.mail.last_chat("unknown")
 
 
 # --- going ---------------------------------------------------------------------------------------------
 
 
-def test_deleted_conversation_takes_the_texts_and_what_was_delivered_stays_known(db: SessionDB) -> None:
+def test_deleting_a_conversation_redacts_its_mail_and_keeps_the_keys(db: SessionDB) -> None:
     arrival = mail.answered(db, "talk", "1")
     (waiting, joined) = mail.came(db, "2", "3")
     (untouched,) = mail.came(db, "4")
@@ -405,7 +404,7 @@ def test_deleted_conversation_takes_the_texts_and_what_was_delivered_stays_known
     assert db.mail.open_inbound(mail.ROUTE) == [untouched]
 
 
-def test_redacted_message_takes_what_came_in_and_what_was_sent_of_it(db: SessionDB) -> None:
+def test_redacting_a_message_redacts_its_inbound_message_and_replies(db: SessionDB) -> None:
     told, quiet = mail.answered(db, "talk", "1", "quotes it"), mail.answered(db, "talk", "2", "something else")
     assert told.seq is not None
     (pending,) = db.mail.replies(quiet.id)
@@ -415,10 +414,10 @@ def test_redacted_message_takes_what_came_in_and_what_was_sent_of_it(db: Session
     assert (gone.text, gone.redacted, gone.error, gone.open) == ("", True, "redacted", False)
     assert mail.again(db, quiet).text == "hello"
     assert db.mail.replies(quiet.id) == [pending]
-    assert db.mail.home_of("talk") is not None
+    assert db.mail.last_chat("talk") is not None
 
 
-def test_message_that_was_redacted_while_it_was_worked_on_leaves_nothing_of_what_came_in(db: SessionDB) -> None:
+def test_message_redacted_before_settlement_redacts_its_inbound_message(db: SessionDB) -> None:
     first, joined, other = mail.came(db, "1", "2", "3")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     db.mail.begin_inbound(claim, first.id, "talk", [joined.id])
@@ -430,7 +429,7 @@ def test_message_that_was_redacted_while_it_was_worked_on_leaves_nothing_of_what
     assert mail.again(db, other).text == "hello"
 
 
-def test_text_that_stayed_behind_its_redacted_message_is_found(db: SessionDB) -> None:
+def test_fsck_finds_the_text_of_a_redacted_message(db: SessionDB) -> None:
     arrival = mail.answered(db, "talk")
     db.redact("talk", arrival.seq or 0)
     assert db.admin.fsck().ok
@@ -439,7 +438,7 @@ def test_text_that_stayed_behind_its_redacted_message_is_found(db: SessionDB) ->
     assert "arrivals" in {each.promise for each in db.admin.fsck().violations}
 
 
-def test_part_that_names_its_message_goes_with_that_message_only(db: SessionDB) -> None:
+def test_reply_part_is_redacted_with_the_message_it_names(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
     seq = mail.said(db, "talk")
     said = db.append_message("talk", role="assistant", content="a reply").seq
@@ -453,7 +452,7 @@ def test_part_that_names_its_message_goes_with_that_message_only(db: SessionDB) 
     assert [(sent.text, sent.external) for sent in db.mail.replies(arrival.id)] == [("", "there")] * 2
 
 
-def test_what_was_settled_long_ago_is_forgotten_but_for_where_it_came_from(db: SessionDB, clock: steps.Clock) -> None:
+def test_expiry_keeps_the_last_message_of_a_conversation(db: SessionDB, clock: steps.Clock) -> None:
     a, b = mail.came(db, "a", "b")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     db.mail.begin_inbound(claim, a.id, "talk", [b.id])
@@ -463,9 +462,9 @@ def test_what_was_settled_long_ago_is_forgotten_but_for_where_it_came_from(db: S
     (waiting,) = mail.came(db, "waiting")
     for arrival in (a, kept[1]):
         db.mail.mark_delivered(db.mail.replies(arrival.id)[0].id, "there")
-    assert db.mail.forget_inbound(30) == 0
+    assert db.mail.expire(30).deleted == 0
     clock.advance(31 * steps.DAY)
-    assert db.mail.forget_inbound(30) == 2
+    assert db.mail.expire(30).deleted == 3
     assert db.mail.inbound(a.id) is db.mail.inbound(b.id) is None
     assert all(db.mail.inbound(arrival.id) is not None for arrival in (*kept, waiting))
     assert [len(db.mail.replies(arrival.id)) for arrival in kept] == [1, 1]
@@ -473,7 +472,7 @@ def test_what_was_settled_long_ago_is_forgotten_but_for_where_it_came_from(db: S
     assert not db.mail.add_inbound(mail.new("last"))[1]
 
 
-def test_what_is_open_keeps_its_conversation_from_being_pruned(db: SessionDB, clock: steps.Clock) -> None:
+def test_open_mail_keeps_its_conversation_from_being_pruned(db: SessionDB, clock: steps.Clock) -> None:
     arrival = mail.answered(db, "unsent", "1")
     (waiting,) = mail.came(db, "2")
     steps.begin(db, "begun", "x")
@@ -488,7 +487,7 @@ def test_what_is_open_keeps_its_conversation_from_being_pruned(db: SessionDB, cl
     assert {each.conversation_id for each in db.admin.plan_prune(older_than_days=50).going} == {"unsent", "begun"}
 
 
-def test_attachment_of_what_is_open_is_not_collected(db: SessionDB, clock: steps.Clock) -> None:
+def test_attachment_of_open_mail_is_not_collected(db: SessionDB, clock: steps.Clock) -> None:
     came, sent, nobody = (db.blobs.put(content).digest for content in (b"came", b"sent", b"nobody's"))
     (arrival,) = mail.came(db, "1", parts=[{"type": "image", "blob": came}])
     db.mail.post(mail.reply(attachments=[sent]), key="k")
@@ -500,7 +499,7 @@ def test_attachment_of_what_is_open_is_not_collected(db: SessionDB, clock: steps
     assert db.blobs.collect().blobs == 2
 
 
-def test_arrivals_are_found_by_how_their_keys_begin_and_the_last_of_a_conversation(db: SessionDB) -> None:
+def test_inbound_messages_are_found_by_key_prefix_and_by_conversation(db: SessionDB) -> None:
     a, b, _ = mail.came(db, "aa1", "aa2", "ab1")
     mail.came(db, "aa3", platform="near")
     assert db.mail.inbound_with_prefix("far", "aa") == [b, a]

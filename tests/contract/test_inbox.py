@@ -13,7 +13,7 @@ from tests.contract import backends, mail, steps
 MakeDb = Callable[..., SessionDB]
 
 
-def test_same_thing_again_is_the_stored_row(db: SessionDB, clock: steps.Clock) -> None:
+def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: steps.Clock) -> None:
     steps.begin(db, "talk", "a", "b")
     first = db.mail.add_inbox_entry("talk", "k", "came in")
     clock.advance(5)
@@ -26,7 +26,7 @@ def test_same_thing_again_is_the_stored_row(db: SessionDB, clock: steps.Clock) -
     assert db.mail.inbox_entries() == []
 
 
-def test_key_that_names_something_else_is_refused(db: SessionDB) -> None:
+def test_key_of_another_entry_is_refused(db: SessionDB) -> None:
     for name in ("talk", "other"):
         steps.begin(db, name, "a")
     db.mail.add_inbox_entry("talk", "k", "came in")
@@ -39,7 +39,7 @@ def test_key_that_names_something_else_is_refused(db: SessionDB) -> None:
             db.mail.add_inbox_entry(where, "k", text, kind=kind)
 
 
-def test_what_waits_is_given_oldest_first_of_one_conversation_or_of_all(db: SessionDB) -> None:
+def test_open_entries_are_listed_oldest_first(db: SessionDB) -> None:
     for name in ("talk", "other"):
         steps.begin(db, name, "a")
     made = [db.mail.add_inbox_entry(where, key, key) for where, key in (("talk", "z"), ("other", "y"), ("talk", "x"))]
@@ -50,7 +50,7 @@ def test_what_waits_is_given_oldest_first_of_one_conversation_or_of_all(db: Sess
     assert db.mail.inbox_entries("talk") == [made[2]]
 
 
-def test_first_outcome_wins_and_stays(db: SessionDB) -> None:
+def test_first_outcome_is_final(db: SessionDB) -> None:
     steps.begin(db, "talk", "a", "b")
     row = db.mail.add_inbox_entry("talk", "k", "came in")
     outcomes = [("completed", 2), ("failed", 1), ("completed", 2)]
@@ -59,7 +59,7 @@ def test_first_outcome_wins_and_stays(db: SessionDB) -> None:
     assert not db.mail.settle_inbox_entry(99, "completed")
 
 
-def test_message_that_is_not_there_settles_nothing(db: SessionDB) -> None:
+def test_settlement_with_an_unknown_message_is_refused(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     row = db.mail.add_inbox_entry("talk", "k", "came in")
     with pytest.raises(errors.InvalidArgument):
@@ -68,20 +68,20 @@ def test_message_that_is_not_there_settles_nothing(db: SessionDB) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\ud800", "x" * 1_000_001])
-def test_text_that_cannot_be_kept_is_refused(db: SessionDB, text: str) -> None:
+def test_invalid_text_is_refused(db: SessionDB, text: str) -> None:
     steps.begin(db, "talk", "a")
     with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.mail.add_inbox_entry("talk", "k", text)
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "x" * 201, "process:1"])
-def test_key_that_is_none_or_the_stores_own_is_refused(db: SessionDB, key: str) -> None:
+def test_invalid_or_reserved_key_is_refused(db: SessionDB, key: str) -> None:
     steps.begin(db, "talk", "a")
     with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.mail.add_inbox_entry("talk", key, "x")
 
 
-def test_nothing_comes_in_for_a_conversation_that_is_not_there(db: SessionDB) -> None:
+def test_entry_for_an_unknown_conversation_is_refused(db: SessionDB) -> None:
     steps.begin(db, "gone", "a")
     db.mail.add_inbox_entry("gone", "k", "came in")
     db.delete_conversation("gone")
@@ -93,7 +93,7 @@ def test_nothing_comes_in_for_a_conversation_that_is_not_there(db: SessionDB) ->
             db.mail.inbox_entries(name)
 
 
-def test_what_came_in_is_in_no_branch_and_no_export(db: SessionDB) -> None:
+def test_entries_are_not_in_branches_or_exports(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
     db.admin.export_to(before)
@@ -104,7 +104,7 @@ def test_what_came_in_is_in_no_branch_and_no_export(db: SessionDB) -> None:
     assert db.mail.inbox_entries("branch") == []
 
 
-def test_redaction_takes_the_text_of_what_became_the_message(db: SessionDB) -> None:
+def test_redacting_a_message_redacts_its_entry(db: SessionDB) -> None:
     steps.begin(db, "talk", "a", "b")
     rows = [db.mail.add_inbox_entry("talk", key, f"secret {key}") for key in ("one", "two")]
     for seq, row in enumerate(rows, 1):
@@ -114,7 +114,7 @@ def test_redaction_takes_the_text_of_what_became_the_message(db: SessionDB) -> N
     assert db.mail.add_inbox_entry("talk", "two", "secret two").text == "secret two"
 
 
-def test_message_with_something_waiting_is_not_let_go(db: SessionDB, clock: steps.Clock) -> None:
+def test_conversation_with_open_entries_is_not_pruned(db: SessionDB, clock: steps.Clock) -> None:
     """Neither as old, nor as empty: somebody would wait for ever."""
     steps.begin(db, "old", "a")
     steps.begin(db, "ghost")
@@ -129,7 +129,7 @@ def test_message_with_something_waiting_is_not_let_go(db: SessionDB, clock: step
     assert db.admin.prune_empty_sessions() == 1
 
 
-def test_racing_settlers_have_one_winner(db: SessionDB) -> None:
+def test_concurrent_settlements_have_one_winner(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     for number in range(10):
         row = db.mail.add_inbox_entry("talk", f"k{number}", "came in")
@@ -138,7 +138,7 @@ def test_racing_settlers_have_one_winner(db: SessionDB) -> None:
         assert db.mail.add_inbox_entry("talk", f"k{number}", "came in").outcome == f"by {outcomes.index(True)}"
 
 
-def test_inbox_comes_back_with_a_backup(make_db: MakeDb, tmp_path: object) -> None:
+def test_restore_brings_back_the_inbox(make_db: MakeDb, tmp_path: object) -> None:
     db, other = make_db(), make_db("other")
     steps.begin(db, "talk", "a")
     row = db.mail.add_inbox_entry("talk", "k", "came in")
@@ -148,13 +148,13 @@ def test_inbox_comes_back_with_a_backup(make_db: MakeDb, tmp_path: object) -> No
     assert other.mail.inbox_entries("talk") == [row]
 
 
-def test_damaged_row_is_named(db: SessionDB) -> None:
+def test_fsck_names_a_damaged_entry(db: SessionDB) -> None:
     steps.begin(db, "c", "a")
     steps.act(db, "c")
     assert backends.damage(db, "what came in is half settled") in {each.promise for each in db.admin.fsck().violations}
 
 
-def test_conversations_with_a_chat_are_told_of_and_others_hide_none_of_them(db: SessionDB) -> None:
+def test_open_inboxes_lists_every_conversation_with_a_chat(db: SessionDB) -> None:
     steps.begin(db, "terminal", "a")
     for number in range(3):
         db.mail.add_inbox_entry("terminal", f"t{number}", "nobody spoke to it from outside")

@@ -17,21 +17,21 @@ def texts(db: SessionDB, owner: str = "o") -> list[str]:
     return [each.text for each in db.memory.all(owner)]
 
 
-def test_same_fact_again_is_the_same_memory(db: SessionDB, clock: steps.Clock) -> None:
+def test_fact_added_again_is_the_same_memory(db: SessionDB, clock: steps.Clock) -> None:
     first = db.memory.add("o", "likes tea")
     clock.advance(5)
     assert db.memory.add("o", "likes\u200b   tea\n") == first
     assert db.memory.all("o") == [first]
 
 
-def test_memories_are_their_owners_and_oldest_first(db: SessionDB) -> None:
+def test_memories_are_listed_by_owner_oldest_first(db: SessionDB) -> None:
     for text in ("b", "a", "c"):
         db.memory.add("o", text)
     other = db.memory.add("", "a")
     assert (texts(db), texts(db, "")) == (["b", "a", "c"], ["a"])
-    assert not db.memory.forget("o", other.id)
+    assert not db.memory.delete("o", other.id)
     with pytest.raises(errors.NotFound):
-        db.memory.revise("o", other.id, "mine now")
+        db.memory.update("o", other.id, "mine now")
     assert texts(db, "") == ["a"]
 
 
@@ -45,14 +45,14 @@ def test_memories_are_their_owners_and_oldest_first(db: SessionDB) -> None:
         (" " * 5_000 + "x", "x"),
     ],
 )
-def test_what_cannot_be_seen_is_dropped_and_spaces_are_folded(db: SessionDB, given: str, kept: str) -> None:
+def test_invisible_characters_are_dropped_and_spaces_folded(db: SessionDB, given: str, kept: str) -> None:
     assert db.memory.add("o", given).text == kept
 
 
 @pytest.mark.parametrize("given", ["", " \n ", "\u200b\u202e\x07", "x" * 501, "x" * 100_000, None, 5, b"x", ["x"]])
-def test_what_is_no_memory_is_refused(db: SessionDB, given: Any) -> None:
+def test_invalid_memory_is_refused(db: SessionDB, given: Any) -> None:
     known = db.memory.add("o", "likes tea")
-    for call in (lambda: db.memory.add("o", given), lambda: db.memory.revise("o", known.id, given)):
+    for call in (lambda: db.memory.add("o", given), lambda: db.memory.update("o", known.id, given)):
         with pytest.raises(errors.InvalidArgument):
             call()
     assert db.memory.all("o") == [known]
@@ -65,7 +65,7 @@ def test_an_owner_has_500_memories_and_not_one_more(db: SessionDB) -> None:
         db.memory.add("o", "one more")
     assert db.memory.add("o", "fact 7").text == "fact 7"
     assert db.memory.add("other", "one more")
-    assert db.memory.forget("o", db.memory.all("o")[0].id)
+    assert db.memory.delete("o", db.memory.all("o")[0].id)
     assert db.memory.add("o", "one more")
     assert len(texts(db)) == memory.MAX_MEMORIES
 
@@ -74,25 +74,25 @@ def test_revised_memory_keeps_its_id_and_its_age(db: SessionDB, clock: steps.Clo
     steps.begin(db, "talk", "a")
     first = db.memory.add("o", "likes tea", source="talk")
     clock.advance(5)
-    revised = db.memory.revise("o", first.id, "likes coffee")
+    revised = db.memory.update("o", first.id, "likes coffee")
     assert (revised.id, revised.text, revised.at, revised.source) == (first.id, "likes coffee", first.at, "talk")
     assert revised.updated_at == first.updated_at + 5
     clock.advance(5)
-    assert db.memory.revise("o", first.id, "likes coffee") == revised
+    assert db.memory.update("o", first.id, "likes coffee") == revised
     assert db.memory.all("o") == [revised]
 
 
-def test_memory_revised_to_what_another_says_leaves_the_other(db: SessionDB) -> None:
+def test_memory_revised_to_the_text_of_another_is_merged(db: SessionDB) -> None:
     tea, coffee = (db.memory.add("o", f"likes {what}") for what in ("tea", "coffee"))
-    assert db.memory.revise("o", coffee.id, "likes tea") == tea
+    assert db.memory.update("o", coffee.id, "likes tea") == tea
     assert db.memory.all("o") == [tea]
     with pytest.raises(errors.NotFound):
-        db.memory.revise("o", coffee.id, "likes tea")
+        db.memory.update("o", coffee.id, "likes tea")
 
 
-def test_forgetting_says_whether_there_was_something(db: SessionDB) -> None:
+def test_forget_returns_whether_the_memory_existed(db: SessionDB) -> None:
     known = db.memory.add("o", "likes tea")
-    assert [db.memory.forget("o", known.id) for _ in range(2)] == [True, False]
+    assert [db.memory.delete("o", known.id) for _ in range(2)] == [True, False]
     assert db.memory.add("o", "likes tea").id > known.id
 
 
@@ -106,13 +106,13 @@ def test_memory_outlives_the_conversation_it_was_learnt_in(db: SessionDB) -> Non
     assert [(each.id, each.text, each.source) for each in db.memory.all("o")] == [(known.id, "likes tea", None)]
 
 
-def test_memory_is_kept_also_when_nobody_knows_where_it_was_learnt(db: SessionDB) -> None:
+def test_memory_with_an_unknown_source_is_stored(db: SessionDB) -> None:
     steps.begin(db, "gone", "a")
     db.delete_conversation("gone")
     assert [db.memory.add("o", name, source=name).source for name in ("gone", "to come")] == [None, None]
 
 
-def test_memories_are_in_no_export_and_no_branch_has_its_own(db: SessionDB) -> None:
+def test_memories_are_not_in_exports_or_branches(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
     db.admin.export_to(before)
@@ -123,9 +123,9 @@ def test_memories_are_in_no_export_and_no_branch_has_its_own(db: SessionDB) -> N
     assert len(db.memory.all("o")) == 1
 
 
-def test_store_knows_that_something_forgotten_may_still_be_in_its_files(db: SessionDB, clock: steps.Clock) -> None:
+def test_forgetting_marks_the_store_for_a_scrub(db: SessionDB, clock: steps.Clock) -> None:
     known = db.memory.add("o", "likes tea")
-    assert db.driver.read(deletion.unscrubbed) is None
+    assert db.driver.read(deletion.unscrubbed_since) is None
     clock.advance(1)
-    db.memory.revise("o", known.id, "likes coffee")
-    assert db.driver.read(deletion.unscrubbed) == clock()
+    db.memory.update("o", known.id, "likes coffee")
+    assert db.driver.read(deletion.unscrubbed_since) == clock()

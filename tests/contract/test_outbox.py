@@ -39,7 +39,7 @@ def test_first_undelivered_of_each_chat_is_due(db: SessionDB, clock: steps.Clock
     assert db.mail.counts()["outgoing_open"] == 2
 
 
-def test_what_a_conversation_asked_is_told_the_last_first(db: SessionDB) -> None:
+def test_questions_are_listed_newest_first(db: SessionDB) -> None:
     for name in ("talk", "other"):
         db.create_session(name, source="test")
     asks = mail.reply("May I?", kind="question")
@@ -55,7 +55,7 @@ def test_what_a_conversation_asked_is_told_the_last_first(db: SessionDB) -> None
         db.mail.questions("talk", limit="1")  # type: ignore[arg-type]
 
 
-def test_every_attempt_counts_and_an_overtaken_claim_sends_nothing(db: SessionDB) -> None:
+def test_every_attempt_is_counted_and_a_lost_lease_sends_nothing(db: SessionDB) -> None:
     sent = db.mail.post(mail.reply(), key="k")
     stale = db.mail.acquire_chat_lease("out:far:1", holder="me")
     begun = db.mail.begin_sending(stale, sent.id)
@@ -74,7 +74,7 @@ def test_every_attempt_counts_and_an_overtaken_claim_sends_nothing(db: SessionDB
         assert db.mail.begin_sending(fresh, 99) is None
 
 
-def test_how_it_ended_is_said_once(db: SessionDB, clock: steps.Clock) -> None:
+def test_delivery_is_recorded_once(db: SessionDB, clock: steps.Clock) -> None:
     out, lost = (db.mail.post(mail.reply(), key=key) for key in "ab")
     assert db.mail.mark_delivered(out.id, "17")
     assert db.mail.mark_failed(lost.id, "refused", None)
@@ -88,7 +88,7 @@ def test_how_it_ended_is_said_once(db: SessionDB, clock: steps.Clock) -> None:
     assert (found(db, lost.id).error, found(db, lost.id).failed_at) == ("refused", steps.NOON)
 
 
-def test_whoever_has_sent_it_says_so_whoever_has_the_claim(db: SessionDB) -> None:
+def test_delivery_is_recorded_without_the_lease(db: SessionDB) -> None:
     sent = db.mail.post(mail.reply(), key="k")
     db.mail.begin_sending(db.mail.acquire_chat_lease("out:far:1", holder="me"), sent.id)
     db.mail.acquire_chat_lease("out:far:1", holder="me")
@@ -104,14 +104,14 @@ def test_same_key_is_posted_once(db: SessionDB) -> None:
     assert db.mail.post(mail.reply()).id != db.mail.post(mail.reply()).id
 
 
-def test_same_key_posted_by_two_at_once_is_one(make_db: MakeDb) -> None:
+def test_concurrent_posts_with_one_key_are_one_message(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for key in map(str, range(20)):
         made = steps.at_once(*(lambda db=db, key=key: db.mail.post(mail.reply(), key=key) for db in (one, other)))
         assert made[0] == made[1]
 
 
-def test_what_a_platform_says_is_kept_clean_and_short(db: SessionDB) -> None:
+def test_texts_of_a_platform_are_cleaned_and_cut(db: SessionDB) -> None:
     out, lost = (db.mail.post(mail.reply(), key=key) for key in "ab")
     db.mail.mark_delivered(out.id, "a\0b\n" + "x" * 300)
     db.mail.mark_failed(lost.id, "\x1b[31mno\0" + "y" * 900, None)
@@ -133,7 +133,7 @@ def test_what_a_platform_says_is_kept_clean_and_short(db: SessionDB) -> None:
         {"attachments": [5]},
     ],
 )
-def test_what_cannot_be_sent_is_refused(db: SessionDB, more: dict[str, object]) -> None:
+def test_invalid_outbound_message_is_refused(db: SessionDB, more: dict[str, object]) -> None:
     (arrival,) = mail.came(db, "1")
     with mail.nothing_changes(db):
         with pytest.raises(errors.InvalidArgument):
@@ -142,12 +142,12 @@ def test_what_cannot_be_sent_is_refused(db: SessionDB, more: dict[str, object]) 
             db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[mail.reply(), mail.reply(**more)])
 
 
-def test_attachments_go_by_their_digests(db: SessionDB) -> None:
+def test_attachments_are_stored_by_digest(db: SessionDB) -> None:
     sent = db.mail.post(mail.reply(attachments=["a" * 64, "b" * 64]), key="k")
     assert found(db, sent.id).attachments == ["a" * 64, "b" * 64]
 
 
-def test_what_only_one_process_can_send_is_begun_without_a_claim(db: SessionDB) -> None:
+def test_sending_without_a_lease_is_counted(db: SessionDB) -> None:
     sent = db.mail.post(mail.reply(), key="one")
     assert [getattr(db.mail.begin_sending(None, sent.id), "attempts", None) for _ in range(2)] == [1, 2]
     db.mail.mark_delivered(sent.id, "x")
@@ -159,7 +159,7 @@ def test_what_only_one_process_can_send_is_begun_without_a_claim(db: SessionDB) 
     assert db.mail.chat_leases() == []
 
 
-def test_two_attempts_in_one_group_are_two_attempts(make_db: MakeDb) -> None:
+def test_two_attempts_in_one_group_commit_are_counted_twice(make_db: MakeDb) -> None:
     db = make_db()
     sent = db.mail.post(mail.reply(), key="reply")
 

@@ -23,7 +23,7 @@ def rules(db: SessionDB, *where: str, owner: str = "o") -> list[str]:
 # --- grants ----------------------------------------------------------------------------------------------
 
 
-def test_grant_holds_in_its_conversation_and_one_without_in_all(db: SessionDB) -> None:
+def test_grant_applies_to_its_conversation_or_to_all(db: SessionDB) -> None:
     here = db.permissions.grant("o", "here", session_id="talk", by="terminal")
     everywhere = db.permissions.grant("o", "everywhere", by="terminal")
     assert (here.conversation_id, everywhere.conversation_id, here.by) == ("talk", None, "terminal")
@@ -32,7 +32,7 @@ def test_grant_holds_in_its_conversation_and_one_without_in_all(db: SessionDB) -
     assert rules(db, "talk", owner="somebody") == rules(db, "talk", owner="") == []
 
 
-def test_grant_holds_after_a_compaction_and_not_in_a_branch(db: SessionDB) -> None:
+def test_grant_survives_a_compaction_and_is_not_in_a_branch(db: SessionDB) -> None:
     db.permissions.grant("o", "here", session_id="talk", by="me")
     head = steps.compact(db, "talk", 1)
     db.branch("talk", branch_id="branch")
@@ -54,7 +54,7 @@ def test_revoked_grant_is_gone(db: SessionDB) -> None:
     assert db.permissions.grant("o", "r", by="me").id > made.id
 
 
-def test_deletion_takes_the_grants_of_a_conversation_only(db: SessionDB) -> None:
+def test_deleting_a_conversation_deletes_its_grants_only(db: SessionDB) -> None:
     db.permissions.grant("o", "here", session_id="talk", by="me")
     db.permissions.grant("o", "everywhere", by="me")
     db.delete_conversation("talk")
@@ -64,7 +64,7 @@ def test_deletion_takes_the_grants_of_a_conversation_only(db: SessionDB) -> None
 
 
 @pytest.mark.parametrize("rule", ["", None, 5, "a\nb", "x" * 4_001])
-def test_rule_that_is_none_is_refused(db: SessionDB, rule: Any) -> None:
+def test_invalid_rule_is_refused(db: SessionDB, rule: Any) -> None:
     with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.permissions.grant("o", rule, by="me")
 
@@ -76,7 +76,7 @@ def act(db: SessionDB, summary: str, where: str = "talk", call: str = "c", allow
     return db.permissions.begin_audit(where, call, "shell", summary, allowed, "a rule")
 
 
-def test_act_is_written_down_before_it_is_done_and_ended_once(db: SessionDB, clock: steps.Clock) -> None:
+def test_tool_call_is_logged_before_it_runs_and_ends_once(db: SessionDB, clock: steps.Clock) -> None:
     began = clock()
     id_ = act(db, "make")
     (open_,) = db.permissions.audit_log("talk")
@@ -88,7 +88,7 @@ def test_act_is_written_down_before_it_is_done_and_ended_once(db: SessionDB, clo
     assert (ended.call_id, ended.tool, ended.summary, ended.allowed, ended.by) == ("c", "shell", "make", True, "a rule")
 
 
-def test_denied_act_has_no_end(db: SessionDB) -> None:
+def test_denied_call_has_no_end(db: SessionDB) -> None:
     assert not db.permissions.end_audit(act(db, "rm", allowed=False), True)
     assert db.permissions.audit_log()[0].ok is None
     assert not db.permissions.end_audit(99, True)
@@ -105,13 +105,13 @@ def test_audit_is_newest_first_and_can_be_narrowed(db: SessionDB, clock: steps.C
     assert [each.summary for each in db.permissions.audit_log(since=clock() - 20)] == ["3", "2"]
 
 
-def test_no_text_is_too_long_or_too_odd_to_be_written_down(db: SessionDB) -> None:
+def test_any_text_can_be_logged(db: SessionDB) -> None:
     for summary in ("", "x" * 100_000, "\ud800\0\x1b[31m", "é" * 4_000):
         db.permissions.begin_audit("talk", summary, summary, summary, True, summary)
         assert len(db.permissions.audit_log(limit=1)[0].summary) <= 4_000
 
 
-def test_redaction_takes_what_the_calls_of_the_message_did(db: SessionDB) -> None:
+def test_redacting_a_message_clears_the_summaries_of_its_calls(db: SessionDB) -> None:
     calls = [{"id": name, "name": "shell", "arguments": "{}"} for name in ("one", "x" * 5_000)]
     seq = db.append_message("talk", role="assistant", tool_calls=calls).seq
     for call in ("one", "x" * 5_000, "another"):
@@ -122,14 +122,14 @@ def test_redaction_takes_what_the_calls_of_the_message_did(db: SessionDB) -> Non
     assert [each.ok for each in db.permissions.audit_log("talk")] == [True] * 3
 
 
-def test_open_act_can_end_after_its_redaction(db: SessionDB) -> None:
+def test_running_call_can_end_after_its_redaction(db: SessionDB) -> None:
     seq = db.append_message("talk", role="assistant", tool_calls=[{"id": "c", "name": "t", "arguments": "{}"}]).seq
     id_ = act(db, "secret")
     db.redact("talk", seq)
     assert db.permissions.end_audit(id_, True)
 
 
-def test_deletion_takes_the_audit_of_a_conversation(db: SessionDB) -> None:
+def test_deleting_a_conversation_deletes_its_audit_log(db: SessionDB) -> None:
     id_ = act(db, "make")
     act(db, "kept", where="other")
     db.delete_conversation("talk")

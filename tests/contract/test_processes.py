@@ -21,14 +21,14 @@ def begun(db: SessionDB, *names: str) -> None:
         db.processes.record_start(steps.process(name, "talk"))
 
 
-def test_process_comes_back_as_it_was_started(db: SessionDB) -> None:
+def test_process_is_returned_as_it_was_recorded(db: SessionDB) -> None:
     begun(db, "p", "p", "q")
     assert db.processes.all("talk") == [steps.process(name, "talk") for name in "pq"]
     head = steps.compact(db, "talk", 1)
     assert db.processes.all(head.id) == db.processes.all("talk") == db.processes.all()
 
 
-def test_process_is_the_conversations_whichever_session_started_it(db: SessionDB) -> None:
+def test_process_belongs_to_the_conversation_of_any_session(db: SessionDB) -> None:
     begun(db)
     head = steps.compact(db, "talk", 1)
     db.processes.record_start(steps.process("p", head.id))
@@ -37,7 +37,7 @@ def test_process_is_the_conversations_whichever_session_started_it(db: SessionDB
     assert len(db.processes.all()) == 1
 
 
-def test_id_that_names_another_process_is_refused(db: SessionDB) -> None:
+def test_id_of_another_process_is_refused(db: SessionDB) -> None:
     begun(db, "p")
     steps.begin(db, "other", "a")
     for other in (steps.process("p", "talk", "rm -r x"), steps.process("p", "other")):
@@ -60,13 +60,13 @@ def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: step
     assert (notice.key, notice.kind, notice.text) == ("process:p", "process", "p ended with 3")
 
 
-def test_end_is_dated_when_it_was_and_its_notice_when_it_was_told(db: SessionDB, clock: steps.Clock) -> None:
+def test_end_has_its_own_time_and_the_notice_the_current_time(db: SessionDB, clock: steps.Clock) -> None:
     begun(db, "p")
     db.processes.record_end("p", "gone", None, "it is gone", at=7.0)
     assert (db.processes.all()[0].ended_at, db.mail.inbox_entries()[0].at) == (7.0, clock())
 
 
-def test_process_nobody_knows_ends_without_a_word(db: SessionDB) -> None:
+def test_end_of_an_unknown_process_is_ignored(db: SessionDB) -> None:
     begun(db, "p")
     db.delete_conversation("talk")
     assert not db.processes.record_end("p", "exited", 0, "ended")
@@ -81,7 +81,7 @@ def test_process_nobody_knows_ends_without_a_word(db: SessionDB) -> None:
         ("ended_at", 1.0), ("exit_code", 0), ("conversation_id", None), ("conversation_id", "nobody"),
     ],
 )  # fmt: skip
-def test_process_that_is_none_is_refused(db: SessionDB, field: str, value: Any) -> None:
+def test_invalid_process_is_refused(db: SessionDB, field: str, value: Any) -> None:
     begun(db)
     bad = msgspec.structs.replace(steps.process("p", "talk"), **{field: value})
     with steps.nothing_changes(db), pytest.raises(errors.HoldfastError):
@@ -92,13 +92,13 @@ def test_process_that_is_none_is_refused(db: SessionDB, field: str, value: Any) 
     ("state", "code", "text"),
     [("running", None, "x"), ("napping", 0, "x"), ("exited", True, "x"), ("exited", 2**40, "x"), ("exited", 0, "")],
 )
-def test_end_that_is_none_is_refused(db: SessionDB, state: Any, code: Any, text: str) -> None:
+def test_invalid_end_is_refused(db: SessionDB, state: Any, code: Any, text: str) -> None:
     begun(db, "p")
     with steps.nothing_changes(db), pytest.raises(errors.HoldfastError):
         db.processes.record_end("p", state, code, text)
 
 
-def test_conversation_with_a_running_process_is_not_let_go_as_old(db: SessionDB, clock: steps.Clock) -> None:
+def test_conversation_with_a_running_process_is_not_pruned(db: SessionDB, clock: steps.Clock) -> None:
     begun(db, "p")
     clock.advance(100 * steps.DAY)
     (needed,) = db.admin.plan_prune(older_than_days=30).needed
@@ -108,7 +108,7 @@ def test_conversation_with_a_running_process_is_not_let_go_as_old(db: SessionDB,
     assert len(db.admin.plan_prune(older_than_days=30).going) == 1
 
 
-def test_redaction_of_the_call_takes_the_command_and_its_notice(db: SessionDB) -> None:
+def test_redacting_the_call_redacts_the_command_and_its_notice(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     for name, key in (("p", "KEY=1"), ("q", "KEY=2"), ("r", "other")):
         call = {"id": name, "name": "start_process", "arguments": f'{{"command": "{key} make"}}'}
@@ -131,7 +131,7 @@ def test_redaction_of_the_call_takes_the_command_and_its_notice(db: SessionDB) -
     assert db.admin.fsck().ok
 
 
-def test_redaction_of_the_notice_takes_the_command_of_that_process_only(db: SessionDB) -> None:
+def test_redacting_the_notice_redacts_the_command_of_that_process_only(db: SessionDB) -> None:
     """The notice quotes what the process wrote: who may not read that any more sees it by the command being gone."""
     begun(db, "p", "q")
     for name in ("p", "q"):
@@ -144,7 +144,7 @@ def test_redaction_of_the_notice_takes_the_command_of_that_process_only(db: Sess
     assert db.admin.fsck().ok
 
 
-def test_racing_watchers_tell_once(db: SessionDB) -> None:
+def test_concurrent_watchers_record_one_end(db: SessionDB) -> None:
     begun(db, *(f"p{number}" for number in range(10)))
     for number in range(10):
         ends = [
@@ -156,7 +156,7 @@ def test_racing_watchers_tell_once(db: SessionDB) -> None:
         assert notice.text == f"told by {outcomes.index(True)}"
 
 
-def test_other_processes_see_what_runs(make_db: MakeDb) -> None:
+def test_running_processes_are_listed_for_other_programs(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     begun(one, "p")
     assert other.processes.all(running_only=True) == [steps.process("p", "talk")]

@@ -8,8 +8,8 @@ from holdfast import SessionDB, errors
 from tests.contract import mail, steps
 
 
-def test_what_waits_is_told_by_chat_and_by_platform(db: SessionDB, clock: steps.Clock) -> None:
-    assert (db.mail.backlog(), db.mail.unsent(), db.mail.failed()) == ([], [], [])
+def test_backlog_is_listed_by_route_and_by_platform(db: SessionDB, clock: steps.Clock) -> None:
+    assert (db.mail.backlog(), db.mail.unsent_counts(), db.mail.failures()) == ([], [], [])
     start = clock()
     a, _ = mail.came(db, "a", "b")
     db.mail.begin_inbound(db.mail.acquire_chat_lease(mail.CLAIM), a.id, "talk")
@@ -20,20 +20,20 @@ def test_what_waits_is_told_by_chat_and_by_platform(db: SessionDB, clock: steps.
     first, _ = (db.mail.post(mail.reply(text), key=text) for text in ("one", "two"))
     db.mail.post(mail.reply(platform="near"), key="near")
     db.mail.mark_failed(first.id, "busy", start + 60)
-    assert db.mail.unsent() == [
+    assert db.mail.unsent_counts() == [
         ("far", 2, start + 10, start + 10, "busy"),
         ("near", 1, start + 10, start + 10, None),
     ]
 
 
-def test_what_could_not_be_sent_is_sent_again_once_to_the_same_place(db: SessionDB, clock: steps.Clock) -> None:
+def test_failed_message_is_sent_again_once_to_the_same_chat(db: SessionDB, clock: steps.Clock) -> None:
     arrival = mail.answered(db, "talk", "1", "one", "two")
     one, two = db.mail.replies(arrival.id)
     db.mail.mark_failed(one.id, "gone")
     clock.advance(1)
     db.mail.mark_failed(two.id, "gone, too")
-    assert [each.id for each in db.mail.failed()] == [two.id, one.id]
-    assert [each.id for each in db.mail.failed(1)] == [two.id]
+    assert [each.id for each in db.mail.failures()] == [two.id, one.id]
+    assert [each.id for each in db.mail.failures(1)] == [two.id]
     new = db.mail.resend(one.id)
     assert db.mail.resend(one.id) == new
     assert (new.text, new.chat, new.address, new.inbound_id, new.conversation_id) == (
@@ -44,23 +44,23 @@ def test_what_could_not_be_sent_is_sent_again_once_to_the_same_place(db: Session
         "talk",
     )
     assert [each.id for each in db.mail.due_outgoing("far")] == [new.id]
-    assert [each.id for each in db.mail.failed()] == [two.id]
+    assert [each.id for each in db.mail.failures()] == [two.id]
     # What failed once more is listed, and can be sent once more.
     db.mail.mark_failed(new.id, "still gone")
-    assert [each.id for each in db.mail.failed()] == [new.id, two.id]
+    assert [each.id for each in db.mail.failures()] == [new.id, two.id]
     assert db.mail.resend(new.id).open
 
 
-def test_what_did_not_fail_or_is_gone_is_not_sent_again(db: SessionDB) -> None:
+def test_message_that_did_not_fail_or_was_redacted_is_not_sent_again(db: SessionDB) -> None:
     arrival = mail.answered(db, "talk", "1")
     (reply,) = db.mail.replies(arrival.id)
     hung_up = db.mail.post(mail.reply(platform="http"), key="k")
     db.mail.mark_failed(hung_up.id, "gone")
-    assert db.mail.failed() == []
+    assert db.mail.failures() == []
     for wrong in (reply.id, 99, hung_up.id):
         with pytest.raises(errors.InvalidArgument):
             db.mail.resend(wrong)
     db.redact("talk", arrival.seq or 0)
-    assert db.mail.failed() == []
-    with pytest.raises(errors.InvalidArgument, match="it was deleted"):
+    assert db.mail.failures() == []
+    with pytest.raises(errors.InvalidArgument, match="it was redacted"):
         db.mail.resend(reply.id)

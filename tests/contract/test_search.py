@@ -361,7 +361,7 @@ def test_texts_are_cut_bit_by_bit_and_not_while_the_index_is_locked(
         return cut(text)
 
     monkeypatch.setattr(dialect, "index_text", spied)
-    monkeypatch.setattr(indexer, "ROOM", 3_000)
+    monkeypatch.setattr(indexer, "MAX_BATCH_BYTES", 3_000)
     chat = _told(db, *[f"gull {n} " * 150 for n in range(6)])
     at_point(reached.append)
     assert db.admin.update_search_index() == 6

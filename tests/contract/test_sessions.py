@@ -36,7 +36,7 @@ def test_minted_ids_say_when_the_session_began(db: SessionDB) -> None:
 
 def test_chance_never_gives_two_conversations_one_id(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter(["one", "one", "two", "two", "three", "three", "four"])
-    monkeypatch.setattr(conversation_row, "mint_session_id", lambda now: next(drawn))
+    monkeypatch.setattr(conversation_row, "generate_session_id", lambda now: next(drawn))
     birth = types.NewConversation(source="chat")
     assert db.create_session(source="cli").id == "one"
     assert db.create_session(source="cli").id == "two"
@@ -341,7 +341,7 @@ def test_closed_store_says_so(db: SessionDB) -> None:
     steps.begin(db, "talk")
     db.close()
     db.close()
-    for call in (lambda: db.context("talk"), lambda: steps.say(db, "talk", "a"), db.admin.fsck, db.admin.facts):
+    for call in (lambda: db.context("talk"), lambda: steps.say(db, "talk", "a"), db.admin.fsck, db.admin.info):
         with pytest.raises(errors.StoreClosed):
             call()
 

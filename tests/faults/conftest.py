@@ -26,5 +26,5 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def quick_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent PostgreSQL server is given up after little more than three seconds."""
-    monkeypatch.setattr(connection, "SILENCE", 0.3)
-    monkeypatch.setattr(connection, "PROBE", 2)  # libpq's shortest connect_timeout
+    monkeypatch.setattr(connection, "PROBE_AFTER", 0.3)
+    monkeypatch.setattr(connection, "PROBE_TIMEOUT", 2)  # libpq's shortest connect_timeout

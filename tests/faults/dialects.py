@@ -47,7 +47,9 @@ def _upsert(found: re.Match[str]) -> str:
 
 # Not those of search, which can be thrown away and made again.
 TABLES = [
-    part.name for part in map(catalog.parse, catalog.split(queries.schema(catalog.FOLDER))) if part.kind == "table"
+    part.name
+    for part in map(catalog.parse_statement, catalog.split_statements(queries.schema(catalog.FOLDER)))
+    if part.kind == "table"
 ]
 POSTGRES = [
     *(forbidden.Forbidden(bad.name, in_postgres(bad.sql), bad.seen) for bad in forbidden.EVERY),

@@ -39,7 +39,7 @@ def furnish(db: SessionDB) -> None:
     db.bind_route("chat", "a", version=0)
     db.bind_route("chat", "a", version=1)
     for version in (0, 1):
-        db.spend("a", version, {"attempts": version})
+        db.update_budget("a", version, {"attempts": version})
     _act(db, "a")
     db.create_session("b", source="test")
     _say(db, "b", 2)

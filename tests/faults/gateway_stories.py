@@ -77,9 +77,13 @@ class Story:
 
 def reachable(story: Story) -> dict[str, int]:
     """The points between receipt and delivery, and how often a life that nobody ends comes to them."""
-    story.say("First", gateways.COMMAND, "Second")
     passed = tuple(f"{operation}." for operation in ("gateway", *gateways.OPERATIONS))
-    return {name: count for name, count in story.live().value.items() if name.startswith(passed)}
+    found = dict[str, int]()
+    # Only the settlement of a chat's last open message releases its lease.
+    for texts in (("First", gateways.COMMAND, "Second"), ("Third",)):
+        story.say(*texts)
+        found |= {name: count for name, count in story.live().value.items() if name.startswith(passed)}
+    return found
 
 
 def kill_at(story: Story, point: str, kills: int, most: int, names: Sequence[str] = NAMES) -> int:

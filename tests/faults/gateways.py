@@ -19,10 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast import AsyncSessionDB, types
+from holdfast import AsyncSessionDB, fault_points, types
 from holdfast.compaction import port as compaction
 from holdfast.gateway import gateway, house, loopback
-from holdfast.store import fault_points
 from tests.faults import compacting, turns, zygote
 from tests.gateway import stage as stages
 

@@ -64,7 +64,7 @@ def _talk(db: SessionDB, name: str, chance: random.Random) -> None:
     for number in range(chance.randint(3, 9)):
         content = f"{name} {number} " * chance.choice((1, 1, 40, 900))
         db.append_message(name, role=chance.choice(("user", "assistant")), content=content, uid=f"{name}:{number}")
-    db.spend(name, 0, {"attempts": [name] * 900})
+    db.update_budget(name, 0, {"attempts": [name] * 900})
 
 
 def _others(db: SessionDB, chance: random.Random) -> None:

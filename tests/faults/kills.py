@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast import errors, types
-from holdfast.store import fault_points
+from holdfast import errors, fault_points, types
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Row
 from tests import soundness
@@ -193,7 +192,7 @@ def _kill_many(spot: _Spot, db: SessionDB, path: Path | str, kills: int, by: str
     next message comes first, in the other the repeated step."""
     conversations = min(kills, 2 if spot.undone else kills)
     for which in range(conversations):
-        args = steps.STEPS[spot.name].prepare(db, f"conversation {spot.name} {spot.number:02d}{which:04d}")
+        args = steps.STEPS[spot.name].prepare(db, f"{spot.name} {spot.number:02d}{which:04d}")
         where, look = f"{spot.where}, {by}, conversation {which}", _Look(db, args["id"])
         for _ in range(which, kills, conversations):
             spot.kill(path, {**args, "step": spot.name})

@@ -46,17 +46,18 @@ class Mutant(NamedTuple):
 
 
 CAS = "if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):"
-HELD = "row is not None and row[0] == lease.token and decode_holder(row[1]).name == lease.holder"
-ROTATE = "rotate(tx, here, child_id, draft, lease.token if lease else None, now, look.head.source, model)"
-CHECK = "leases.check_row(tx, here, lease, look.lease)"
-FREE = 'tx.defer("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token)'
+HELD = "row is not None and row.token == lease.token and row.decoded.name == lease.holder"
+ROTATE = "write(tx, here, child_id, draft, lease.token if lease else None, now, head.source, model, *last)"
+CHECK = "leases.check_row(tx, here, lease, leases.LeaseRow(*stored.lease) if stored.lease else None)"
+FREE = 'last.append(("lease_delete", {"conversation": here.key, "purpose": lease.purpose, "token": lease.token}))'
 
+OWN_OUTCOME = 'row is not None and row[0] == values["uid"]'
 CUT = "cut_seq=draft.cut_seq,\n        seen_seq=draft.seen_seq"
-TAIL = "tail = between(tx, here, cut, last)"
+TAIL = "tail = read_range(tx, here, cut, last)"
 
 # The first half of a rotation, committed on its own.
 END_FIRST = """sessions.end_head(tx, here, "compression", now)
-    conversation_row.moved(tx, here, live=None)
+    conversation_row.update(tx, here, live=None)
     tx.execute("COMMIT")
     tx.execute("BEGIN IMMEDIATE")
     here = conversation_row.lock(tx, here.id)
@@ -69,12 +70,12 @@ COPY = """
 
 REOPEN = """tx.execute("UPDATE sessions SET live = 1, ended_at = NULL, end_reason = NULL, last_seq = NULL"
                " WHERE conversation = ? AND ordinal = ?", (here.key, here.head))
-    return conversation_row.moved(tx, here, live=1)
+    return conversation_row.update(tx, here, live=1)
     """
 
 AGAIN = """if here.live:
         end_head(tx, here, "again", now)
-        here = conversation_row.moved(tx, here, live=None)
+        here = conversation_row.update(tx, here, live=None)
     """
 
 MUTANTS: dict[str, Mutant] = {
@@ -86,19 +87,19 @@ MUTANTS: dict[str, Mutant] = {
     "no look at the lease": Mutant("expiring", (Edit(compactions, "commit", CHECK, "pass"),)),
     "cut at the last message": Mutant(
         "ending",
-        (Edit(compactions, "rotate", CUT, "cut_seq=here.last_seq,\n        seen_seq=here.last_seq"),),
+        (Edit(compactions, "write", CUT, "cut_seq=here.last_seq,\n        seen_seq=here.last_seq"),),
     ),
     "seen_seq too high": Mutant(
-        "ending", (Edit(compactions, "rotate", "seen_seq=draft.seen_seq", "seen_seq=here.last_seq"),)
+        "ending", (Edit(compactions, "write", "seen_seq=draft.seen_seq", "seen_seq=here.last_seq"),)
     ),
     "rotation in two transactions": Mutant(
         "watching",
         (Edit(compactions, "commit", ROTATE, END_FIRST + ROTATE),),
-        ("compaction_stands_on_the_current_one",),
+        ("compaction_follows_the_current_one",),
     ),
     "tail copied into the continuation": Mutant("ending", (Edit(compactions, "commit", ROTATE, ROTATE + COPY),)),
     "commit that does not know its own result": Mutant(
-        "ending", (Edit(compactions, "_committed_before", "if look.place is None:", "if True:"),)
+        "ending", (Edit(compactions, "_was_committed", "if stored.place is None:", "if True:"),)
     ),
     "commit that keeps the lease": Mutant("ending", (Edit(compactions, "commit", FREE, "pass"),)),
     "route moved by a compaction": Mutant(
@@ -110,7 +111,7 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit(
                 compactions,
-                "rotate",
+                "write",
                 "compaction_epoch=here.epoch + 1, redo_epoch=None",
                 "compaction_epoch=here.epoch + 1",
             ),
@@ -118,18 +119,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # leases
     "expiry ignored by the commit": Mutant(
-        "expiring", (Edit(leases, "check_row", "left = tx.clock.left(row[3], row[2])", "left = 1.0"),)
+        "expiring", (Edit(leases, "check_row", "left = row.seconds_left(tx.clock)", "left = 1.0"),)
     ),
-    "expiry ignored by the next": Mutant("expiring", (Edit(leases, "_refuse_if_held", "left > 0", "True"),)),
+    "expiry ignored by the next": Mutant("expiring", (Edit(leases, "refuse_if_held", "left > 0", "True"),)),
     "living holder taken for dead": Mutant(
         "ending", (Edit(leases.Holder, "is_dead", "if (self.host", "return True\n    if (self.host"),)
     ),
     "lease given to everybody": Mutant(
-        "ending", (Edit(leases, "_refuse_if_held", "if holder.name != name", "if False"),)
+        "ending", (Edit(leases, "refuse_if_held", "if holder.name != name", "if False"),)
     ),
     "fence that stands still": Mutant("ending", (Query("fence_next", "fence + 1", "max(fence, 1)"),)),
     "token ignored": Mutant(
-        "asking again", (Edit(leases, "check_row", HELD, HELD.replace("row[0] == lease.token and ", "")),)
+        "asking again", (Edit(leases, "check_row", HELD, HELD.replace("row.token == lease.token and ", "")),)
     ),
     "turn that is not fenced": Mutant("turning", (Edit(log, "append", "if request.lease is not None:", "if False:"),)),
     "renewal after the end": Mutant("turning", (Edit(leases, "renew", "check_held(tx, here, lease)", "pass"),)),
@@ -156,14 +157,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "message in the session that was asked for": Mutant(
         "ending",
-        (Edit(log, "_insert", "session=here.head,", "session=here.asked,"),),
+        (Edit(log, "_insert", "session=here.head,", "session=here.ordinal,"),),
         ("message_joins_a_live_session",),
     ),
     "message in the session that was asked for, triggers in place": Mutant(
-        "ending", (Edit(log, "_insert", "session=here.head,", "session=here.asked,"),)
+        "ending", (Edit(log, "_insert", "session=here.head,", "session=here.ordinal,"),)
     ),
     "receipt that does not tell of the move": Mutant(
-        "ending", (Edit(log, "make_receipt", "if session != session_id else None", "if False else None"),)
+        "ending", (Edit(log, "append", "if session != request.session_id else None", "if False else None"),)
     ),
     "strict append that follows": Mutant(
         "turning", (Edit(log, "append", "if request.expect_head and", "if False and"),)
@@ -175,7 +176,7 @@ MUTANTS: dict[str, Mutant] = {
                 log,
                 "context",
                 TAIL,
-                "tail = between(tx, here, compaction.seen_seq if compaction else 0, last)",
+                "tail = read_range(tx, here, compaction.seen_seq if compaction else 0, last)",
             ),
         ),
     ),
@@ -204,7 +205,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "append that reopens the session": Mutant(
         "ending",
-        (Edit(sessions, "continue_", "child = conversation_row.NewId", REOPEN + "child = conversation_row.NewId"),),
+        (
+            Edit(
+                sessions, "continue_ended", "child = conversation_row.NewId", REOPEN + "child = conversation_row.NewId"
+            ),
+        ),
         ("session_end_is_final",),
     ),
     "end that ends nothing new": Mutant("resuming", (Edit(sessions, "end", "if not here.live", "if here.live"),)),
@@ -217,27 +222,27 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 visibility,
                 "show",
-                "after = conversation_row.moved(tx, here, redo_epoch=None)",
-                "after = conversation_row.moved(tx, here)",
+                "after = conversation_row.update(tx, here, redo_epoch=None)",
+                "after = conversation_row.update(tx, here)",
             ),
         ),
     ),
     "hide that raises no epoch": Mutant(
         "hiding",
-        (Edit(visibility, "hide", "after = conversation_row.moved(tx, here, redo_epoch=None)", "after = here"),),
+        (Edit(visibility, "hide", "after = conversation_row.update(tx, here, redo_epoch=None)", "after = here"),),
     ),
     "redaction that raises no epoch": Mutant(
-        "redacting", (Edit(deletion, "redact", "conversation_row.moved(tx, reader, redo_epoch=None)", "pass"),)
+        "redacting", (Edit(deletion, "redact", "conversation_row.update(tx, reader, redo_epoch=None)", "pass"),)
     ),
     "redaction that leaves the summary": Mutant(
         "redacting", (Edit(deletion, "redact", "_blank_summaries(tx, reader, seq, now)", "pass"),)
     ),
     "branch that shows what was hidden": Mutant(
-        "branching", (Edit(branches, "branch", "visibility.copy_to_branch(tx, here.key, made)", "pass"),)
+        "branching", (Edit(branches, "branch", "visibility.copy_hides_to_branch(tx, here.key, made)", "pass"),)
     ),
     "branch on a compaction that saw more": Mutant(
         "branching",
-        (Edit(compactions, "newest_seen", "if found.seen_seq <= limit:", "if True:"),),
+        (Edit(compactions, "find_covering_upto", "if found.seen_seq <= limit:", "if True:"),),
         ("conversation_fork_point_exists",),
     ),
     "second continuation by the second call": Mutant(
@@ -253,26 +258,31 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # the inbox and processes
     "inbound settled again": Mutant(
-        "arriving", (Query("inbound_settle", " AND outcome IS NULL", ""),), ("inbound_is_settled_once",)
+        "arriving", (Query("inbox_settle", " AND outcome IS NULL", ""),), ("inbox_entry_is_settled_once",)
     ),
-    "settling that takes itself for another": Mutant(
-        "arriving", (Edit(inbox, "settle", "row is not None and row[0] == uid", "False"),)
-    ),
+    "settling that takes itself for another": Mutant("arriving", (Edit(inbox, "settle", OWN_OUTCOME, "False"),)),
     "settling that does not ask who was the faster": Mutant(
-        "arriving", (Edit(inbox, "settle", "row is not None and row[0] == uid", "row is not None"),)
+        "arriving", (Edit(inbox, "settle", OWN_OUTCOME, "row is not None"),)
     ),
     "inbound with another text under its key": Mutant(
-        "arriving", (Edit(inbox, "receive", "(redacted or found.text == text)", "True"),)
+        "arriving", (Edit(inbox, "add_entry", "(redacted or found.text == text)", "True"),)
     ),
-    "end of a process told again": Mutant("arriving", (Edit(processes, "ended", "row[9] == uid", "True"),)),
+    "end of a process told again": Mutant("arriving", (Edit(processes, "record_end", 'row[9] == end["uid"]', "True"),)),
     "end of a process without a notice": Mutant(
         "arriving",
-        (Edit(processes, "ended", 'inbox.receive(tx, here, notice_key(process_id), "process", text, now)', "pass"),),
-        ("process_end_is_told",),
+        (
+            Edit(
+                processes,
+                "record_end",
+                'inbox.add_entry(tx, here, notice_key(end["id"]), "process", notice, now)',
+                "pass",
+            ),
+        ),
+        ("process_end_has_a_notice",),
     ),
     # pins
     "pin that a compaction in flight does not see": Mutant(
-        "pinning", (Edit(visibility, "pin", "conversation_row.moved(tx, here)", "pass"),)
+        "pinning", (Edit(visibility, "pin", "conversation_row.update(tx, here)", "pass"),)
     ),
     "branch that takes no pins": Mutant(
         "pinning", (Edit(branches, "branch", "visibility.copy_pins_to_branch(tx, here.key, made)", "pass"),)

@@ -10,11 +10,18 @@ SPLIT = """tx.batch(*writes)
     writes.clear()
     tx.execute("COMMIT")
     tx.execute("BEGIN IMMEDIATE")
-    writes += outbox.parts_inserted("""
+    writes += outbox.insert_replies("""
 OPEN = " AND delivered_at IS NULL AND failed_at IS NULL"
 KEY = 'delivery.uid_of(f"{arrival.platform}:{arrival.key}")'
 # Without these the database itself would stop the mutant.
-SAME_TEXT, ADDRESSED = "arrival_is_what_came_in", "outgoing_goes_where_it_came_from"
+SAME_TEXT, ADDRESSED = "arrival_content_is_immutable", "outgoing_answers_in_the_same_chat"
+# The checks of a chat lease when an inbound message is settled: in SQL, and of the locked row.
+ANY_TOKEN = (
+    "= :token",
+    "IS NOT NULL",
+)
+HELD = "chat_leases.check_held(lease, held)"
+SAME_ADDRESS = "tuple(origin) != rows[0][1:4]"
 FINAL = ("outgoing_end_is_final",)
 
 MUTANTS: dict[str, Mutant] = {
@@ -22,13 +29,11 @@ MUTANTS: dict[str, Mutant] = {
     "arrival that is whatever was said last": Mutant(
         "answering", (Query("arrival_insert", "DO NOTHING", "DO UPDATE SET body = excluded.body"),), (SAME_TEXT,)
     ),
-    "arrival that is always new": Mutant(
-        "answering", (Edit(inbound, "arrive", "return found, tx.retry_state[uid]", "return found, True"),)
-    ),
+    "arrival that is always new": Mutant("answering", (Edit(inbound, "receive", "receivers[0][0] == uid", "True"),)),
     "message under a uid of its own": Mutant(
         "answering",
         (Edit(working, "uid_of", KEY, '"inbox:" + __import__("uuid").uuid4().hex'),),
-        ("arrival_became_a_message",),
+        ("arrival_message_exists",),
     ),
     "arrival settled again": Mutant(
         "answering",
@@ -44,50 +49,64 @@ MUTANTS: dict[str, Mutant] = {
     "turn that goes on somewhere else": Mutant(
         "answering",
         (Query("arrival_begin", "coalesce(target, :target)", ":target"),),
-        ("arrival_goes_on_where_it_began",),
+        ("arrival_target_is_final",),
     ),
     # who is at work
     "arrival settled by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound, "settle", "chat_leases.verify(said.lease, found.pop(0))", "pass"),)
+        "answering", (Query("arrival_settle", *ANY_TOKEN), Edit(inbound, "settle", HELD, "pass"))
     ),
     "arrival begun by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound, "begin", "chat_leases.verify(lease, held)", "pass"),)
+        "answering", (Edit(inbound, "begin", "chat_leases.check_held(lease, locked)", "pass"),)
     ),
     "route taken up by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound.Taking, "__call__", "chat_leases.verify(lease, held)", "pass"),)
+        "answering", (Edit(inbound, "begin_next", "chat_leases.check_held(lease, locked)", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
-        "answering", (Edit(outbox, "begin", "chat_leases.verify(lease, held[0])", "pass"),)
+        "answering",
+        (
+            Query("outgoing_begin", *ANY_TOKEN),
+            Edit(outbox, "begin_sending", "chat_leases.check_held(lease, held[0])", "pass"),
+        ),
     ),
     "claim that does not look at its token": Mutant(
-        "answering", (Edit(chat_leases, "_is_of", "row[0] == lease.token and ", ""),)
+        "answering", (Edit(chat_leases, "check_held", "token != lease.token or ", ""),)
     ),
     "claim that is taken with the same token": Mutant(
         "answering",
         (
-            Query("claim_put", "claims.token + 1", "claims.token"),
+            Query("claim_acquire", "claims.token + 1", "claims.token"),
             Edit(chat_leases, "_take_over", "row[0] + 1", "row[0]"),
         ),
         ("claim_token_never_goes_back",),
     ),
     "claim that is given to everybody": Mutant(
-        "answering", (Edit(chat_leases, "_take_over", '_state(tx.clock, row) == "held" and', "False and"),)
+        "answering", (Edit(chat_leases, "_take_over", "if row[1] is not None:", "if False:"),)
     ),
     "claim that is kept by whoever has answered": Mutant(
-        "answering", (Edit(inbound, "settle", "said.lease is not None and said.release", "False"),)
+        "answering", (Edit(inbound, "settle", "lease is not None and release", "False"),)
     ),
     # what goes out
     "outcome without what is to be sent": Mutant(
-        "answering", (Edit(outbox, "parts_inserted", "in enumerate(several)", "in ()"),)
+        "answering", (Edit(outbox, "insert_replies", "in enumerate(messages)", "in ()"),)
     ),
     "outcome before what is to be sent": Mutant(
-        "watching an answer", (Edit(inbound, "settle", "writes += outbox.parts_inserted(", SPLIT),)
+        "watching an answer", (Edit(inbound, "settle", "writes += outbox.insert_replies(", SPLIT),)
     ),
     "reply that goes to any chat": Mutant(
-        "addressing", (Edit(outbox, "begin", "origin[0][:2] != (found.platform, found.chat)", "False"),), (ADDRESSED,)
+        "addressing",
+        (
+            Query("outgoing_begin", "a.home <> outbox.platform OR a.chat <> outbox.chat OR ", ""),
+            Edit(outbox, "begin_sending", SAME_ADDRESS, "origin[2] != rows[0][3]"),
+        ),
+        (ADDRESSED,),
     ),
     "reply that goes to any address": Mutant(
-        "addressing", (Edit(outbox, "begin", "decoded(origin[0][2]) != found.address", "False"),), (ADDRESSED,)
+        "addressing",
+        (
+            Query("outgoing_begin", " OR a.address <> outbox.address", ""),
+            Edit(outbox, "begin_sending", SAME_ADDRESS, "tuple(origin[:2]) != rows[0][1:3]"),
+        ),
+        (ADDRESSED,),
     ),
     "second part before the first": Mutant("answering", (Query("outgoing_due", "min(id)", "max(id)"),)),
     "tried again before its time": Mutant("answering", (Query("outgoing_due", "o.due_at <= :now", "true"),)),
@@ -97,18 +116,16 @@ MUTANTS: dict[str, Mutant] = {
         "answering",
         (
             Query("outgoing_begin", OPEN, ""),
-            Edit(outbox, "begin", "found is None or not found.open", "found is None"),
+            Edit(outbox, "begin_sending", "found is None or not found.open", "found is None"),
         ),
         FINAL,
     ),
     # who is let in
-    "code that is good twice": Mutant(
-        "pairing", (Edit(contacts, "put", 'tx.run("stranger_code_void", platform=platform, sender=sender)', "pass"),)
-    ),
+    "code that is good twice": Mutant("pairing", (Edit(contacts, "put", '("stranger_void_code", key), ', ""),)),
     "code of another platform": Mutant(
         "pairing", (Edit(contacts, "pair", "platform=platform, now=now)", "platform=None, now=now)"),)
     ),
     "wrong codes that are not counted": Mutant(
-        "pairing", (Edit(contacts, "pair", "failures=so_far + 1, at=now", "failures=so_far, at=now"),)
+        "pairing", (Edit(contacts, "pair", "failures=recent + 1, at=now", "failures=recent, at=now"),)
     ),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store import compactions, deletion, leases, log, routes, visibility
+from holdfast.store import compactions, deletion, leases, log, sessions, visibility
 from holdfast.store.mail import inbound, outbox
 from holdfast.store.postgres import driver as postgres_driver
 from holdfast.store.postgres import errors as postgres_errors
@@ -71,7 +71,7 @@ MUTANTS: dict[str, Mutant] = {
         "overtaking", (Edit(log, "append", "if request.lease is not None:", "if False:"),)
     ),
     "lease given to everybody": Mutant(
-        "overlapping", (Edit(leases, "_refuse_if_held", "if holder.name != name", "if False"),)
+        "overlapping", (Edit(leases, "refuse_if_held", "if holder.name != name", "if False"),)
     ),
     "commit that keeps the lease": Mutant("overlapping", (Edit(compactions, "commit", mutants.FREE, "pass"),)),
     "fence that stands still": Mutant(
@@ -87,7 +87,7 @@ MUTANTS: dict[str, Mutant] = {
                 mutants.END_FIRST.replace("BEGIN IMMEDIATE", "BEGIN") + mutants.ROTATE,
             ),
         ),
-        ("compaction_stands_on_the_current_one",),
+        ("compaction_follows_the_current_one",),
     ),
     # the log
     "acknowledged before the commit": Mutant(
@@ -104,7 +104,7 @@ MUTANTS: dict[str, Mutant] = {
     "append that steps over a known uid": Mutant(
         "retrying",
         (
-            Function("append_message", "IF is_retry THEN", "IF false THEN"),
+            Function("append_message", "IF may_be_stored THEN", "IF false THEN"),
             Function("append_message", "FOR 16));", "FOR 16)) ON CONFLICT DO NOTHING;"),
         ),
     ),
@@ -123,7 +123,7 @@ MUTANTS: dict[str, Mutant] = {
     # reading
     "reading without a snapshot": Mutant(
         "reading",
-        (Edit(postgres_driver.PostgresDriver, "read", "begin: str = _BEGIN_READING", 'begin: str = "BEGIN"'),),
+        (Edit(postgres_driver.PostgresDriver, "read", "begin: str = _BEGIN_READ", 'begin: str = "BEGIN"'),),
     ),
     # answers nobody heard
     "lost connection that is not made again": Mutant(
@@ -132,43 +132,51 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "no look for a known uid": Mutant("in doubt", (Edit(log, "_find_stored", "if row is None:", "if True:"),)),
     "compaction undone twice": Mutant(
-        "in doubt", (Edit(compactions, "undo", "not _in_force(tx, here, meant)", "False"),)
+        "in doubt", (Edit(compactions, "undo", "not _in_force(tx, here, target)", "False"),)
     ),
-    "compaction redone twice": Mutant("in doubt", (Edit(compactions, "redo", "_in_force(tx, here, meant)", "False"),)),
+    "compaction redone twice": Mutant("in doubt", (Edit(compactions, "redo", "_in_force(tx, here, target)", "False"),)),
     "range hidden twice": Mutant("in doubt", (Edit(visibility, "hide", '"hide" in tx.retry_state and', "False and"),)),
     "deletion that takes itself for another's": Mutant(
         "in doubt", (Edit(deletion, "delete", "if session_id not in tx.retry_state:", "if True:"),)
     ),
     "redaction that raises two epochs": Mutant(
-        "in doubt", (Edit(deletion, "redact", "if redacted and owner.epoch > meant:", "if False:"),)
+        "in doubt", (Edit(deletion, "redact", "if redacted and owner.epoch > first_epoch:", "if False:"),)
     ),
     "route that takes itself for another's": Mutant(
-        "in doubt", (Edit(routes, "bind", "if found == bound and", "if False and"),)
+        "in doubt", (Edit(sessions, "bind_route", "if found == bound and", "if False and"),)
     ),
     # mail
     "no lock on a claim": Mutant("overtaken meanwhile", (Query("claim_row", " FOR UPDATE", "", "postgres"),)),
     "begun by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(inbound, "begin", "chat_leases.verify(lease, held)", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "begin", "chat_leases.check_held(lease, locked)", "pass"),)
     ),
     "settled by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(inbound, "settle", "chat_leases.verify(said.lease, found.pop(0))", "pass"),)
+        "overtaken meanwhile",
+        (
+            Query("arrival_settle", "= %(token)s", "IS NOT NULL", "postgres"),
+            Edit(inbound, "settle", "chat_leases.check_held(lease, held)", "pass"),
+        ),
     ),
     "sent by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(outbox, "begin", "chat_leases.verify(lease, held[0])", "pass"),)
+        "overtaken meanwhile",
+        (
+            Query("outgoing_begin", "= %(token)s", "IS NOT NULL", "postgres"),
+            Edit(outbox, "begin_sending", "chat_leases.check_held(lease, held[0])", "pass"),
+        ),
     ),
     "attempt that is counted twice": Mutant(
-        "mail in doubt", (Edit(inbound, "begun", "if found.attempts == before:", "if True:"),)
+        "mail in doubt", (Edit(inbound, "begin_attempt", "if found.attempts == before:", "if True:"),)
     ),
     "sending that is counted twice": Mutant(
-        "mail in doubt", (Edit(outbox, "begin", "found.attempts == before and", ""),)
+        "mail in doubt", (Query("outgoing_begin", "attempted_by IS DISTINCT FROM %(uid)s", "true", "postgres"),)
     ),
     "arrival that takes itself for another's": Mutant(
-        "mail in doubt", (Edit(inbound, "arrive", "retried and", "False and"),)
+        "mail in doubt", (Edit(inbound, "receive", "receivers[0][0] == uid", "False"),)
     ),
     "settling that takes itself for another's": Mutant(
-        "mail in doubt", (Edit(inbound, "settle", "bool(settled) and settled[0][0] == said.uid", "False"),)
+        "mail in doubt", (Edit(inbound, "settle", "bool(settled) and settled[0][0] == settlement.uid", "False"),)
     ),
     "delivery that takes itself for another's": Mutant(
-        "mail in doubt", (Edit(outbox, "_ended", "if retried else None", "if False else None"),)
+        "mail in doubt", (Edit(outbox, "record_result", "if retried else None", "if False else None"),)
     ),
 }

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from holdfast.store import queries, schema_plan
+from holdfast.store import queries
 from holdfast.store.db import SessionDB
+from holdfast.store.driver import SchemaPlan
 from holdfast.store.sqlite import driver as sqlite_driver
 from holdfast.store.sqlite import migration as sqlite_migration
 from tests.faults import steps, zygote
@@ -37,7 +38,7 @@ ACTS = ("memories", "inbox", "processes", "grants", "audit", "pins")
 # What refers to others goes first.
 MAIL = ("outbox", "arrivals", "claims", "people", "strangers", "lockouts")
 OF_MAIL = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(MAIL)}) ", queries.schema("sqlite")))
-TAKES_MAIL = "conversation_takes_its_mail"
+TAKES_MAIL = "conversation_redacts_its_mail"
 OF_ACTS = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(ACTS)}) ", queries.schema("sqlite")))
 
 OLDER: dict[str, Older] = {
@@ -135,7 +136,7 @@ def _statements(older: Older) -> list[str]:
 def _declared() -> sqlite_migration.Entries:
     scratch = apsw.Connection(":memory:")
     scratch.execute(queries.schema("sqlite"))
-    return sqlite_migration.entries(scratch.execute)
+    return sqlite_migration.read_schema(scratch.execute)
 
 
 def _table(sql: str, gone: list[str]) -> str:
@@ -147,7 +148,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 # --- a version to come ---------------------------------------------------------------------------------
 
-NEXT = schema_plan.Plan(
+NEXT = SchemaPlan(
     format=2,
     revision=10,
     steps={

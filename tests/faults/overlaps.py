@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import compactions, leases, sessions
+from holdfast.store import compactions, leases, log, sessions
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
 from tests import postgres
@@ -58,7 +58,7 @@ def compactor(name: str) -> Actor:
     """Acquires, and commits what it read in between; whoever got no lease commits nothing."""
 
     def acquire(_: SessionDB, scene: Scene) -> Callable[[Tx], Any]:
-        holder = leases.this_process(name)
+        holder = leases.current_holder(name)
         return lambda tx: leases.acquire(tx, scene.c, "compact", holder, TTL)
 
     def granted(scene: Scene, lease: types.Lease) -> None:
@@ -71,7 +71,7 @@ def compactor(name: str) -> Actor:
             return None
         # Nobody is kept from reading by those who write.
         context, cut = db.context(scene.c, upto=lease.snapshot.last_seq), lease.snapshot.last_seq
-        draft = compactions.draft(cut, cut, checker.summarize(context, cut), (), None, None)
+        draft = compactions.make_draft(cut, cut, checker.summarize(context, cut), (), None, None)
         return lambda tx: compactions.commit(tx, lease, f"{scene.c}-{name}", draft, 1.0)
 
     def committed(scene: Scene, _: Any) -> None:
@@ -92,7 +92,7 @@ def compactor(name: str) -> Actor:
 
 def _append_step(db: SessionDB, scene: Scene) -> Callable[[Tx], Any]:
     uid = f"{scene.c}:new"
-    step = db.append_step(scene.c, [types.NewMessage(role="user", content=uid, uid=uid)])
+    step = log.AppendRequest(scene.c, [types.NewMessage(role="user", content=uid, uid=uid)], 1.0)
     return lambda tx: step(tx)[0]
 
 

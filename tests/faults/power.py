@@ -59,7 +59,7 @@ def _correspond(db: SessionDB, shim: disk.Disk, key: str) -> None:
     """A message comes in from outside, is answered, and the answer is sent: what is acknowledged on the way."""
     arrival = steps.came(db, "c", key)
     shim.note(f"arrived {key}")
-    taken = db.mail.take_up(ROUTE, lambda waiting, _: (waiting[0].id, "c", ()))
+    taken = db.mail.begin_next_inbound(ROUTE, lambda waiting, _: (waiting[0].id, "c", ()))
     assert taken.lease is not None
     shim.note(f"claimed {msgspec.json.encode(taken.lease).decode()}")
     try:

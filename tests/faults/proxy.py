@@ -19,6 +19,7 @@ from tests import postgres
 
 # What becomes of a message that says the words: it is lost with its connection, or its answer is.
 UNSENT, UNHEARD = "unsent", "unheard"
+PIECE = 65_536
 _ENCRYPTED = 8  # bytes has the question whether the server would
 
 
@@ -59,6 +60,7 @@ class Proxy:
         self._trap: _Trap | None = None
         self._chance: random.Random | None = None
         self._refusal: tuple[str, str] | None = None
+        self._rate: int | None = None
         self.sprung = self.refused = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -125,6 +127,11 @@ class Proxy:
         """Every piece takes its time from now on."""
         self._chance = random.Random(seed)
 
+    def throttle(self, bytes_per_second: int) -> None:
+        """Pass requests on at this rate over connections made from now on, through a small buffer."""
+        self._rate = bytes_per_second
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE)
+
     def trap(self, words: bytes, fate: str) -> None:
         """The next message that says these words."""
         self._trap = _Trap(words, fate)
@@ -157,20 +164,22 @@ class Proxy:
 
     def _ask(self, link: _Link) -> None:
         with contextlib.suppress(OSError):
-            while data := link.client.recv(65_536):
+            while data := link.client.recv(PIECE):
                 self._flows.wait()
                 fate = self._fate(data)
                 if fate == UNSENT:
                     break
                 link.deaf = link.deaf or fate == UNHEARD
                 self._take_time()
+                if self._rate is not None:
+                    time.sleep(len(data) / self._rate)
                 if not link.orphaned:
                     link.server.sendall(data)
         link.reset()
 
     def _answer(self, link: _Link) -> None:
         with contextlib.suppress(OSError):
-            while data := link.server.recv(65_536):
+            while data := link.server.recv(PIECE):
                 self._flows.wait()
                 if link.deaf or link.stalled:
                     break

@@ -171,7 +171,7 @@ def _budgets(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
     """Everybody reads the same version, and would add one to what was spent."""
     version, spent = db.budget("c")
     stage.barrier.wait()
-    return [version, db.spend("c", version, {"rounds": spent.get("rounds", 0) + 1})]
+    return [version, db.update_budget("c", version, {"rounds": spent.get("rounds", 0) + 1})]
 
 
 def _ends(stage: zygote.Stage, db: SessionDB, number: int) -> bool:

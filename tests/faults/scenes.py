@@ -147,7 +147,7 @@ def _spending(without_triggers: Sequence[str]) -> list[str]:
     """Two who read the same version: the second is told so. One whose attempt is repeated was not beaten by itself."""
     with opened(":memory:", without_triggers) as db:
         steps.say(db, "c")
-        told = [db.spend("c", version, {"tries": version + 1}) for version in (0, 0, 1, 1, 0)]
+        told = [db.update_budget("c", version, {"tries": version + 1}) for version in (0, 0, 1, 1, 0)]
         found = [] if told == [True, False, True, False, False] else [f"of the spenders {told} were told they won"]
         text = usage.encode_budget({"tries": 3})
         again = [db.driver.write("budget", lambda tx: usage.put_budget(tx, "c", 2, text, "mine")) for _ in range(2)]
@@ -169,7 +169,8 @@ def _arriving(without_triggers: Sequence[str]) -> list[str]:
         told = [db.processes.record_end("c", "exited", code, f"ended with {code}") for code in (0, 1)]
         found += [] if told == [True, False] else [f"of the watchers {told} were told they were first"]
         other = db.mail.add_inbox_entry("c", "other", "came in").id
-        again_ = [db.driver.write("inbox", lambda tx: inbox.settle(tx, other, "x", 1, "mine", 1.0)) for _ in range(2)]
+        mine = {"id": other, "outcome": "x", "seq": 1, "uid": "mine", "at": 1.0}
+        again_ = [db.driver.write("inbox", lambda tx: inbox.settle(tx, mine)) for _ in range(2)]
         if again_ != [True, True]:
             found.append("a repeated attempt to settle took itself for another's")
         notices = [each.text for each in db.mail.inbox_entries("c")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast import errors, types
@@ -65,9 +66,10 @@ def _overtaken(db: SessionDB, old: types.ChatLease, arrival: types.InboundMessag
     def choose(waiting: Sequence[types.InboundMessage], _: types.Route) -> Taken:
         return waiting[0].id, "c", ()
 
+    again = partial(db.mail.begin_next_inbound, ROUTE, choose, lease=old)
     return [
         *refused("an old claim to begin", errors.LeaseLost, lambda: db.mail.begin_inbound(old, arrival.id, "c")),
-        *refused("an old claim to take up", errors.LeaseLost, lambda: db.mail.take_up(ROUTE, choose, lease=old)),
+        *refused("an old claim to take up", errors.LeaseLost, again),
         *refused("an old claim to settle", errors.LeaseLost, lambda: steps.answer(db, old, arrival.id, 1)),
     ]
 

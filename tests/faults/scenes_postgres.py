@@ -159,7 +159,7 @@ def _followed(both: Pair, play: Played) -> list[str]:
 
 
 def _committing(lease: types.Lease, child: str) -> Callable[[Tx], Any]:
-    draft = compactions.draft(1, lease.snapshot.last_seq, "", (), None, None)
+    draft = compactions.make_draft(1, lease.snapshot.last_seq, "", (), None, None)
     return lambda tx: compactions.commit(tx, lease, child, draft, 1.0)
 
 
@@ -176,7 +176,7 @@ def _overtaking(inside: Inside, without_triggers: Without) -> list[str]:
                     return both.say(both.other, "c", "late", lease=lost)
                 return both.other.driver.write("commit", _committing(lost, "c-late"))
 
-            taken = leases.this_process("other")
+            taken = leases.current_holder("other")
             answer = both.meanwhile(
                 lambda tx, purpose=purpose, taken=taken: leases.acquire(tx, "c", purpose, taken, 30), late
             )
@@ -202,7 +202,7 @@ def _expired_turn(inside: Inside, without_triggers: Without) -> list[str]:
 def _committed_meanwhile(inside: Inside, without_triggers: Without) -> list[str]:
     """A commit waits while its lease is taken over, and another while the view changes."""
     with pair(inside, without_triggers) as both:
-        lost, taken = both.other.acquire_lease("c", "compact", "slow", 30), leases.this_process("other")
+        lost, taken = both.other.acquire_lease("c", "compact", "slow", 30), leases.current_holder("other")
         both.clock[0] += 31
 
         def late(work: types.Lease | types.Snapshot, child: str) -> Callable[[], Any]:
@@ -236,7 +236,7 @@ def _retrying(inside: Inside, without_triggers: Without) -> list[str]:
     with pair(inside, without_triggers) as both:
         for db in (both.other, both.one):
             both.say(db, "c", f"again {id(db)}")
-        first = both.one.append_step("c", [types.NewMessage(role="user", content="once", uid="once")])
+        first = log.AppendRequest("c", [types.NewMessage(role="user", content="once", uid="once")], 1.0)
         answer = both.meanwhile(first, lambda: both.say(both.other, "c", "once"))
         again = both.say(both.one, "c", "once")
         found = [] if (answer.seq, answer.duplicate) == (again.seq, True) else [f"sent twice, it was told {answer}"]
@@ -286,7 +286,7 @@ def _overtaken_meanwhile(inside: Inside, without_triggers: Without) -> list[str]
             held = both.one.mail.acquire_chat_lease(key, 300.0, "me")
 
             def taken(tx: Tx) -> object:
-                return chat_leases.take(tx, key, leases.this_process("me"), 300.0)
+                return chat_leases.acquire(tx, key, leases.current_holder("me"), 300.0)
 
             answer = both.meanwhile(taken, partial(call, held))
             if not isinstance(answer, errors.LeaseLost):

@@ -2,7 +2,7 @@
 
 Each step is prepared on a conversation of its own (so that a thousand of them share one database), run,
 and looked at. `observe` leaves out only what differs between two runs of the same step: the
-conversation's own name, minted ids and times. Two equal observations are two equal states.
+conversation's own name, generated ids and times. Two equal observations are two equal states.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _bound(db: SessionDB, c: str) -> Args:
 
 def _spent(db: SessionDB, c: str, args: Args | None = None) -> Args:
     args = args or say(db, c)
-    db.spend(c, 0, {"attempts": 1})
+    db.update_budget(c, 0, {"attempts": 1})
     return args
 
 
@@ -181,11 +181,11 @@ def _waiting(db: SessionDB, c: str) -> Args:
     return {**args, "other": came(db, c, f"{c}+").id}
 
 
-def _take_up(db: SessionDB, args: Args) -> types.TakenUp:
+def _take_up(db: SessionDB, args: Args) -> types.NextInbound:
     def choose(waiting: Sequence[types.InboundMessage], _: types.Route) -> tuple[int, str, list[int]]:
         return waiting[0].id, args["id"], [args["other"]]
 
-    return db.mail.take_up(f"chat:{args['id']}", choose)
+    return db.mail.begin_next_inbound(f"chat:{args['id']}", choose)
 
 
 def _worked(db: SessionDB, c: str) -> Args:
@@ -299,15 +299,15 @@ STEPS: dict[str, Step] = {
     "route": Step(
         ("route",), say, lambda db, args: db.bind_route(f"chat:{args['id']}", args["id"], version=0), again=False
     ),
-    "spend_first": Step(("budget",), say, lambda db, args: db.spend(args["id"], 0, {"attempts": 1})),
-    "spend": Step(("budget",), _spent, lambda db, args: db.spend(args["id"], 1, {"attempts": 2})),
+    "spend_first": Step(("budget",), say, lambda db, args: db.update_budget(args["id"], 0, {"attempts": 1})),
+    "spend": Step(("budget",), _spent, lambda db, args: db.update_budget(args["id"], 1, {"attempts": 2})),
     "remember": Step(("memory",), say, lambda db, args: db.memory.add(args["id"], "likes tea", source=args["id"])),
     "revise": Step(
         ("memory",),
         _remembered,
-        lambda db, args: db.memory.revise(args["id"], args["memory"], "likes rain"),
+        lambda db, args: db.memory.update(args["id"], args["memory"], "likes rain"),
     ),
-    "forget": Step(("memory",), _remembered, lambda db, args: db.memory.forget(args["id"], args["memory"])),
+    "forget": Step(("memory",), _remembered, lambda db, args: db.memory.delete(args["id"], args["memory"])),
     "receive": Step(
         ("inbox",), say, lambda db, args: db.mail.add_inbox_entry(args["id"], f"key of {args['id']}", "came in")
     ),
@@ -339,7 +339,7 @@ STEPS: dict[str, Step] = {
         again=False,
     ),
     "begin_inbound": Step(("begin",), _arrived, _begin, again=False),
-    "take_up": Step(("begin",), _waiting, _take_up, again=False),
+    "begin_next": Step(("begin",), _waiting, _take_up, again=False),
     "settle_inbound": Step(("settle",), _worked, _answer),
     "settle_sending": Step(
         ("inbox",),
@@ -353,7 +353,7 @@ STEPS: dict[str, Step] = {
     "delivered": Step(("delivered",), _answered, lambda db, args: db.mail.mark_delivered(args["outgoing"], "there")),
     "send_failed": Step(("send",), _answered, lambda db, args: db.mail.mark_failed(args["outgoing"], "no", None)),
     "pair": Step(
-        ("people",), _asked, lambda db, args: db.contacts.pair(f"far {args['id']}", args["code"]), again=False
+        ("contacts",), _asked, lambda db, args: db.contacts.pair(f"far {args['id']}", args["code"]), again=False
     ),
     "delete_answered": Step(("delete",), _answered, lambda db, args: db.delete_conversation(args["id"]), again=False),
     "redact_answered": Step(("redact",), _answered, lambda db, args: db.redact(args["id"], 5), again=False),
@@ -434,7 +434,7 @@ def _mail(db: SessionDB, c: str) -> list[Any]:
 def _inbox(db: SessionDB, c: str) -> list[Any]:
     """What came in, settled or not: text, kind, outcome, message."""
     rows = [
-        db.driver.read(lambda tx, key=key: tx.one("inbound_by_key", key=key)) for key in (f"key of {c}", f"process:{c}")
+        db.driver.read(lambda tx, key=key: tx.one("inbox_by_key", key=key)) for key in (f"key of {c}", f"process:{c}")
     ]
     return [row and (row[3], row[4], row[6], row[7]) for row in rows]
 

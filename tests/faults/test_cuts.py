@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import errors
+from holdfast import errors, fault_points
 from holdfast.store import async_db, leases
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import connection
 from tests import postgres
+from tests.contract import mail
 from tests.contract import steps as contract
 from tests.faults import checker, proxy, steps, storms
 from tests.faults import zygote as zygotes
@@ -63,6 +64,26 @@ def test_a_write_is_done_once_though_its_commit_or_the_answer_to_it_was_lost(
             TOKEN.sub("", wanted) if "acquire" in name else wanted
         )
         assert checker.verify(db, also=[] if name.startswith("delete") else ["cut"]) == []
+
+
+@pytest.mark.parametrize("fate", [proxy.UNHEARD, proxy.UNSENT])
+def test_inbound_message_that_two_processes_deliver_is_new_for_one(
+    fate: str, network: proxy.Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process delivers the message, with the platform's time, between the lost attempt and its retry."""
+    address, delivered, new = postgres.fresh(), list[bool](), mail.new(at=contract.NOON)
+    with SessionDB(address) as db, SessionDB(network.through(address)) as far:
+
+        def deliver_before_retry(point: str) -> None:
+            if point == "arrive.queued" and network.sprung:
+                monkeypatch.setattr(fault_points, "hook", None)
+                delivered.append(db.mail.add_inbound(new)[1])
+
+        monkeypatch.setattr(fault_points, "hook", deliver_before_retry)
+        network.trap(b"COMMIT", fate)
+        stored, is_new = far.mail.add_inbound(new)
+        assert (is_new, delivered) == (fate == proxy.UNHEARD, [fate == proxy.UNSENT])
+        assert db.mail.open_inbound(new.route) == [stored]
 
 
 @pytest.mark.parametrize("fate", [proxy.UNHEARD, proxy.UNSENT])
@@ -148,7 +169,7 @@ def test_a_turn_cut_off_past_its_expiry_cannot_append_while_a_take_over_holds_th
 
         def take_over(tx: Any) -> None:
             tx.shared = True  # the transaction stays open after it
-            leases.acquire(tx, "c", "turn", leases.this_process("near"), 30)
+            leases.acquire(tx, "c", "turn", leases.current_holder("near"), 30)
             network.flow()
             storms.wait_until(lambda: storms.waits("late"), "the late message waits for the row")
 
@@ -207,7 +228,7 @@ def test_a_statement_that_only_takes_long_is_waited_for() -> None:
 
 def test_a_statement_that_takes_too_long_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     address = postgres.fresh()
-    monkeypatch.setattr(connection, "STATEMENT", 0.1)
+    monkeypatch.setattr(connection, "STATEMENT_TIMEOUT", 0.1)
     with SessionDB(address) as db, SessionDB(address) as hasty:
         steps.say(db, "c")
 

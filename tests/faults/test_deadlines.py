@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.store import notifications
-from holdfast.store.postgres import listener as postgres_listener
+from holdfast.store.postgres import notify
 from tests import postgres
 from tests.faults import checker, proxy, steps, storms
 
@@ -125,7 +125,7 @@ class Client:
 def test_clients_of_a_frozen_primary_go_on_with_the_promoted_standby(
     primary: postgres.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_listener, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(notify, "HEARTBEAT", 0.2)
     administer(primary, "CREATE SCHEMA store")
     with postgres.Server(settings=postgres.REPLICATES, primary=primary) as standby:
         wait_for_standbys(primary, "*")
@@ -198,7 +198,7 @@ CALLS: dict[str, Callable[[SessionDB], object]] = {
     "rebuild": lambda db: db.admin.rebuild_search_index(),
     "delete": lambda db: db.delete_conversation("d"),
     "blob": lambda db: db.blobs.put(b"x" * 100_000),
-    "facts": lambda db: db.admin.facts(),
+    "facts": lambda db: db.admin.info(),
     "status": lambda db: db.driver.status(),
     "fsck": lambda db: db.admin.fsck(),
     "repair": lambda db: db.driver.repair_schema(),
@@ -249,6 +249,17 @@ def test_answer_that_is_stuck_on_its_way_counts_as_silence(network: proxy.Proxy)
 
     with SessionDB(network.through(postgres.fresh()), write_timeout=HASTY) as db:
         assert isinstance(Call(lambda: db.driver.read(read)).outcome(), errors.StoreUnreachable)
+
+
+def test_large_request_on_a_slow_network_is_waited_for(network: proxy.Proxy) -> None:
+    """The backend waits for its client, and the client for the socket, while the kernel sends the request."""
+    network.throttle(1_000_000)
+    with SessionDB(network.through(postgres.fresh()), write_timeout=HASTY) as db:
+        steps.say(db, "c")
+        (receipt,) = Call(
+            lambda: db.append_messages("c", [types.NewMessage(role="user", content="x" * 4_000_000)])
+        ).outcome()
+        assert receipt.seq == 5
 
 
 def test_cancelled_calls_and_close_return_while_the_server_is_silent(network: proxy.Proxy) -> None:

@@ -19,7 +19,7 @@ def test_killed_at_any_point_between_the_end_and_its_outcome_the_next_start_deli
     assert counted.value is True, counted
     named = set(counted.reached)
     # The row and its notice, the message, and what became of it: each a place to die at, and between any two of them.
-    assert {"process.process_end", "process.committed", "append.committed", "inbox.inbound_settle"} <= named
+    assert {"process.process_end", "process.committed", "append.committed", "inbox.inbox_settle"} <= named
     for at, point in enumerate(counted.reached):
         path = place / f"{at}.db"
         with SessionDB(path) as db:

@@ -32,7 +32,7 @@ WRITERS = [
     "settle_inbound",
 ]
 # Each of these writes a row or two, as appends do: every second write does.
-MAIL = ["arrive", "take_up", "delivered", "send_failed", "post", "pair"]
+MAIL = ["arrive", "begin_next", "delivered", "send_failed", "post", "pair"]
 
 # A write that is torn or not synced is tried with one of each kind: a row, many tables at once, content that goes.
 # A deletion writes the most, and all of it in one way: there every third. `make chaos` tries all of all steps.

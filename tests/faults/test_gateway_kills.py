@@ -50,5 +50,10 @@ def test_killed_at_any_point_of_the_store_in_between_the_next_one_does_so_too(
     assert story.wrongs() == []
     # Each of these is a transaction, with something to die at before, within and behind it.
     assert died >= {f"{each}.{when}" for each in gateways.OPERATIONS for when in ("begun", "committing", "committed")}
-    assert died >= {"arrive.arrival_insert", "settle.arrival_settle", "settle.outgoing_insert", "settle.claim_free"}
+    assert died >= {
+        "arrive.arrival_insert",
+        "settle.arrival_settle",
+        "settle.reply_insert",
+        "settle.claim_release_settled",
+    }
     assert died >= {"append.route_insert", "append.message_insert", "delivered.outgoing_delivered"}

@@ -8,10 +8,13 @@ number for all); and clients that do anything, killed at any time.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
+from holdfast import SessionDB
+from holdfast.store.postgres import statements
 from tests import postgres
 from tests.faults import kills, steps, storms, zygote
 from tests.faults.test_kills import KILLS
@@ -38,6 +41,33 @@ def test_kill_at_any_point_leaves_the_state_before_or_after(
     # An append under a lease is one statement, which has three points.
     fewest = 3 if name == "append_fenced" else 4
     assert kills.kill_clients_at_every_point(zygote, watched, name, kills_of(name)) >= fewest * kills_of(name)
+
+
+@pytest.mark.parametrize("name", steps.STEPS)
+def test_points_do_not_change_the_round_trips(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kills exercise the production path, in which COMMIT is sent with the last statements."""
+    sent, points, execute = list[list[str]](), list[str](), statements.StatementExecutor.execute
+
+    def record(executor: statements.StatementExecutor, commands: Sequence[statements.Command]) -> list[Any]:
+        sent.append([command if isinstance(command, str) else command[0] for command in commands])
+        return execute(executor, commands)
+
+    def run(c: str) -> list[list[str]]:
+        args = steps.STEPS[name].prepare(db, c)
+        with SessionDB(db.driver.target) as client:
+            sent.clear()
+            steps.STEPS[name].run(client, args)
+            return list(sent)
+
+    monkeypatch.setattr(statements.StatementExecutor, "execute", record)
+    with SessionDB(postgres.fresh()) as db:
+        production = run("production")
+        with kills.hooked(points.append):
+            assert run("watched") == production
+    commits = [each for each in production if each[-1] == "COMMIT"]
+    assert [point.partition(".")[2] for point in points].count("committed") >= max(1, len(commits))
+    if name in ("acquire", "append_batch"):
+        assert len(commits[-1]) > 1
 
 
 @pytest.mark.parametrize("name", sorted(OFTEN))

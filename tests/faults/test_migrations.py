@@ -14,9 +14,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import errors
-from holdfast.store import deletion, fault_points, schema_plan
+from holdfast import errors, fault_points
+from holdfast.store import deletion
 from holdfast.store.db import SessionDB
+from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan
 from holdfast.store.sqlite import driver as sqlite_driver
 from tests.faults import checker, kills, olden, steps
 from tests.faults import zygote as zygotes
@@ -25,7 +26,7 @@ KILLS = int(os.environ.get("HOLDFAST_KILLS") or 20)
 PARTS = 4
 
 
-def _course(path: Path, plan: schema_plan.Plan = schema_plan.PLAN) -> list[str]:
+def _course(path: Path, plan: SchemaPlan = SCHEMA_PLAN) -> list[str]:
     """The points an open passes on its way."""
     names: list[str] = []
     with kills.hooked(names.append):
@@ -173,9 +174,9 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         "ALTER TABLE sessions ADD COLUMN mood TEXT",
         "CREATE TABLE letters (id INTEGER PRIMARY KEY)",
         "CREATE TRIGGER letters_is_read BEFORE DELETE ON letters BEGIN SELECT 1; END",
-        "DROP TRIGGER tombstone_stays",
-        "CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'a newer word'); END",
-        "UPDATE meta SET value = '10' WHERE key = 'schema_revision'",
+        "DROP TRIGGER tombstone_is_immutable",
+        "CREATE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'newer'); END",
+        "UPDATE meta SET value = '11' WHERE key = 'schema_revision'",
     ]
     connection = apsw.Connection(str(path))
     connection.execute(";".join(more))
@@ -188,10 +189,21 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         assert olden.contents(db) == before
         assert db.append_message("a", role="user", content="next").seq == 6
         assert db.admin.fsck().ok
-        assert db.admin.get_meta("schema_revision") == "10"
+        assert db.admin.get_meta("schema_revision") == "11"
     connection = apsw.Connection(str(path))
     assert connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() == schema
     connection.close()
+
+
+def test_renamed_triggers_of_an_older_revision_are_dropped(place: Path) -> None:
+    path = place / "store.db"
+    SessionDB(path).close()
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TRIGGER pin_stays BEFORE UPDATE ON pins BEGIN SELECT raise(ABORT, 'a pin stays'); END")
+    connection.execute("UPDATE meta SET value = '9' WHERE key = 'schema_revision'")
+    connection.close()
+    with SessionDB(path) as db:
+        assert db.admin.fsck().ok
 
 
 def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: Path) -> None:
@@ -199,7 +211,7 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
     with SessionDB(path) as db:
         steps.STEPS["delete"].prepare(db, "c")
         assert db.budget("c")[0] == 1
-    older = sqlite_driver.SqliteDriver(str(path), plan=schema_plan.Plan(revision=2))
+    older = sqlite_driver.SqliteDriver(str(path), plan=SchemaPlan(revision=2))
     statements: list[str] = []
     with kills.hooked(statements.append):
         older.write("delete", lambda tx: deletion.delete(tx, "c", 1.0))

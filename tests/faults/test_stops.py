@@ -19,7 +19,7 @@ from tests.faults import checker, kills, steps, workers
 from tests.faults import zygote as zygotes
 
 BETWEEN_CALLS = ["compact.acquired", "compact.read", "compact.summarized"]
-IN_COMMIT = ["queued", "begun", "session_end", "session_insert", "compaction_insert", "conversation_moves"]
+IN_COMMIT = ["queued", "begun", "session_end", "session_insert", "compaction_insert", "conversation_update"]
 IN_COMMIT += ["lease_delete", "committing", "committed"]
 IN_APPEND = ["queued", "begun", "message_insert", "committing", "committed"]
 TTL = 30.0

@@ -58,11 +58,13 @@ def _compacted(id: str) -> str:
 
 
 RACES = [
-    Race("a message behind the end", ENDED, forbidden._message(1, 121, 1), "joins a live session"),
-    Race("an end before the last message", forbidden._message(1, 121, 1), ENDED, "ends at the last message"),
+    Race("a message behind the end", ENDED, forbidden._message(1, 121, 1), "must belong to a live session"),
+    Race("an end before the last message", forbidden._message(1, 121, 1), ENDED, "must end at the last message"),
     Race("one number for two", forbidden._message(1, 121, 1), forbidden._message(1, 121, 1, "v"), "messages_pkey"),
     # The end of a session would wait as well, so the compaction comes first.
-    Race("two compactions of one context", _compacted("x"), f"{MADE}; {_compacted('y')}", "stands on the current one"),
+    Race(
+        "two compactions of one context", _compacted("x"), f"{MADE}; {_compacted('y')}", "must follow the current one"
+    ),
     Race(
         "a lease with an old token", RAISED, f"{forbidden.LEASE} (1, 'turn', 1, 'x', 1.0, 'u', 120)", "newest", RAISED
     ),
@@ -70,22 +72,22 @@ RACES = [
         "a lease that changes hands with an old token",
         RAISED,
         "UPDATE leases SET token = 2, holder = 'y' WHERE conversation = 1",
-        "changes hands only with the newest token",
+        "changes its holder only with the newest token",
         f"{RAISED}; {forbidden.LEASE} (1, 'turn', 1, 'x', 1.0, 'u', 120); {RAISED}",
     ),
-    Race("a hide of an epoch gone by", MOVED, f"{forbidden.HIDE} (1, 1, 5, 5, NULL)", "lies within the log"),
+    Race("a hide of an epoch gone by", MOVED, f"{forbidden.HIDE} (1, 1, 5, 5, NULL)", "must lie within the log"),
     Race(
         "a hide shown at an epoch gone by",
         MOVED,
         "UPDATE hides SET shown_epoch = 3 WHERE conversation = 1",
-        "being shown once",
+        "being shown again once",
         f"{MOVED}; {forbidden.HIDE} (1, 2, 5, 5, NULL); {MOVED}",
     ),
     Race(
         "a deleted id in use",
         DELETED,
         forbidden._conversation("other").replace("'other', NULL", "'d', NULL"),
-        "never used again",
+        "cannot be reused",
     ),
     Race("the 501st memory", f"{MEMORIES}(500, 500) i", f"{MEMORIES}(501, 501) i", "500 m", f"{MEMORIES}(1, 499) i"),
     Race("the 101st pin", f"{PINS}(100, 100) i", f"{PINS}(101, 101) i", "100 pins", f"{PINS}(1, 99) i"),

@@ -40,7 +40,7 @@ def furnish(db: SessionDB, number: int) -> None:
     db.branch(c, 15, branch_id=f"{c} branch")
     db.append_message(f"{c} branch", role="user", content="in the branch", uid=f"{c}:branch")
     db.bind_route(f"chat:{number}", c, version=0)
-    db.spend(c, 0, {"attempts": [f"of {c}"] * number * 100})
+    db.update_budget(c, 0, {"attempts": [f"of {c}"] * number * 100})
 
 
 def written(db: SessionDB) -> dict[str, dict[str, Any]]:

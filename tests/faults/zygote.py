@@ -29,7 +29,8 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from holdfast.store import fault_points, queries
+from holdfast import fault_points
+from holdfast.store import queries
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import catalog
 from holdfast.store.postgres import driver as postgres_driver
@@ -198,11 +199,11 @@ def _serve(kind: str) -> None:
         nursery = _Nursery(made)
         # Read once for all children; and a collection in one would copy every page it shares with the zygote.
         queries.load("sqlite")
-        sqlite_migration.declared("sqlite")
+        sqlite_migration.declared_schema("sqlite")
         if kind == SERVERS:
-            for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, catalog.QUERIES):
+            for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, catalog.QUERY_FOLDER):
                 queries.load(dialect)
-            catalog.declared()
+            catalog.declared_schema()
         gc.disable()
         try:
             for line in sys.stdin.buffer:

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import access, loopback, port, settings
 from holdfast.model import ScriptedModel
-from holdfast.store import fault_points
 from holdfast.store.mail import contacts
 from tests.gateway import stage
 
@@ -127,7 +126,7 @@ def test_what_is_said_of_somebody_counts_from_the_next_message_on() -> None:
     async def story(db: AsyncSessionDB) -> None:
         guard = access.Access(db, RULES)
         allowed = list[bool]()
-        for change in (None, db.contacts.allow, db.contacts.deny, db.contacts.allow, db.contacts.forget):
+        for change in (None, db.contacts.allow, db.contacts.deny, db.contacts.allow, db.contacts.delete):
             if change is not None:
                 await change("telegram", "eve")
             allowed.append((await guard(came(), "r")).allowed)
@@ -167,7 +166,7 @@ class Deaf(loopback.Loopback):
 
 
 def code_in(told: types.Outgoing) -> str:
-    (code,) = set(re.findall(rf"\b[{contacts.ALPHABET}]{{8}}\b", told.text))
+    (code,) = set(re.findall(rf"\b[{contacts.CODE_ALPHABET}]{{8}}\b", told.text))
     return str(code)
 
 
@@ -328,7 +327,7 @@ def test_a_code_is_good_once() -> None:
         code = db.contacts.create_pairing_code("telegram", "eve")
         assert code is not None
         db.contacts.pair("telegram", code)
-        db.contacts.forget("telegram", "eve")
+        db.contacts.delete("telegram", "eve")
         refused(db, code)
         assert db.contacts.get("telegram", "eve") is None
 
@@ -353,7 +352,7 @@ def test_guessing_is_stopped_whichever_process_is_asked_and_after_a_restart(
     with SessionDB(path, clock=clock) as asked:
         code = asked.contacts.create_pairing_code("telegram", "eve")
         assert code is not None
-        for guess in range(contacts.FAILURES):
+        for guess in range(contacts.MAX_FAILURES):
             # Each is another process, as far as the store can tell.
             with SessionDB(path, clock=clock) as other:
                 refused(other, f"WRONG{guess}", platform)
@@ -371,7 +370,7 @@ def test_guessing_is_stopped_whichever_process_is_asked_and_after_a_restart(
 def test_nobody_is_given_a_code_while_guessing_is_stopped() -> None:
     clock = Clock()
     with SessionDB(":memory:", clock=clock) as db:
-        for guess in range(contacts.FAILURES):
+        for guess in range(contacts.MAX_FAILURES):
             refused(db, f"WRONG{guess}")
         assert db.contacts.create_pairing_code("telegram", "eve") is None
         clock.now += HOUR + 1
@@ -388,7 +387,7 @@ def test_through_the_gateway_only_who_is_let_in_is_answered() -> None:
             (told,) = await chat.replies(1)
             assert await chat.say("Hi", chat="ann", sender="ann") is not None
             await chat.replies(2)
-            (code,) = set(re.findall(rf"\b[{contacts.ALPHABET}]{{8}}\b", told.text))
+            (code,) = set(re.findall(rf"\b[{contacts.CODE_ALPHABET}]{{8}}\b", told.text))
             assert f"holdfast gateway pair {code}" in told.text
             await db.contacts.pair(None, code)
             assert await chat.say("Hi", chat="eve", sender="eve") is not None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors
+from holdfast import AsyncSessionDB, errors, fault_points
 from holdfast.gateway import commanding, notices, outbox, router
 from holdfast.model import ScriptedModel
-from holdfast.store import fault_points
 from tests.agent.stage import shape
 from tests.gateway import stage
 
 STEPS = ["claimed", "begun", "answered", "settled", "sending", "sent"]
-TAKING = ["begin.begun", "begin.claim_put", "begin.committing"]
+TAKING = ["begin.begun", "begin.claim_acquire", "begin.committing"]
 WRITES = [*TAKING, "settle.begun", "settle.committing", "settle.committed", "send.begun"]
 ENDS = ["delivered.begun", "delivered.committed", "acquire.begun", "append.committing", "append.committed"]
 

@@ -352,9 +352,9 @@ def test_what_another_process_left_is_nobody_s_to_answer_and_does_not_wait_for_e
         here = types.Outgoing(
             id=1, platform="http", chat="dm:a", address={}, text="", attachments=[], kind="reply", at=time.time()
         )
-        gone = leases.encode_holder(msgspec.structs.replace(leases.this_process(None), started="0", pid=2**22 + 1))
-        alive = leases.encode_holder(leases.this_process(None))
-        elsewhere = leases.encode_holder(msgspec.structs.replace(leases.this_process(None), host="elsewhere"))
+        gone = leases.encode_holder(msgspec.structs.replace(leases.current_holder(None), started="0", pid=2**22 + 1))
+        alive = leases.encode_holder(leases.current_holder(None))
+        elsewhere = leases.encode_holder(msgspec.structs.replace(leases.current_holder(None), host="elsewhere"))
 
         def owns(process: str, at: float = here.at) -> bool:
             return platform.owns(msgspec.structs.replace(here, address={"process": process, "key": "k"}, at=at))

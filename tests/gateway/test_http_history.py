@@ -58,7 +58,7 @@ def test_thirty_requests_with_the_whole_history_are_one_conversation(backend: ba
                     assert web.text_of(await open_.ask(side)) == f"Re: {side}"
                 if number == 10:
                     await db.run(lambda: steps.compact(db.db, chat.ids[0], 12))
-                    await db.mail.forget_inbound(0)
+                    await db.mail.expire(0)
             other.said = list(chat.said)
             await other.say("mine")
         assert (await db.conversation(other.ids[0])).owner == "http:bob"

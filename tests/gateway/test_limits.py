@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, types
 from holdfast.gateway import limits, port, settings
-from holdfast.store.mail import inbound
+from holdfast.store import validation
 from tests.gateway import stage
 
 NOW = 1_000_000.0
@@ -101,10 +101,10 @@ def test_what_another_process_took_in_counts_and_a_restart_forgets_nothing(tmp_p
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (came("x" * (inbound.LONGEST + 1)), "too long"),
+        (came("x" * (validation.MAX_TEXT + 1)), "too long"),
         (came(attachments=(port.Attachment(b"x" * 1_001),)), "too large"),
         (came(attachments=(port.Attachment(b"x" * 600), port.Attachment(b"x" * 600))), "too large"),
-        (came("x" * inbound.LONGEST, attachments=(port.Attachment(b"x" * 1_000),)), ""),
+        (came("x" * validation.MAX_TEXT, attachments=(port.Attachment(b"x" * 1_000),)), ""),
     ],
     ids=["text", "a file", "files together", "just fits"],
 )

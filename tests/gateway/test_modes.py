@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import commanding, port, replies, router, working
 from holdfast.model import ScriptedModel
 from holdfast.model import port as models
-from holdfast.store import fault_points
 from tests.agent import stage as actors
 from tests.agent.stage import Stuck, Trickle, calls, shape, tool
 from tests.gateway import stage

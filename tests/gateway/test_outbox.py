@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import claiming, loopback, outbox
-from holdfast.store import fault_points
 from holdfast.store.mail import outbox as stored
 from holdfast.store.sqlite import driver as sqlite_driver
 from tests.contract import steps
@@ -213,13 +212,13 @@ def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wro
             posted = await db.mail.post(right, inbound_id=arrival.id)
             file = db.db.driver
             assert isinstance(file, sqlite_driver.SqliteDriver)
-            file._writer.execute(f"DROP TRIGGER outgoing_is_what_was_said; UPDATE outbox SET {wrong}")
+            file._writer.execute(f"DROP TRIGGER outgoing_content_is_immutable; UPDATE outbox SET {wrong}")
             platform = Moody(name="other") if "platform" in wrong else platform
             async with sending(db, platform):
                 await stage.until(lambda: _delivered(db))
             found = await db.mail.outgoing(posted.id)
             assert found is not None
-            assert (platform.tried, found.error) == ([], stored.ELSEWHERE)
+            assert (platform.tried, found.error) == ([], stored.WRONG_CHAT)
 
     asyncio.run(story())
 

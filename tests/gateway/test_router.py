@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import commanding, house, router, working
 from holdfast.model import ScriptedModel
-from holdfast.store import fault_points
 from tests.agent.stage import Stuck, calls, tool
 from tests.contract import steps
 from tests.gateway import stage
@@ -38,9 +37,9 @@ class Counting(AsyncSessionDB):
     def __init__(self, db: SessionDB) -> None:
         super().__init__(db)
         self.asked = Counter[str]()
-        self._take_up, self.mail.take_up = self.mail.take_up, self._counted
+        self._take_up, self.mail.begin_next_inbound = self.mail.begin_next_inbound, self._counted
 
-    async def _counted(self, route: str, *args: Any, **given: Any) -> types.TakenUp:
+    async def _counted(self, route: str, *args: Any, **given: Any) -> types.NextInbound:
         self.asked[route] += 1
         return await self._take_up(route, *args, **given)
 

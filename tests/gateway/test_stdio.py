@@ -124,7 +124,7 @@ def test_where_nobody_reads_the_answers_it_ends_and_the_next_one_writes_them() -
 
 
 def process(dead: bool) -> str:
-    found = leases.this_process(None)
+    found = leases.current_holder(None)
     return leases.encode_holder(
         leases.Holder(found.name, found.host, found.namespace, found.pid, "0", "x") if dead else found
     )

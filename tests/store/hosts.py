@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import NewMessage, SessionDB
+from holdfast.store import log
 from holdfast.store.driver import Tx
 from tests.contract import steps
 from tests.faults import storms
@@ -33,7 +34,7 @@ class Pair:
 
 
 def append(db: SessionDB, session_id: str, text: str, **more: Any) -> Callable[[Tx], object]:
-    return db.append_step(session_id, [NewMessage(role="user", content=text, **more)])
+    return log.AppendRequest(session_id, [NewMessage(role="user", content=text, **more)], db._clock())
 
 
 def content(db: SessionDB, digest: str) -> bytes:

@@ -41,7 +41,7 @@ def test_a_password_is_in_no_fact_and_no_path() -> None:
     address = postgres.with_schema(postgres.shared().dsn(tcp=True), postgres.empty_schema())
     with SessionDB(address) as db:
         secret = postgres.shared().password
-        assert secret not in db.driver.path + repr(db.admin.facts())
+        assert secret not in db.driver.path + repr(db.admin.info())
         assert "search_path" in db.driver.path
 
 
@@ -174,7 +174,7 @@ def test_a_service_is_reached_by_its_name(where: str, monkeypatch: pytest.Monkey
     if where == "PGSERVICE":
         monkeypatch.setenv("PGSERVICE", "chats")
     with SessionDB("postgresql://?service=chats" if where == "address" else "postgresql://") as db:
-        assert db.admin.facts()["schema"] == "guarded"
+        assert db.admin.info()["schema"] == "guarded"
         assert place.password not in repr(db.driver.status())
 
 

@@ -18,7 +18,7 @@ def test_stub_is_up_to_date() -> None:
 
 def test_every_public_method_of_the_store_is_mirrored() -> None:
     names = facets.methods(AsyncSessionDB) - {"run", "share"}
-    assert names == facets.methods(SessionDB) - facets.INSIDE
+    assert names == facets.methods(SessionDB)
 
 
 @pytest.mark.parametrize("call", sorted(facets.calls() - {"close", "append_message", "append_messages"}))

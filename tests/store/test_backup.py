@@ -10,8 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import SessionDB, errors, types
-from holdfast.store import fault_points, store_meta
+from holdfast import SessionDB, errors, fault_points, types
+from holdfast.store import store_meta
 from holdfast.store.backup import backup
 from tests.contract import steps
 
@@ -245,7 +245,7 @@ def test_restored_store_is_no_backup_itself(open_db: Open, copy: Path) -> None:
     db, other = open_db(), open_db("other.db")
     fill(db)
     db.admin.backup(copy)
-    assert backup.made_at(db.driver, copy) == steps.Clock()()
+    assert backup.read_backup_time(db.driver, copy) == steps.Clock()()
     other.admin.restore(copy)
     assert other.admin.get_meta(store_meta.BACKUP) is None
     with pytest.raises(errors.InvalidArgument):
@@ -326,20 +326,20 @@ def test_budget_comes_back_and_nobody_spends_by_a_version_from_before(db: Sessio
     steps.begin(db, "talk", "a")
     steps.begin(db, "other", "a")
     for number in range(2):
-        db.spend("talk", number, {"attempts": number})
+        db.update_budget("talk", number, {"attempts": number})
     db.admin.backup(copy)
     for number in range(2, 5):
-        db.spend("talk", number, {"attempts": number})
-    db.spend("other", 0, {"attempts": 1})
+        db.update_budget("talk", number, {"attempts": number})
+    db.update_budget("other", 0, {"attempts": 1})
     db.admin.restore(copy)
     version, spent = db.budget("talk")
     assert (spent, db.budget("other")) == ({"attempts": 1}, (0, {}))
-    assert not any(db.spend("talk", number, {}) for number in range(10))
+    assert not any(db.update_budget("talk", number, {}) for number in range(10))
     db.admin.restore(copy)
-    assert not db.spend("talk", version, {})
+    assert not db.update_budget("talk", version, {})
     version, spent = db.budget("talk")
     assert spent == {"attempts": 1}
-    assert db.spend("talk", version, {"attempts": 2})
+    assert db.update_budget("talk", version, {"attempts": 2})
     assert db.budget("talk") == (version + 1, {"attempts": 2})
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store import queries, schema_plan
+from holdfast.store import queries
+from holdfast.store.driver import MISSING
 from holdfast.store.postgres import catalog
 
 TEXT = """-- A story.
@@ -28,7 +29,7 @@ EXECUTE FUNCTION f();
 
 ALTER TABLE t ADD UNIQUE (b);
 """
-PARTS = catalog.Declared(tuple(catalog.parse(sql) for sql in catalog.split(TEXT)))
+PARTS = catalog.DeclaredSchema(tuple(catalog.parse_statement(sql) for sql in catalog.split_statements(TEXT)))
 SOUND: catalog.Definitions = {
     ("table", "t", ""): "",
     ("column", "a", "t"): "bigint",
@@ -51,7 +52,7 @@ def test_schema_is_taken_apart_statement_by_statement() -> None:
 
 
 def test_every_statement_of_the_schema_is_understood_and_named_once() -> None:
-    parts = catalog.declared().statements
+    parts = catalog.declared_schema().statements
     made = [(part.kind, part.name) for part in parts if part.kind != "alter"]
     assert len(made) == len(set(made)) >= 100
     files = (("postgres", "schema.sql"), ("postgres", "functions.sql"), ("postgres_search", "schema.sql"))
@@ -66,10 +67,10 @@ def test_functions_name_the_schema_they_are_made_in() -> None:
 
 def test_what_a_statement_makes_is_understood_or_refused() -> None:
     with pytest.raises(ValueError, match="not a schema statement"):
-        catalog.parse("DROP TABLE t")
+        catalog.parse_statement("DROP TABLE t")
 
 
-def _without(*places: catalog.Key) -> catalog.Definitions:
+def _without(*places: catalog.ObjectKey) -> catalog.Definitions:
     return {place: text for place, text in SOUND.items() if place not in places}
 
 
@@ -95,22 +96,22 @@ def _without(*places: catalog.Key) -> catalog.Definitions:
     ],
 )  # fmt: skip
 def test_what_differs_is_told(found: catalog.Definitions, told: list[tuple[str, bool]]) -> None:
-    faults = catalog.faults(found, SOUND, PARTS, newer=False, same_server=True)
+    faults = catalog.find_faults(found, SOUND, PARTS, newer=False, same_server=True)
     assert [(str(fault), fault.repairable) for fault in faults] == told
 
 
 def test_server_of_another_version_may_use_other_words_but_not_leave_out_a_thing() -> None:
     other = {place: f"{text}, said otherwise" for place, text in SOUND.items()}
-    assert catalog.faults(other, SOUND, PARTS, newer=False, same_server=False) == []
+    assert catalog.find_faults(other, SOUND, PARTS, newer=False, same_server=False) == []
     other[("trigger", "g", "t")] = "said otherwise DISABLED"
     del other[("index", "t_once", "t")]
-    told = catalog.faults(other, SOUND, PARTS, newer=False, same_server=False)
-    assert {fault.what for fault in told} == {catalog.DISABLED, schema_plan.MISSING}
+    told = catalog.find_faults(other, SOUND, PARTS, newer=False, same_server=False)
+    assert {fault.what for fault in told} == {catalog.DISABLED, MISSING}
 
 
 def test_what_a_newer_version_made_is_its_own_business() -> None:
     found = SOUND | {("trigger", "x", "t"): "newer", ("function", "f", ""): "newer"}
-    assert catalog.faults(found, SOUND, PARTS, newer=True, same_server=True) == []
+    assert catalog.find_faults(found, SOUND, PARTS, newer=True, same_server=True) == []
 
 
 def test_shape_is_read_as_it_was_written() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import SessionDB, errors
-from holdfast.store import fault_points
+from holdfast import SessionDB, errors, fault_points
 from holdfast.store.driver import Tx
 from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
@@ -35,7 +34,7 @@ def test_what_is_acknowledged_is_on_the_disk_though_the_server_would_not_wait_fo
 ) -> None:
     with SessionDB(with_setting(postgres.fresh(), "synchronous_commit=off"), durability=durability) as db:
         for _ in range(2):
-            assert db.admin.facts()["synchronous_commit"] == kept
+            assert db.admin.info()["synchronous_commit"] == kept
             cut(db)  # so is a later connection
 
 
@@ -68,7 +67,7 @@ def cut(db: SessionDB) -> None:
 
 
 CALLS: dict[str, Callable[[SessionDB], object]] = {
-    "facts": lambda db: db.admin.facts(),
+    "facts": lambda db: db.admin.info(),
     "status": lambda db: db.driver.status(),
     "integrity_errors": lambda db: db.driver.integrity_errors(),
     "schema_faults": lambda db: db.driver.schema_faults(),
@@ -123,7 +122,7 @@ def test_a_write_that_the_server_ended_for_standing_still_is_done_again(
 ) -> None:
     address = postgres.fresh()
     if limit == "standstill":
-        monkeypatch.setattr(connection, "STANDSTILL", 0.2)
+        monkeypatch.setattr(connection, "IDLE_IN_TRANSACTION_TIMEOUT", 0.2)
     elif postgres.admin().info.server_version < 170000:
         pytest.skip("this server has no such limit")
     else:
@@ -171,7 +170,7 @@ def test_a_write_goes_on_when_the_schema_is_changed_beside_it(db: SessionDB) -> 
     ],
 )
 def test_what_the_server_refuses_has_a_kind_of_its_own(state: str, kind: type[errors.StoreError]) -> None:
-    assert type(postgres_errors.by_sqlstate(state, "said", "there")) is kind
+    assert type(postgres_errors.from_sqlstate(state, "said", "there")) is kind
 
 
 # --- servers that take no writes, or nobody, for a while ----------------------------------------------------------
@@ -282,7 +281,7 @@ def test_of_several_servers_the_one_that_was_found_is_tried_first() -> None:
         with SessionDB(address, write_timeout=0.1) as db:
             for _ in range(3):
                 db.driver._drop_idle()
-                db.admin.facts()
+                db.admin.info()
         silent.accept()[0].close()
         with pytest.raises(BlockingIOError):
             silent.accept()
@@ -328,7 +327,7 @@ pid = db.driver.read(lambda tx: tx.connection.pgconn.backend_pid)
 child = os.fork()
 if child == 0:
     append = lambda: db.append_message("talk", role="user", content="x")
-    calls = [append, lambda: db.context("talk"), db.admin.fsck, db.admin.facts]
+    calls = [append, lambda: db.context("talk"), db.admin.fsck, db.admin.info]
     for call in calls:
         try:
             call()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from holdfast import SessionDB, errors
-from holdfast.store import fault_points, store_meta
+from holdfast import SessionDB, errors, fault_points
+from holdfast.store import store_meta
 from holdfast.store.backup import backup
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.transfer import copy_tables
@@ -47,10 +47,10 @@ def told(db: SessionDB) -> list[Any]:
     for line in kept:
         for counter in ("epoch", "fence") if line.get("kind") == "conversation" else ("version",):
             line.pop(counter, None)
-    return kept + [rows(db, table) for table in copy_tables.TABLES]
+    return kept + [rows(db, table) for table in copy_tables.COPY_TABLES]
 
 
-def rows(db: SessionDB, table: copy_tables.Table) -> list[Any]:
+def rows(db: SessionDB, table: copy_tables.CopyTable) -> list[Any]:
     found = db.driver.read(lambda tx: list(table.rows(tx)))
     return [list(table.comparable(row, finished=True)) for row in found]
 
@@ -61,10 +61,12 @@ def furnish(db: SessionDB, clock: steps.Clock) -> None:
     db.blobs.put(b"named by nobody yet")
     steps.begin(db, "talk", "one", "two", "three", title="Talk")
     db.set_session_folder("talk", "/work/talk")
-    db.append_message("talk", role="user", content=[{"type": "image", "blob": picture.digest}])
+    db.set_session_metadata("talk", {"ticket": 4711, "": ["\0", None]})
+    content = [{"type": "image", "blob": picture.digest}]
+    db.append_message("talk", role="user", content=content, metadata={"rating": 0.5})
     steps.act(db, "talk")
-    db.spend("talk", 0, {"cost": 1})
-    db.spend("talk", 1, {"cost": 2})
+    db.update_budget("talk", 0, {"cost": 1})
+    db.update_budget("talk", 1, {"cost": 2})
     db.bind_route("chat:1", "talk", version=0)
     db.bind_route("chat:2", "talk", version=0)
     db.bind_route("chat:2", None, version=1)
@@ -82,7 +84,7 @@ def furnish(db: SessionDB, clock: steps.Clock) -> None:
     db.redact("redacted", 2)
     steps.begin(db, "gone", "to be deleted")
     db.delete_conversation("gone")
-    db.memory.forget("o", db.memory.add("o", "forgotten").id)
+    db.memory.delete("o", db.memory.add("o", "forgotten").id)
     db.permissions.revoke(db.permissions.grant("o", "write_file", by="me").id)
     db.admin.set_meta("noted", "by a person")
     db.acquire_lease("talk", "turn", "me")
@@ -213,13 +215,13 @@ def live_on(db: SessionDB, clock: steps.Clock) -> None:
     call = [{"id": "call", "name": "shell", "arguments": {"command": "make all"}}]
     db.redact("talk", db.append_message("talk", role="assistant", tool_calls=call).seq)
     first, second = db.memory.all("o")[0], db.memory.add("o", "second")
-    db.memory.revise("o", first.id, "in between")
-    db.memory.revise("o", second.id, first.text)
-    db.memory.revise("o", first.id, "second")
+    db.memory.update("o", first.id, "in between")
+    db.memory.update("o", second.id, first.text)
+    db.memory.update("o", first.id, "second")
     db.permissions.revoke(db.permissions.grants("o", "talk")[0].id)
     db.unpin("talk", 1)
     db.pin("talk", 2)
-    db.spend("talk", db.budget("talk")[0], {"cost": 3})
+    db.update_budget("talk", db.budget("talk")[0], {"cost": 3})
     db.bind_route("chat:1", None, version=db.route("chat:1").version)
     titles = [db.conversation(name).title for name in ("talk", "branch")]
     db.set_session_title("branch", None)
@@ -250,7 +252,7 @@ def test_everything_a_store_has_goes_over(tmp_path: Path) -> None:
     clock = steps.Clock()
     with SessionDB(tmp_path / "a.db", clock=clock) as source, SessionDB(tmp_path / "b.db", clock=clock) as target:
         furnish(source, clock)
-        empty = [table.name for table in copy_tables.TABLES if not rows(source, table)]
+        empty = [table.name for table in copy_tables.COPY_TABLES if not rows(source, table)]
         assert empty == []
         report = source.admin.copy_to(target.admin)
         assert told(target) == told(source)
@@ -285,7 +287,7 @@ def test_nothing_from_before_the_copy_can_match_after_it() -> None:
             target.commit_compaction(snapshot, summary="old", cut_seq=1)
         with pytest.raises(errors.RouteMoved):
             target.bind_route("chat:1", None, version=source.route("chat:1").version)
-        assert not target.spend("talk", source.budget("talk")[0], {"cost": 3})
+        assert not target.update_budget("talk", source.budget("talk")[0], {"cost": 3})
         assert int(target.admin.get_meta("generation") or "") > int(source.admin.get_meta("generation") or "")
 
 
@@ -299,7 +301,7 @@ def test_a_copy_stopped_at_any_point_goes_on_to_the_same_end() -> None:
             source.admin.copy_to(target.admin)  # the first copy of a store gives it a name
         with fresh(clock) as target:
             assert not interrupted(source, target, lambda point: bool(passed.append(point)))
-        assert {"copy.import_message", "copy.copy_inbound", "copy.restore_counters", "blob.kept"} <= set(passed)
+        assert {"copy.import_message", "copy.copy_inbox_entry", "copy.restore_counters", "blob.kept"} <= set(passed)
         # Of each name the first time it is passed, and the last.
         ends = {passed.index(name) for name in passed} | {len(passed) - 1 - passed[::-1].index(name) for name in passed}
         for number in sorted(ends):
@@ -388,7 +390,7 @@ def test_a_store_that_can_only_be_read_is_copied_and_left_as_it_was() -> None:
         assert source.admin.get_meta(store_meta.STORE_ID) is None
         # Named since, it is still the one the copy is of.
         with SessionDB(address) as first:
-            backup_schedule.identify(first.driver)
+            backup_schedule.identify_store(first.driver)
         assert source.admin.copy_to(target.admin).already_there
 
 
@@ -482,10 +484,10 @@ def test_progress_counts_up_to_all_messages() -> None:
 
 def test_every_note_of_a_store_is_either_its_own_or_goes_over() -> None:
     """A new note has to be decided about: is it true of a copy?"""
-    assert {key for key in store_meta.RESERVED if store_meta.goes_over(key)} == store_meta.LASTING
+    assert {key for key in store_meta.RESERVED if store_meta.is_copied(key)} == store_meta.LASTING
     with fresh(steps.Clock()) as db:
         steps.begin(db, "talk", "hello")
         steps.act(db, "talk")
         db.admin.run_upkeep_once()
-        db.memory.forget("o", db.memory.all("o")[0].id)
+        db.memory.delete("o", db.memory.all("o")[0].id)
         assert {key for key, _ in db.driver.read(lambda tx: tx.all("copy_meta"))} <= store_meta.RESERVED

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, errors
-from holdfast.store import fault_points, store_meta
+from holdfast import SessionDB, errors, fault_points
+from holdfast.store import store_meta
 from holdfast.store.backup import schedule as backup_schedule
 from tests.contract import steps
 
@@ -42,10 +42,10 @@ def test_a_copy_that_is_not_sound_is_not_called_finished(monkeypatch: pytest.Mon
 
         def hook(point: str) -> None:
             if point == "copy.written":
-                target.driver._writer.execute("DROP TRIGGER IF EXISTS tombstone_stays")
+                target.driver._writer.execute("DROP TRIGGER IF EXISTS tombstone_is_immutable")
 
         monkeypatch.setattr(fault_points, "hook", hook)
-        with pytest.raises(errors.CopyDamaged, match="tombstone_stays"):
+        with pytest.raises(errors.CopyDamaged, match="tombstone_is_immutable"):
             source.admin.copy_to(target.admin)
         assert target.admin.get_meta(store_meta.COPIED_AT) is None
 
@@ -53,7 +53,7 @@ def test_a_copy_that_is_not_sound_is_not_called_finished(monkeypatch: pytest.Mon
 def test_a_store_is_known_as_itself_by_more_than_its_path(tmp_path: Path) -> None:
     one, other = tmp_path / "one.db", tmp_path / "other.db"
     with SessionDB(one) as source:
-        backup_schedule.identify(source.driver)  # which gives it a name
+        backup_schedule.identify_store(source.driver)  # which gives it a name
     shutil.copy(one, other)
     with SessionDB(one) as source, SessionDB(other) as target:
         with pytest.raises(errors.CopyRefused, match="same store"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.postgres import deadline
+from holdfast.store.postgres import connection
 
 
 class Expired(Exception):
@@ -52,7 +52,7 @@ def test_silent_server_is_asked_and_given_up_when_it_does_not_work(
             return end.value
         return "still waiting"
 
-    bounded = deadline.bound(work(), 3.0, 20.0, is_working=lambda: left.pop(0), expire=Expired)
+    bounded = connection.enforce_deadline(work(), 3.0, 20.0, lambda: 0, is_working=lambda: left.pop(0), expire=Expired)
     try:
         found = wait(bounded)
     except Expired:
@@ -79,5 +79,23 @@ def test_bytes_that_move_start_the_silence_anew(monkeypatch: pytest.MonkeyPatch)
         except StopIteration as end:
             return end.value
 
-    bounded = deadline.bound(long_answer(), 3.0, 1e6, is_working=lambda: False, expire=Expired)
+    bounded = connection.enforce_deadline(long_answer(), 3.0, 1e6, lambda: 0, is_working=lambda: False, expire=Expired)
     assert wait(bounded) == "answer"
+
+
+def test_request_that_is_still_being_sent_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, unsent = [0.0], iter(range(30, 0, -1))
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    bounded = connection.enforce_deadline(
+        work(), 3.0, 1e6, lambda: next(unsent, 1), is_working=lambda: False, expire=Expired
+    )
+
+    def wait(intervals: int) -> None:
+        for _ in range(intervals):
+            now[0] += 1.1
+            bounded.send(0)
+
+    next(bounded)
+    wait(30)
+    with pytest.raises(Expired):  # the last byte is not sent
+        wait(10)

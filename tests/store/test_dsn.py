@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store import address as store_address
+from holdfast.store import driver as store_driver
 from holdfast.store.postgres import connection, errors
 
 
@@ -26,8 +26,8 @@ from holdfast.store.postgres import connection, errors
     ],
 )
 def test_an_address_is_shown_without_what_is_secret(address: str, shown: str) -> None:
-    assert store_address.hide_password(address) == shown
-    assert "secret" not in store_address.hide_password(address)
+    assert store_driver.hide_password(address) == shown
+    assert "secret" not in store_driver.hide_password(address)
 
 
 @pytest.mark.parametrize(

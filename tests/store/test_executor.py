@@ -96,3 +96,22 @@ def test_loop_that_ended_keeps_nothing_from_the_next_one(threads: executor.LoopE
     asyncio.run(leave())
     go_on.set()
     assert asyncio.run(ask()) == 7
+
+
+def test_call_for_which_no_thread_can_be_started_fails_and_the_next_one_runs(
+    threads: executor.LoopExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def ask() -> None:
+        async with asyncio.timeout(60):
+            with monkeypatch.context() as patched:
+                patched.setattr(threads._threads, "submit", refuse)
+                refused = [threads.submit(lambda: "never") for _ in range(3)]
+            for each in refused:
+                with pytest.raises(RuntimeError, match="can't start"):
+                    await each
+            assert await threads.call(lambda: "on it goes") == "on it goes"
+
+    asyncio.run(ask())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import SessionDB, errors, types
-from holdfast.store import fault_points, log
+from holdfast import SessionDB, errors, fault_points, types
+from holdfast.store import log
 from holdfast.store.driver import Row
 from holdfast.store.postgres import fast_append, transaction
 from holdfast.store.postgres.driver import PostgresDriver
@@ -18,40 +18,38 @@ from tests.store import hosts
 CANDIDATES = fast_append.CANDIDATES
 
 
-def receipt(seq: int, duplicate: bool = False) -> types.Receipt:
-    return types.Receipt(seq, f"u{seq}", "talk", "talk", 1, None, duplicate, False)
-
-
-def after(*seqs: int) -> fast_append.Tail | None:
-    tails = fast_append.Tails()
+def after(*seqs: int) -> fast_append.LogTail | None:
+    tails = fast_append.TailCache()
     for seq in seqs:
-        tails.note("talk", [receipt(seq)])
-    return tails._known.get("talk")
+        tails.record_append("talk", seq, seq)
+    return tails._tails.get("talk")
 
 
 def test_single_writer_predicts_one_seq() -> None:
-    assert after(1, 2, 3) == fast_append.Tail("talk", 3, 1)
+    assert after(1, 2, 3) == fast_append.LogTail(3, 1)
 
 
 def test_contended_conversation_gets_several_candidates_until_the_others_stop() -> None:
-    assert after(1, 5) == fast_append.Tail("talk", 5, CANDIDATES)
-    assert after(1, 5, 6, 7) == fast_append.Tail("talk", 7, CANDIDATES - 2)
-    assert after(1, *range(5, 6 + CANDIDATES)) == fast_append.Tail("talk", 5 + CANDIDATES, 1)
+    assert after(1, 5) == fast_append.LogTail(5, CANDIDATES)
+    assert after(1, 5, 6, 7) == fast_append.LogTail(7, CANDIDATES - 2)
+    assert after(1, *range(5, 6 + CANDIDATES)) == fast_append.LogTail(5 + CANDIDATES, 1)
 
 
 def test_batch_of_this_process_is_no_contention() -> None:
-    tails = fast_append.Tails()
-    tails.note("talk", [receipt(3)])
-    tails.note("talk", [receipt(4), receipt(5), receipt(4, duplicate=True), receipt(6)])
-    assert tails._known["talk"] == fast_append.Tail("talk", 6, 1)
+    tails = fast_append.TailCache()
+    tails.record_append("talk", 3, 3)
+    tails.record_append("talk", 4, 6)
+    assert tails._tails["talk"] == fast_append.LogTail(6, 1)
 
 
 def test_only_so_many_conversations_are_remembered() -> None:
-    tails = fast_append.Tails()
+    tails = fast_append.TailCache()
     for number in range(fast_append.MAX_CONVERSATIONS + 1):
-        tails.note(f"s{number}", [receipt(1)])
-    assert "s0" not in tails._known
-    assert f"s{fast_append.MAX_CONVERSATIONS}" in tails._known
+        tails.record_session(f"s{number}", types.Receipt(1, "u", f"s{number}", f"c{number}", 1, None, False, False))
+    assert "s0" not in tails._conversations
+    assert "c0" not in tails._tails
+    assert f"s{fast_append.MAX_CONVERSATIONS}" in tails._conversations
+    assert f"c{fast_append.MAX_CONVERSATIONS}" in tails._tails
 
 
 @pytest.fixture
@@ -89,6 +87,26 @@ def test_append_under_a_turn_lease_is_one_statement(db: SessionDB, points: list[
             assert turn.append_message("talk", role="user", content="c", lease=lease).seq == number
         assert points == FAST * 2
         assert db.admin.fsck().ok
+
+
+def test_append_after_a_step_that_appended_is_one_statement(db: SessionDB, points: list[str]) -> None:
+    with db:
+        requests = [log.AppendRequest("talk", [types.NewMessage(role="user", content=text)], 1.0) for text in "cd"]
+        db.driver.write("group", lambda tx: [request(tx) for request in requests])
+        points.clear()
+        assert [db.append_message("talk", role="user", content=text).seq for text in "ef"] == [5, 6]
+        assert points == FAST * 2
+
+
+def test_appends_by_several_ids_of_a_conversation_are_one_statement_each(db: SessionDB, points: list[str]) -> None:
+    with db:
+        child = db.commit_compaction(db.snapshot("talk"), summary="gist", cut_seq=1).id
+        for name in (child, "talk"):
+            db.append_message(name, role="user", content="c")
+        points.clear()
+        for name in (child, "talk", child, "talk"):
+            db.append_message(name, role="user", content="d")
+        assert points == FAST * 4
 
 
 def test_append_under_a_lease_that_was_released_is_refused(db: SessionDB) -> None:
@@ -155,15 +173,15 @@ def test_append_whose_flush_fails_is_found_by_the_transaction(pair: hosts.Pair, 
 def lost_group(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> log.AppendRequest:
     """An append whose shared statement was committed, after which the connection was lost."""
 
-    def lose(tx: transaction.Transaction, query: str, /, **values: Any) -> list[Row]:
+    def lose(tx: transaction.PostgresTransaction, query: str, /, **values: Any) -> list[Row]:
         rows = execute(tx, query, **values)
         if query == "append_to_each":
             raise errors.StoreUnreachable("here", "lost")
         return rows
 
-    execute = transaction.Transaction.all
-    monkeypatch.setattr(transaction.Transaction, "all", lose)
-    request = db.append_step("talk", [types.NewMessage(role="user", content="c")])
+    execute = transaction.PostgresTransaction.all
+    monkeypatch.setattr(transaction.PostgresTransaction, "all", lose)
+    request = log.AppendRequest("talk", [types.NewMessage(role="user", content="c")], 1.0)
     assert db.driver.append_to_each([request]) == [None]
     return request
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
-from holdfast.store import fault_points, group_commit, write_step
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
+from holdfast.store import group_commit, write_step
 from holdfast.store.driver import Tx
-from holdfast.store.mail import inbound
 from holdfast.store.sqlite import wal_sync
 from tests import postgres
 from tests.contract import mail, steps
@@ -83,8 +83,8 @@ def tell(db: SessionDB, story: Callable[[Group], Awaitable[None]]) -> list[str]:
 
 def test_step_that_the_database_refuses_fails_alone(db: SessionDB, first: First) -> None:
     a, b, c, d = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
-    assert isinstance(c.run, inbound.Prepared)
-    refused = c._replace(run=msgspec.structs.replace(c.run, values={**c.run.values, "sender": ""}))
+    assert isinstance(c.run, partial)
+    refused = c._replace(run=partial(c.run, values={**c.run.keywords["values"], "sender": ""}))
 
     async def story(group: Group) -> None:
         tasks = await first.given(group, a, b, refused, d)
@@ -95,8 +95,10 @@ def test_step_that_the_database_refuses_fails_alone(db: SessionDB, first: First)
     assert tell(db, story) == ["a", "b", "d"]
 
 
-@pytest.mark.parametrize("wrong", [errors.StoreCorrupt("a damaged row"), RuntimeError("a bug"), StopIteration()])
-def test_step_that_goes_wrong_in_its_own_way_fails_alone(db: SessionDB, first: First, wrong: Exception) -> None:
+@pytest.mark.parametrize(
+    "wrong", [errors.StoreCorrupt("a damaged row"), RuntimeError("a bug"), StopIteration(), asyncio.CancelledError()]
+)
+def test_step_that_goes_wrong_in_its_own_way_fails_alone(db: SessionDB, first: First, wrong: BaseException) -> None:
     a, b, c, d = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
 
     def goes_wrong(tx: Tx) -> tuple[types.InboundMessage, bool]:
@@ -139,6 +141,29 @@ def test_all_who_share_a_commit_that_fails_are_told(db: SessionDB, first: First)
         await group.write(d)
 
     assert tell(db, story) == ["a", "d"]
+
+
+def test_group_whose_steps_fail_as_the_store_is_unusable_is_not_tried_step_by_step(
+    db: SessionDB, first: First, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, *others = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcde")
+    attempts = list[str]()
+
+    def refuse(point: str) -> None:
+        first(point)
+        if point == "arrive.arrival_insert":
+            attempts.append(point)
+            raise errors.StoreUnusable("a standby, which PostgreSQL's driver waits for in each attempt")
+
+    async def story(group: Group) -> None:
+        tasks = await first.given(group, a, *others)
+        monkeypatch.setattr(fault_points, "hook", refuse)
+        first.let_go()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [tuple] + 4 * [errors.StoreUnusable]
+
+    assert tell(db, story) == ["a"]
+    assert len(attempts) == 2  # of the group, and of its first step
 
 
 def test_who_is_refused_is_alone_with_that(db: SessionDB, first: First) -> None:
@@ -279,6 +304,73 @@ def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pai
         holding.result()
 
 
+@contextlib.contextmanager
+def row_of_chat_lease_locked(pair: hosts.Pair, done: threading.Event) -> Iterator[None]:
+    """The row of the chat lease `locked`, locked by the first host until `done` is set."""
+    pair.one.mail.acquire_chat_lease("locked", holder="me")
+    is_locked = threading.Event()
+
+    def hold(tx: Tx) -> None:
+        tx.one("claim_row", key="locked")
+        is_locked.set()
+        assert done.wait(60)
+
+    with ThreadPoolExecutor(1) as threads:
+        holding = threads.submit(pair.one.driver.write, "test", hold)
+        assert is_locked.wait(60)
+        yield
+        holding.result()
+
+
+def test_blocked_step_of_a_group_does_not_delay_the_others(pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "MAX_GROUPS", 1)
+    sizes = list[int]()
+    commit = Group._commit
+    monkeypatch.setattr(Group, "_commit", lambda group, *args: sizes.append(len(args[0])) or commit(group, *args))
+    done = threading.Event()
+
+    async def acquire_all() -> None:
+        async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
+            names = ("one", "locked", "two", "three")
+            one, locked, *others = [asyncio.create_task(db.mail.acquire_chat_lease(name)) for name in names]
+            try:
+                await asyncio.gather(one, *others)
+                assert not locked.done()
+            finally:
+                done.set()
+            await asyncio.gather(locked, return_exceptions=True)
+
+    with row_of_chat_lease_locked(pair, done):
+        asyncio.run(acquire_all())
+    assert 4 in sizes
+
+
+def test_blocked_step_of_a_group_with_a_refused_step_does_not_delay_the_others(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "MAX_GROUPS", 1)
+    done = threading.Event()
+    given = steps.prepared(pair.other.mail.add_inbound, mail.new("refused"))
+    assert isinstance(given.run, partial)
+    refused = given._replace(run=partial(given.run, values={**given.run.keywords["values"], "sender": ""}))
+
+    async def run_all() -> None:
+        async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
+            first = asyncio.create_task(db.share(refused))
+            locked, other = [asyncio.create_task(db.mail.acquire_chat_lease(name)) for name in ("locked", "other")]
+            try:
+                with pytest.raises(errors.StoreRefused):
+                    await first
+                await other
+                assert not locked.done()
+            finally:
+                done.set()
+            await asyncio.gather(locked, return_exceptions=True)
+
+    with row_of_chat_lease_locked(pair, done):
+        asyncio.run(run_all())
+
+
 def test_step_that_comes_just_when_the_last_one_is_answered_is_not_forgotten(db: SessionDB) -> None:
     async def story(group: Group) -> None:
         for number in range(50):
@@ -293,7 +385,7 @@ def test_who_chooses_wrongly_has_the_claim_they_had_before(
     db: SessionDB, first: First, given: bool, wrong: tuple[int, str, list[int]]
 ) -> None:
     had = db.mail.acquire_chat_lease(mail.CLAIM) if given else None
-    step = steps.prepared(db.mail.take_up, mail.ROUTE, lambda *_: wrong, lease=had)
+    step = steps.prepared(db.mail.begin_next_inbound, mail.ROUTE, lambda *_: wrong, lease=had)
 
     async def story(group: Group) -> None:
         tasks = await first.given(
@@ -328,9 +420,9 @@ def test_what_may_have_been_done_is_not_done_again_because_somebody_was_in_the_w
             assert has_it.wait(60)
             raise errors.StoreUnreachable("there", "the answer was lost")
 
-    async def told() -> types.TakenUp:
+    async def told() -> types.NextInbound:
         async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
-            return await db.mail.take_up(mail.ROUTE, lambda *_: (waiting.id, "talk", []))
+            return await db.mail.begin_next_inbound(mail.ROUTE, lambda *_: (waiting.id, "talk", []))
 
     with ThreadPoolExecutor(1) as threads:
         holding = list[Future[None]]()

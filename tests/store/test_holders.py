@@ -18,7 +18,7 @@ from holdfast.store.driver import UNIX, lease_clock
 
 
 def test_where_signal_0_is_no_question_no_process_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = leases.this_process("me")
+    holder = leases.current_holder("me")
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _: sent.append(pid))
     monkeypatch.setattr(os, "name", "nt")
@@ -33,11 +33,11 @@ def test_where_signal_0_is_no_question_no_process_is_asked(monkeypatch: pytest.M
 
 
 def test_this_process_is_alive() -> None:
-    assert not leases.this_process("me").is_dead()
+    assert not leases.current_holder("me").is_dead()
 
 
 def holder_of(process: subprocess.Popen[bytes]) -> leases.Holder:
-    return msgspec.structs.replace(leases.this_process("it"), pid=process.pid, started=alive.started(process.pid))
+    return msgspec.structs.replace(leases.current_holder("it"), pid=process.pid, started=alive.started(process.pid))
 
 
 def test_process_that_ended_is_dead_before_and_after_it_is_buried() -> None:
@@ -52,12 +52,12 @@ def test_process_that_ended_is_dead_before_and_after_it_is_buried() -> None:
 
 
 def test_another_process_with_the_same_number_is_another_process() -> None:
-    assert msgspec.structs.replace(leases.this_process("me"), started="1").is_dead()
+    assert msgspec.structs.replace(leases.current_holder("me"), started="1").is_dead()
 
 
 @pytest.mark.parametrize("elsewhere", [{"host": "other/boot"}, {"namespace": "pid:[1]"}, {"host": ""}])
 def test_process_that_cannot_be_seen_from_here_is_never_called_dead(elsewhere: dict[str, str]) -> None:
-    gone = msgspec.structs.replace(leases.this_process("it"), pid=2**22 + 1, started="1")
+    gone = msgspec.structs.replace(leases.current_holder("it"), pid=2**22 + 1, started="1")
     assert gone.is_dead()
     assert not msgspec.structs.replace(gone, **elsewhere).is_dead()
 
@@ -76,14 +76,14 @@ def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> leases.Holder:
         patched.setattr(leases, "_namespace", lambda: told["namespace"])
         _forget()
         try:
-            return leases.this_process("it")
+            return leases.current_holder("it")
         finally:
             _forget()
 
 
 def _forget() -> None:
     leases._host.cache_clear()
-    leases._own.cache_clear()
+    leases._identity.cache_clear()
 
 
 def place(holder: leases.Holder) -> tuple[str, str]:
@@ -117,19 +117,19 @@ def test_without_boot_ids_the_network_card_tells_machines_apart(monkeypatch: pyt
 
 
 def test_holder_comes_back_from_its_text() -> None:
-    holder = leases.this_process('a "name" ü')
+    holder = leases.current_holder('a "name" ü')
     assert leases.decode_holder(leases.encode_holder(holder)) == holder
 
 
 def test_holder_goes_by_the_name_it_was_given_or_by_one_nobody_has() -> None:
-    assert leases.this_process("me").name == "me"
-    assert len({leases.this_process(None).name for _ in range(50)}) == 50
+    assert leases.current_holder("me").name == "me"
+    assert len({leases.current_holder(None).name for _ in range(50)}) == 50
 
 
 def test_unnamed_holder_goes_by_host_pid_thread_and_agent() -> None:
     token = leases.acting_agent.set("my agent:1\n")
     try:
-        found = leases.this_process(None)
+        found = leases.current_holder(None)
     finally:
         leases.acting_agent.reset(token)
     host, pid, thread, agent, nonce = found.name.split(":")
@@ -173,11 +173,11 @@ def test_either_clock_reads_what_the_other_wrote() -> None:
 
 
 def test_child_of_a_process_that_was_asked_before_is_itself() -> None:
-    mine = leases.this_process("it")
+    mine = leases.current_holder("it")
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, leases.encode_holder(leases.this_process("it")).encode())
+        os.write(writing, leases.encode_holder(leases.current_holder("it")).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as file:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import notifications
-from holdfast.store.postgres import listener as postgres_listener
+from holdfast.store import log, notifications
+from holdfast.store.postgres import notify
 from tests import postgres
 from tests.contract import steps
 
@@ -102,7 +102,7 @@ def test_nobody_is_told_of_what_was_rolled_back_or_of_his_own_writes(hosts: Host
     steps.say(hosts.other, "talk", "my own")
 
     def step(tx: object) -> None:
-        hosts.one.append_step("talk", [{"role": "user", "content": "b"}])(tx)  # type: ignore[arg-type]
+        log.AppendRequest("talk", [{"role": "user", "content": "b"}], 1.0)(tx)  # type: ignore[arg-type]
         raise KeyError
 
     with pytest.raises(KeyError):
@@ -129,7 +129,7 @@ def test_a_lost_connection_is_made_again_and_those_who_listen_are_told_to_look(h
 def test_a_server_that_cannot_be_reached_for_a_while_is_tried_until_it_can(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_listener, "RETRY", 0.0)
+    monkeypatch.setattr(notify, "RECONNECT_INTERVAL", 0.0)
     refused, connect = [], hosts.other.driver._connect_unpooled  # type: ignore[attr-defined]
     (listener,) = hosts.other.driver._listeners  # type: ignore[attr-defined]
 
@@ -147,7 +147,7 @@ def test_a_server_that_cannot_be_reached_for_a_while_is_tried_until_it_can(
 
 def test_what_a_stranger_sends_makes_one_look_at_most(hosts: Hosts) -> None:
     texts = ["", "x", "x moved", "x stolen talk", "x moved " + "y" * 7_000, "x moved a\nb", "\u202e", "x moved nowhere"]
-    (channel,) = hosts.one.driver.read(lambda tx: tx.execute(postgres_listener.CHANNEL).fetchone())  # type: ignore[attr-defined]
+    (channel,) = hosts.one.driver.read(lambda tx: tx.execute(notify.SELECT_CHANNEL).fetchone())  # type: ignore[attr-defined]
     postgres.admin().execute("SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload", (channel, texts))
     assert hosts.heard() == {notifications.Hint("moved", "nowhere")}
 

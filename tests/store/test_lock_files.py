@@ -66,7 +66,7 @@ CALLS: dict[str, Call] = {
     "copy": _copied,
     "salvage": _refused(errors.StoreBusy)(lambda _, path: salvage.salvage(path, path.with_name("new.db"))),
     "fsck": lambda db, _: db.admin.fsck(),
-    "facts": lambda db, _: db.admin.facts(),
+    "facts": lambda db, _: db.admin.info(),
     "tools": _read_by_tools,
     "another handle": lambda _, path: SessionDB(path).close(),
     "doctor": _command("doctor", "--db", "{path}"),
@@ -196,7 +196,7 @@ def test_removed_shm_file_loses_nothing_that_another_process_wrote(path: Path, o
 WRITING = """
 import sys
 from holdfast import SessionDB
-from holdfast.store import fault_points
+from holdfast import fault_points
 db = SessionDB(sys.argv[1])
 def reach(point):
     fault_points.hook = None
@@ -228,7 +228,7 @@ def test_new_shm_file_is_not_made_while_another_process_writes_with_the_one_befo
 def test_shm_file_replaced_while_a_store_is_opened_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(path) as db:
         db.create_session("talk", source="test")
-    tighten = sqlite_paths.tighten
+    tighten = sqlite_paths.restrict_permissions
 
     def replace(paths: Iterable[str]) -> None:
         monkeypatch.undo()
@@ -236,7 +236,7 @@ def test_shm_file_replaced_while_a_store_is_opened_is_noticed(path: Path, monkey
         os.unlink(f"{path}-shm")
         subprocess.run([sys.executable, "-c", OTHER, str(path), "leave"], input="\n", check=True, text=True)
 
-    monkeypatch.setattr(sqlite_paths, "tighten", replace)
+    monkeypatch.setattr(sqlite_paths, "restrict_permissions", replace)
     with SessionDB(path) as db:
         assert db.append_message("talk", role="user", content="ours").seq == 21
     with SessionDB(path) as db:

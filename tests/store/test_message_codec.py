@@ -54,7 +54,7 @@ def test_for_any_object_the_order_of_its_keys_does_not_matter(part: dict[str, ob
 
 @given(text)
 def test_both_ways_to_encode_plain_text_agree(content: str) -> None:
-    assert message_codec.encode(content) == message_codec.written(content) or content == ""
+    assert message_codec.encode(content) == message_codec.encode_synthetic(content) or content == ""
 
 
 @given(text | parts)
@@ -105,18 +105,18 @@ def test_any_printable_text_is_an_id(name: str) -> None:
 
 @pytest.mark.parametrize("at", [0, 1.5, 2_000_000_000])
 def test_time_is_unix_seconds(at: float) -> None:
-    assert message_codec.prepare(types.NewMessage(role="user", at=at), 7.0).at == at
+    assert message_codec.encode_message(types.NewMessage(role="user", at=at), 7.0).at == at
 
 
 @pytest.mark.parametrize("at", [-1, 1e12, float("nan"), float("inf"), "1", True, b"1", [1]])
 def test_time_that_is_none_is_refused(at: object) -> None:
     with pytest.raises(errors.InvalidArgument):
-        message_codec.prepare(types.NewMessage(role="user", at=at), 7.0)
+        message_codec.encode_message(types.NewMessage(role="user", at=at), 7.0)
 
 
 def test_prepared_message_knows_whether_its_uid_was_minted() -> None:
-    given, minted = (message_codec.prepare(types.NewMessage(role="user", uid=uid), 7.0) for uid in ("u", None))
-    assert (given.uid, given.minted, given.at, minted.minted) == ("u", False, 7.0, True)
+    given, minted = (message_codec.encode_message(types.NewMessage(role="user", uid=uid), 7.0) for uid in ("u", None))
+    assert (given.uid, given.is_uid_generated, given.at, minted.is_uid_generated) == ("u", False, 7.0, True)
 
 
 def test_digest_covers_where_a_message_stands_and_what_it_says() -> None:
@@ -130,12 +130,13 @@ def test_digest_covers_where_a_message_stands_and_what_it_says() -> None:
 
 
 def test_minted_uids_grow_and_never_meet() -> None:
-    mine = [message_codec.mint_uid() for _ in range(2000)]
+    mine = [message_codec.generate_uid() for _ in range(2000)]
     assert len(set(mine)) == 2000
     assert [uid[:16] for uid in mine] == sorted(uid[:16] for uid in mine)
     found: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.extend(message_codec.mint_uid() for _ in range(500))) for _ in range(4)
+        threading.Thread(target=lambda: found.extend(message_codec.generate_uid() for _ in range(500)))
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -147,13 +148,13 @@ def test_minted_uids_grow_and_never_meet() -> None:
 FORKED = """
 import os
 from holdfast.store import message_codec
-message_codec.mint_uid()
+message_codec.generate_uid()
 read, write = os.pipe()
 if os.fork() == 0:
-    os.write(write, message_codec.mint_uid()[16:24].encode())
+    os.write(write, message_codec.generate_uid()[16:24].encode())
     os._exit(0)
 os.wait()
-print(os.read(read, 8).decode() != message_codec.mint_uid()[16:24])
+print(os.read(read, 8).decode() != message_codec.generate_uid()[16:24])
 """
 
 

@@ -51,20 +51,22 @@ def test_what_was_lost_may_be_about_any_conversation(hint: notifications.Hint) -
 
 
 def test_only_what_somebody_may_wait_for_is_noted_and_only_of_conversations_that_were_there() -> None:
-    noted = notifications.Recorder()
+    noted = notifications.HintRecorder()
     noted.record_lock((7, "talk", "owner"))
-    noted.record_change("message_insert", {"conversation": 7})
-    noted.record_change("conversation_moves", {"key": 7})
-    noted.record_change("inbound_insert", {"conversation": 7, "key": "the inbox key"})
+    for seq in (4, 5):
+        noted.record_change("message_insert", {"conversation": 7, "seq": seq})
+    noted.record_change("conversation_update", {"key": 7})
+    noted.record_change("inbox_insert", {"conversation": 7, "key": "the inbox key"})
     noted.record_change("lease_insert", {"conversation": 7})
-    noted.record_change("message_insert", {"conversation": 8})
+    noted.record_change("message_insert", {"conversation": 8, "seq": 1})
     assert noted.hints == {MOVED, CAME}
+    assert noted.appended == {"talk": (4, 5)}
 
 
 def test_what_arrives_and_what_goes_out_is_noted_by_route_and_platform() -> None:
-    noted = notifications.Recorder()
+    noted = notifications.HintRecorder()
     noted.record_change("arrival_insert", {"route": "chat:1", "platform": "far", "key": "k"})
-    noted.record_change("outgoing_insert", {"platform": "far", "key": None, "conversation": 7})
+    noted.record_change("reply_insert", {"platform": "far", "key": None, "conversation": 7})
     assert noted.hints == {ARRIVED, notifications.Hint("outgoing", "far")}
 
 
@@ -78,7 +80,7 @@ SILENT = {
     "the conversation goes with it": {"erase_messages", "erase_compactions", "erase_hides"},
     "nobody waits for it": {"fence_next", "title_set", "folder_set", "metadata_set", "message_redact"},
     "nobody has a store open that is being filled": {
-        *("import_message", "import_moves", "import_fence", "import_compaction", "copy_inbound"),
+        *("import_message", "import_moves", "import_fence", "import_compaction", "copy_inbox_entry"),
         *("copy_arrival", "copy_outgoing", "restore_counters", "restore_leases"),
     },
 }

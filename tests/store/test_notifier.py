@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.store import notifications
-from holdfast.store.postgres import notifier
+from holdfast.store.postgres import notify
 from tests.contract import steps
 
 ONE, TWO = notifications.Hint("moved", "one"), notifications.Hint("moved", "two")
@@ -46,8 +46,8 @@ class Server:
         self.closed = True
 
 
-def notifier_of(server: Server) -> notifier.Notifier:
-    return notifier.Notifier(server.connect, nullcontext)
+def notifier_of(server: Server) -> notify.Notifier:
+    return notify.Notifier(server.connect, nullcontext)
 
 
 def test_hints_that_come_while_a_batch_is_sent_are_sent_together_and_once() -> None:
@@ -65,7 +65,7 @@ def test_hints_that_come_while_a_batch_is_sent_are_sent_together_and_once() -> N
 
 def test_closing_sends_what_is_pending_and_nothing_after(monkeypatch: pytest.MonkeyPatch) -> None:
     # Only closing ends the interval.
-    monkeypatch.setattr(notifier, "INTERVAL", 3600.0)
+    monkeypatch.setattr(notify, "BATCH_INTERVAL", 3600.0)
     server = Server()
     sender = notifier_of(server)
     sender.notify({ONE})
@@ -111,7 +111,7 @@ def test_pauses_grow_while_writes_go_on_and_are_short_again_after_a_quiet_one() 
     sender.notify({ONE})
     steps.wait_until(lambda: len(pauses.taken) == 6)
     sender.close()
-    shortest, longest = notifier.INTERVAL, notifier.MAX_INTERVAL
+    shortest, longest = notify.BATCH_INTERVAL, notify.MAX_BATCH_INTERVAL
     assert pauses.taken == [shortest, 2 * shortest, longest, longest, longest, shortest]
 
 
@@ -123,7 +123,7 @@ def test_pause_after_a_failure_is_longer_than_between_batches() -> None:
     sender.notify({TWO})
     steps.wait_until(lambda: len(pauses.taken) == 2)
     sender.close()
-    assert pauses.taken == [notifier.RETRY_INTERVAL, notifier.INTERVAL]
+    assert pauses.taken == [notify.FAILURE_INTERVAL, notify.BATCH_INTERVAL]
 
 
 def test_store_without_writes_opens_no_connection_and_no_thread() -> None:
@@ -132,3 +132,17 @@ def test_store_without_writes_opens_no_connection_and_no_thread() -> None:
     sender.notify(set())
     sender.close()
     assert (server.connected, sender._thread) == (0, None)
+
+
+def test_committed_write_does_not_fail_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    server = Server()
+    sender = notifier_of(server)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        sender.notify({ONE})
+    sender.notify({TWO})
+    sender.close()
+    assert server.sent == [{ONE, TWO}]

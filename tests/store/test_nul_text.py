@@ -28,8 +28,8 @@ COLUMNS = ("text", "command", "folder", "place", "call_id", "tool", "summary", "
 def test_every_query_that_is_given_such_text_is_folded_and_every_one_that_gives_it_unfolded() -> None:
     asked = {name: sql for name, sql in queries.load("postgres").items() if TABLES.search(sql)}
     given = {name for name, sql in asked.items() if any(f"%({column})s" in sql for column in COLUMNS)}
-    assert given == nul_text.WRITES
-    assert {name for name, sql in asked.items() if _gives(sql)} == nul_text.READS
+    assert given == nul_text.ESCAPED_QUERIES
+    assert {name for name, sql in asked.items() if _gives(sql)} == nul_text.UNESCAPED_QUERIES
 
 
 def _gives(sql: str) -> bool:

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors
-from holdfast.store import compactions, conversation_row, deletion, leases, routes, titles
+from holdfast.store import compactions, conversation_row, deletion, leases, log, sessions, titles
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Tx
@@ -28,7 +28,8 @@ def test_a_process_that_was_told_of_meanwhile_is_not_told_of_again(pair: hosts.P
     pair.one.processes.record_start(steps.process("p", "talk"))
 
     def ends(tx: Tx) -> None:
-        assert processes.ended(tx, "p", "exited", 0, "told first", "u", steps.NOON, steps.NOON)
+        end = {"id": "p", "state": "exited", "exit_code": 0, "uid": "u", "at": steps.NOON}
+        assert processes.record_end(tx, end, "told first", steps.NOON)
 
     assert pair.meanwhile(ends, lambda: pair.other.processes.record_end("p", "killed", None, "told second")) is False
     assert [each.text for each in pair.one.mail.inbox_entries()] == ["told first"]
@@ -85,7 +86,7 @@ def test_a_lease_that_is_taken_anew_meanwhile_is_not_freed(pair: hosts.Pair) -> 
     steps.begin(pair.one, "talk", "a")
     pair.one.acquire_lease("talk", "turn", "before", 1)
     pair.clock.advance(2)
-    who = leases.this_process("after")
+    who = leases.current_holder("after")
     assert (
         pair.meanwhile(lambda tx: leases.acquire(tx, "talk", "turn", who, 60), pair.other.admin.free_stale_leases) == 0
     )
@@ -104,7 +105,7 @@ def test_a_stale_turn_cannot_append_while_a_take_over_holds_the_row(pair: hosts.
     steps.begin(pair.one, "talk", "a")
     stale = pair.other.acquire_lease("talk", "turn", "stale", 10)
     pair.clock.advance(11)
-    who = leases.this_process("next")
+    who = leases.current_holder("next")
     refusal = pair.meanwhile(
         lambda tx: leases.acquire(tx, "talk", "turn", who, 60),
         lambda: pair.other.append_message("talk", role="assistant", content="late", lease=stale),
@@ -138,7 +139,7 @@ def test_an_append_whose_number_was_taken_meanwhile_gets_the_next(pair: hosts.Pa
 def test_an_append_finds_the_head_that_moved_while_it_waited(pair: hosts.Pair) -> None:
     steps.begin(pair.one, "talk", "a")
     pair.other.append_message("talk", role="user", content="b")
-    draft = compactions.draft(1, 2, "gist", (), None, None)
+    draft = compactions.make_draft(1, 2, "gist", (), None, None)
     seen = pair.one.snapshot("talk")
     receipt = pair.meanwhile(
         lambda tx: compactions.commit(tx, seen, "child", draft, steps.NOON),
@@ -151,7 +152,7 @@ def test_an_append_finds_the_head_that_moved_while_it_waited(pair: hosts.Pair) -
 def test_a_strict_append_is_told_of_the_head_that_moved_while_it_waited(pair: hosts.Pair) -> None:
     steps.begin(pair.one, "talk", "a")
     pair.other.append_message("talk", role="user", content="b")
-    draft = compactions.draft(1, 2, "gist", (), None, None)
+    draft = compactions.make_draft(1, 2, "gist", (), None, None)
     seen = pair.one.snapshot("talk")
     refusal = pair.meanwhile(
         lambda tx: compactions.commit(tx, seen, "child", draft, steps.NOON),
@@ -166,7 +167,7 @@ def test_a_strict_append_is_told_of_the_head_that_moved_while_it_waited(pair: ho
 
 def test_a_conversation_that_another_began_meanwhile_is_taken(pair: hosts.Pair) -> None:
     create = NewConversation(source="test")
-    born = pair.one.append_step("talk", [NewMessage(role="user", content="a")], create=create)
+    born = log.AppendRequest("talk", [NewMessage(role="user", content="a")], steps.NOON, create=create)
     taken = pair.meanwhile(
         born, lambda: pair.other.begin_conversation("talk", NewMessage(role="user", content="b"), create)
     )
@@ -200,7 +201,7 @@ def test_a_route_that_was_bound_meanwhile_has_moved(pair: hosts.Pair, version: i
     if version:
         pair.one.bind_route("chat", "other", version=0)
     moved = pair.meanwhile(
-        lambda tx: routes.bind(tx, "chat", "talk", version, steps.NOON),
+        lambda tx: sessions.bind_route(tx, "chat", "talk", version, steps.NOON),
         lambda: pair.other.bind_route("chat", "other", version=version),
     )
     assert isinstance(moved, errors.RouteMoved)
@@ -211,7 +212,7 @@ def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> N
     for name in ("talk", "other"):
         steps.begin(pair.one, name, "a")
     reused = pair.meanwhile(
-        lambda tx: inbox.receive(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", steps.NOON),
+        lambda tx: inbox.add_entry(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", steps.NOON),
         lambda: pair.other.mail.add_inbox_entry("other", "k", "text"),
     )
     assert isinstance(reused, errors.IdTaken)
@@ -219,7 +220,7 @@ def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> N
 
 def test_what_two_remember_at_once_is_one_memory(pair: hosts.Pair) -> None:
     same = pair.meanwhile(
-        lambda tx: memory.remember(tx, "me", "likes tea", None, steps.NOON),
+        lambda tx: memory.add(tx, "me", "likes tea", None, steps.NOON),
         lambda: pair.other.memory.add("me", "likes tea"),
     )
     assert pair.one.memory.all("me") == [same]
@@ -237,8 +238,8 @@ def _remember(tx: Tx, number: int) -> None:
 
 
 def test_a_scheduled_backup_that_is_claimed_meanwhile_is_not_made_twice(pair: hosts.Pair) -> None:
-    claim = backup_schedule.Claim(steps.NOON, 3600.0, None)
-    assert pair.meanwhile(claim.take, lambda: pair.other.driver.write("claim", claim.take)) is False
+    claim = backup_schedule.BackupClaim(steps.NOON, 3600.0, None)
+    assert pair.meanwhile(claim.acquire, lambda: pair.other.driver.write("claim", claim.acquire)) is False
 
 
 # --- attachments ----------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_network_file_system_is_refused(kind: str, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("kind", ["ext4", "btrfs", "xfs", "zfs", "apfs", "tmpfs", "overlay", "fuseblk", "hfs", ""])
 def test_local_file_system_is_accepted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_paths, "filesystem", lambda _: kind)
-    sqlite_paths.refuse_network(str(tmp_path))
+    sqlite_paths.check_not_on_network(str(tmp_path))
 
 
 def test_file_system_of_this_machine_is_known() -> None:

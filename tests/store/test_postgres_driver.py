@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import NewMessage, SessionDB, errors
-from holdfast.store import conversation_row, fault_points
+from holdfast import NewMessage, SessionDB, errors, fault_points
+from holdfast.store import conversation_row
 from holdfast.store.driver import Tx
 from holdfast.store.postgres import table_rewrite, transaction
 from tests import postgres
@@ -25,16 +26,16 @@ def test_what_is_acknowledged_among_several_writers_is_on_the_disk(
 ) -> None:
     steps.begin(pair.one, "talk", "a")
     committed: list[Any] = []
-    one = transaction.Transaction.one
+    one = transaction.PostgresTransaction.one
 
-    def noted(tx: transaction.Transaction, query: str, /, **values: Any) -> Any:
+    def noted(tx: transaction.PostgresTransaction, query: str, /, **values: Any) -> Any:
         row = one(tx, query, **values)
         if query == "append_message" and row is not None and values["unsynced"]:
             # Its commit is the last that was written, and the disk need not have it yet.
             committed.append(postgres.admin().execute("SELECT pg_current_wal_insert_lsn()").fetchone())
         return row
 
-    monkeypatch.setattr(transaction.Transaction, "one", noted)
+    monkeypatch.setattr(transaction.PostgresTransaction, "one", noted)
     for number in range(20):
         for db in (pair.one, pair.other):
             db.append_message("talk", role="user", content=f"number {number}")
@@ -51,14 +52,14 @@ def test_a_writer_cut_off_before_the_disk_has_its_message_writes_it_once(
     steps.begin(pair.one, "talk", "a")
     for db in (pair.one, pair.other) * 2:
         db.append_message("talk", role="user", content="before")
-    one = transaction.Transaction.one
+    one = transaction.PostgresTransaction.one
 
-    def cut(tx: transaction.Transaction, query: str, /, **values: Any) -> Any:
+    def cut(tx: transaction.PostgresTransaction, query: str, /, **values: Any) -> Any:
         if query == "flush_wal":
             tx.connection.close()
         return one(tx, query, **values)
 
-    monkeypatch.setattr(transaction.Transaction, "one", cut)
+    monkeypatch.setattr(transaction.PostgresTransaction, "one", cut)
     receipt = pair.one.append_message("talk", role="user", content="in doubt", uid="u")
     assert (receipt.seq, receipt.duplicate) == (6, True)
     assert [message.uid for message in pair.one.transcript("talk")].count("u") == 1
@@ -68,13 +69,13 @@ def test_only_what_need_not_outlast_a_power_cut_does_not_wait_for_the_disk(
     pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: dict[str, str] = {}
-    begin = transaction.Transaction.begin
+    begin = transaction.PostgresTransaction.begin
 
-    def noted(tx: transaction.Transaction, operation: str, how: str) -> None:
+    def noted(tx: transaction.PostgresTransaction, operation: str, how: str) -> None:
         begin(tx, operation, how)
         (waits[operation],) = tx.execute("SHOW synchronous_commit").fetchone()
 
-    monkeypatch.setattr(transaction.Transaction, "begin", noted)
+    monkeypatch.setattr(transaction.PostgresTransaction, "begin", noted)
     (reply,) = pair.one.mail.replies(mail.answered(pair.one).id)
     pair.one.mail.begin_sending(pair.one.mail.acquire_chat_lease("out:far:1"), reply.id)
     pair.one.mail.mark_delivered(reply.id)
@@ -263,3 +264,41 @@ def test_what_was_gathered_within_a_savepoint_is_undone_with_it() -> None:
     with SessionDB(postgres.fresh()) as db:
         db.driver.write("test", step)
         assert (db.admin.get_meta("noted"), db.admin.get_meta("after")) == (None, "y")
+
+
+def test_step_that_raises_before_its_first_statement_undoes_no_other_step_of_its_group() -> None:
+    def note(tx: Tx) -> None:
+        tx.defer("meta_set", key="noted", value="x")
+
+    def fail(_: Tx) -> None:
+        raise errors.InvalidArgument("no statement was sent")
+
+    def group(tx: Tx) -> None:
+        tx.shared = True
+        with tx.savepoint():
+            note(tx)
+        with pytest.raises(errors.InvalidArgument), tx.savepoint():
+            fail(tx)
+
+    with SessionDB(postgres.fresh()) as db:
+        db.driver.write("test", group)
+        assert db.admin.get_meta("noted") == "x"
+
+
+def test_refused_change_of_one_step_is_not_undone_as_if_it_belonged_to_the_next() -> None:
+    def group(tx: Tx) -> None:
+        tx.shared = True
+        with tx.savepoint():
+            tx.defer("meta_set", key="noted", value="x")
+            tx.defer("route_insert", key="", conversation=None, at=1.0)
+        # The change above is sent with this statement. The first step is reported as done, so the group must fail.
+        with suppress(errors.InvalidArgument), tx.savepoint():
+            try:
+                tx.one("meta_get", key="noted")
+            except errors.StoreRefused:
+                raise errors.InvalidArgument("the step reports an error of its own") from None
+
+    with SessionDB(postgres.fresh()) as db:
+        with pytest.raises(errors.StoreError):
+            db.driver.write("test", group)
+        assert db.admin.get_meta("noted") is None

@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import SessionDB, errors
-from holdfast.store import fault_points, queries
-from holdfast.store.search import postgres_index, query_parser, tokens
+from holdfast import SessionDB, errors, fault_points
+from holdfast.store import queries
+from holdfast.store.search import postgres_index, query_parser
 from tests import postgres
 
 CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
@@ -199,7 +199,7 @@ def test_a_question_is_answered_through_the_index_of_words(address: str, query: 
     with SessionDB(address) as db:
         _talk(db, "c", *[f"gull {' '.join(f'w{n}x{m}' for m in range(8))}" for n in range(500)])
         db.admin.update_search_index()
-        asks = db.driver.read(lambda tx: tokens.search_parameters(tx, asked))
+        asks = db.driver.read(lambda tx: postgres_index.search_parameters(tx, asked))
     assert asks is not None
     values = {"first": 0, "last": 2**63 - 1, "limit": 60, "around": 0.35, "near": 2, "places": "[4294967304]"}
     sql = queries.load(postgres_index.FOLDER)[query]

@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import SessionDB, errors, types
-from holdfast.store import conversation_row, fault_points, schema_plan
-from holdfast.store.driver import Tx
+from holdfast import SessionDB, errors, fault_points, types
+from holdfast.store import conversation_row
+from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan, Tx
 from holdfast.store.postgres import catalog
 from holdfast.store.postgres import migration as postgres_migration
 from tests import postgres
@@ -70,7 +70,7 @@ def test_schema_is_made_once_by_all_who_open_it_at_once(empty: str, monkeypatch:
 
 
 def test_making_that_was_cut_off_is_begun_again(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = len(catalog.declared().statements)
+    every = len(catalog.declared_schema().statements)
     for cut in (0, every // 3, every - 1, every, every + 1):
         _cut_off(empty, cut, monkeypatch)
         with psycopg.connect(empty) as connection:
@@ -112,13 +112,21 @@ def test_store_of_an_older_revision_gets_what_it_lacks(made: Connection) -> None
     made.execute("DROP TABLE pins, blob_parts; ALTER TABLE audit DROP COLUMN redacted_at CASCADE")
     made.execute("DROP INDEX inbox_waiting; ALTER TABLE leases DROP COLUMN boot")
     made.execute("ALTER TABLE conversations DROP COLUMN folder CASCADE")
-    made.execute("DROP FUNCTION append_message; DROP TRIGGER tombstone_stays ON tombstones")
+    made.execute("DROP FUNCTION append_message; DROP TRIGGER tombstone_is_immutable ON tombstones")
     made.execute("DELETE FROM meta WHERE key IN ('schema_shape', 'schema_cookie')")
     _label(made, "schema_revision", "1")
     postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
-    assert _lines(made, "schema_revision") == [str(schema_plan.PLAN.revision)]
+    assert _lines(made, "schema_revision") == [str(SCHEMA_PLAN.revision)]
     made.execute("SELECT redacted_at FROM audit; SELECT seq FROM pins; SELECT folder FROM conversations")
+
+
+def test_renamed_triggers_of_an_older_revision_are_dropped(made: Connection) -> None:
+    made.execute("CREATE TRIGGER pin_stays BEFORE UPDATE ON pins FOR EACH ROW EXECUTE FUNCTION refuse('a pin stays')")
+    made.execute("DELETE FROM meta WHERE key IN ('schema_shape', 'schema_cookie')")
+    _label(made, "schema_revision", "9")
+    postgres_migration.Migration(made.execute).prepare(1.0)
+    assert postgres_migration.Migration(made.execute).faults() == []
 
 
 def test_functions_answer_processes_of_an_older_version_as_they_always_did(made: Connection) -> None:
@@ -149,7 +157,7 @@ def test_store_of_an_older_format_is_changed_step_by_step(made: Connection) -> N
         2: ["UPDATE meta SET value = value || '+2' WHERE key = 'generation'"],
         3: ["DELETE FROM meta WHERE key = 'x'"],
     }
-    plan = schema_plan.Plan(format=3, revision=9, steps=steps)
+    plan = SchemaPlan(format=3, revision=9, steps=steps)
     postgres_migration.Migration(made.execute, plan).prepare(1.0)
     assert (_lines(made, "schema_format"), _lines(made, "generation")) == (["3"], ["1+2"])
     with pytest.raises(errors.SchemaTooNew, match=r"schema 3; .* up to 1"):
@@ -158,13 +166,13 @@ def test_store_of_an_older_format_is_changed_step_by_step(made: Connection) -> N
 
 def test_what_a_newer_version_added_is_left_alone(made: Connection) -> None:
     made.execute("CREATE TRIGGER newer BEFORE INSERT ON meta FOR EACH ROW WHEN (false) EXECUTE FUNCTION refuse('x')")
-    made.execute("CREATE OR REPLACE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones FOR EACH ROW "
+    made.execute("CREATE OR REPLACE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones FOR EACH ROW "
                  "EXECUTE FUNCTION refuse('newer words')")  # fmt: skip
     _label(made, "schema_revision", "99")
     postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
     assert _lines(made, "schema_revision") == ["99"]
-    row = made.execute("SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'tombstone_stays' "
+    row = made.execute("SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'tombstone_is_immutable' "
                        "AND tgrelid = 'tombstones'::regclass").fetchone()  # fmt: skip
     assert row is not None
     assert "newer words" in row[0]
@@ -181,13 +189,15 @@ def test_tables_of_another_program_are_refused_and_left_alone(empty: str) -> Non
 def test_what_was_changed_is_made_again_at_the_next_open_and_said(
     made: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made.execute("DROP TRIGGER tombstone_stays ON tombstones; ALTER TABLE messages DISABLE TRIGGER message_is_counted")
+    made.execute(
+        "DROP TRIGGER tombstone_is_immutable ON tombstones; ALTER TABLE messages DISABLE TRIGGER message_is_counted"
+    )
     with caplog.at_level(logging.WARNING, "holdfast.store"):
         postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
     assert caplog.messages == [
-        "In the database the trigger tombstone_stays is missing; it is recreated.",
-        "In the database the trigger message_is_counted is disabled; it is recreated.",
+        "Schema repair: recreating the trigger tombstone_is_immutable, which is missing.",
+        "Schema repair: recreating the trigger message_is_counted, which is disabled.",
     ]
 
 
@@ -199,7 +209,7 @@ def test_function_that_was_changed_is_made_again_at_the_next_open_and_said(
         postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
     assert caplog.messages == [
-        "In the database the function message_is_counted differs from its declaration; it is recreated."
+        "Schema repair: recreating the function message_is_counted, which differs from its declaration."
     ]
 
 
@@ -208,7 +218,7 @@ def test_store_is_changed_by_who_waits_for_its_writers_and_holds_nothing_that_th
 
     def upgrade() -> None:
         try:
-            plan = schema_plan.PLAN._replace(revision=schema_plan.PLAN.revision + 1)
+            plan = SCHEMA_PLAN._replace(revision=SCHEMA_PLAN.revision + 1)
             postgres_migration.Migration(made.execute, plan).prepare(1.0)
             outcomes.append("upgraded")
         except psycopg.Error as error:
@@ -234,15 +244,15 @@ def test_store_is_changed_by_who_waits_for_its_writers_and_holds_nothing_that_th
 
 # --- faults -----------------------------------------------------------------------------------------------
 
-_RULE = "ALTER TABLE hides DROP CONSTRAINT hide_runs_forwards, ADD CONSTRAINT hide_runs_forwards CHECK"
+_RULE = "ALTER TABLE hides DROP CONSTRAINT hide_range_is_ordered, ADD CONSTRAINT hide_range_is_ordered CHECK"
 _IDLE = "CREATE OR REPLACE FUNCTION message_is_counted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 FAULTS = {
     "constraint sessions_conversation_live_fkey of sessions is disabled": "ALTER TABLE sessions DISABLE TRIGGER ALL",
     "constraint leases_pkey of leases is missing": "ALTER TABLE leases DROP CONSTRAINT leases_pkey",
-    "constraint hide_runs_forwards of hides was never checked against the existing rows": (
+    "constraint hide_range_is_ordered of hides was never checked against the existing rows": (
         f"{_RULE} (from_seq <= to_seq) NOT VALID"
     ),
-    "constraint hide_runs_forwards of hides differs from its declaration": f"{_RULE} (true)",
+    "constraint hide_range_is_ordered of hides differs from its declaration": f"{_RULE} (true)",
     "index memories_once differs from its declaration": (
         "DROP INDEX memories_once; CREATE INDEX memories_once ON memories (owner)"
     ),
@@ -279,8 +289,8 @@ def test_constraint_that_rows_break_is_not_mended_but_they_are_found(made: Conne
 
 def test_store_says_what_is_wrong_with_its_schema(made: Connection) -> None:
     with SessionDB(postgres.with_schema(postgres.dsn(), _schema(made))) as db:
-        made.execute("DROP TRIGGER tombstone_stays ON tombstones")
-        assert "the trigger tombstone_stays is missing" in [bad.detail for bad in db.admin.fsck().violations]
+        made.execute("DROP TRIGGER tombstone_is_immutable ON tombstones")
+        assert "the trigger tombstone_is_immutable is missing" in [bad.detail for bad in db.admin.fsck().violations]
         db.driver.repair_schema()
         assert db.admin.fsck().ok
 
@@ -297,14 +307,14 @@ def test_functions_find_their_tables_whatever_the_search_path(made: Connection) 
     schema = _schema(made)
     insert = f"INSERT INTO {schema}.messages VALUES (5, %s, 1, %s, 'user', 1, '{{}}', decode(repeat('00', 16), 'hex'))"
     with psycopg.connect(postgres.dsn(), autocommit=True) as elsewhere:
-        with pytest.raises(psycopg.errors.IntegrityError, match="numbered without a gap"):
+        with pytest.raises(psycopg.errors.IntegrityError, match="numbered without gaps"):
             elsewhere.execute(insert, (9, "u"))
         elsewhere.execute(insert, (4, "u"))
         assert elsewhere.execute(f"SELECT last_seq FROM {schema}.conversations WHERE key = 5").fetchone() == (4,)
 
 
 def test_server_that_is_too_old_is_refused_and_left_alone(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_migration, "OLDEST", 99)
+    monkeypatch.setattr(postgres_migration, "MIN_SERVER_VERSION", 99)
     with pytest.raises(errors.StoreUnusable, match=r"This server is PostgreSQL \d\d; at least 99 is needed\."):
         SessionDB(empty)
     with psycopg.connect(empty) as connection:
@@ -325,11 +335,11 @@ def test_database_that_cannot_keep_every_text_is_refused_with_the_command_that_m
 
 def test_store_is_not_begun_by_who_only_looks(empty: str) -> None:
     with pytest.raises(errors.StoreUnusable, match=r"There is no store in the schema t\w+ of this database\."):
-        SessionDB(empty, begin=False)
+        SessionDB(empty, create=False)
     with pytest.raises(errors.StoreUnusable, match="There is no store in the schema nowhere of this database"):
-        SessionDB(postgres.with_schema(postgres.dsn(), "nowhere"), begin=False)
+        SessionDB(postgres.with_schema(postgres.dsn(), "nowhere"), create=False)
     SessionDB(empty).close()
-    SessionDB(empty, begin=False).close()
+    SessionDB(empty, create=False).close()
 
 
 # --- a role that may make nothing ---------------------------------------------------------------------------
@@ -352,7 +362,7 @@ def granted() -> Granted:
     """The address of a store for a role with the rights that it needs, and no other."""
 
     def grant(connection: Connection, role: str) -> str:
-        for statement in postgres_migration.grants(role, _schema(connection)):
+        for statement in postgres_migration.grant_statements(role, _schema(connection)):
             connection.execute(statement)
         return postgres.with_schema(postgres.dsn(), _schema(connection), role)
 
@@ -409,8 +419,10 @@ def test_such_a_role_is_told_that_it_has_no_rights_at_all(made: Connection, role
 
 def test_such_a_role_is_told_what_is_missing(made: Connection, role: str, granted: Granted) -> None:
     address = granted(made, role)
-    made.execute("DROP TRIGGER tombstone_stays ON tombstones")
-    with pytest.raises(errors.StoreUnusable, match=r"the trigger tombstone_stays is missing; .* may not create it"):
+    made.execute("DROP TRIGGER tombstone_is_immutable ON tombstones")
+    with pytest.raises(
+        errors.StoreUnusable, match=r"the trigger tombstone_is_immutable is missing; .* may not create it"
+    ):
         SessionDB(address)
 
 
@@ -441,6 +453,6 @@ def test_schema_that_is_not_there_and_may_not_be_made_is_named(role: str) -> Non
 
 
 def test_rights_are_those_of_rows_alone() -> None:
-    text = json.dumps(postgres_migration.grants("r", "s"))
+    text = json.dumps(postgres_migration.grant_statements("r", "s"))
     assert not re.search(r"TRUNCATE|TRIGGER|REFERENCES|ALL|CREATE", text)
     assert text.count('\\"s\\".\\"messages\\"') == 1

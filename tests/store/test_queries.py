@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.store import queries
-from holdfast.store.postgres import listener, notifier
+from holdfast.store.postgres import notify
 
 STORE = Path(str(resources.files("holdfast.store")))
 DIALECTS = sorted(folder.name for folder in (STORE / "sql").iterdir() if folder.is_dir())
@@ -105,7 +105,7 @@ def test_every_query_is_one_statement(dialect: str) -> None:
 
 def test_nothing_is_asked_for_that_a_server_may_not_be_allowed_to_compute() -> None:
     """md5 is switched off where only approved functions may be used."""
-    asked = [notifier._SEND, listener.CHANNEL, queries.schema("postgres")]
+    asked = [notify._SEND, notify.SELECT_CHANNEL, queries.schema("postgres")]
     for folder in ("postgres", "postgres_search", "postgres_catalog"):
         asked += queries.load(folder).values()
     assert not [sql for sql in asked if "md5(" in sql]

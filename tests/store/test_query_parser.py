@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import types
-from holdfast.store.search import query_parser
+from holdfast.store.search import fts5_index, query_parser
 
 
 def test_text_of_a_message_is_everything_said_in_it() -> None:
     call = types.ToolCall("c1", "shell", {"command": "ls"})
     parts = [{"type": "text", "text": "look"}, {"type": "image", "data": "zzz"}]
-    text = query_parser.text_of(types.Body(tool_calls=(call,), content=parts))
+    text = query_parser.message_text(types.Body(tool_calls=(call,), content=parts))
     assert text.splitlines() == ["look", 'shell {"command":"ls"}']
 
 
@@ -37,7 +37,7 @@ def test_common_words_are_dropped_unless_there_are_no_others() -> None:
 def test_for_any_text_the_question_holds_only_quoted_words(text: str) -> None:
     asked = query_parser.parse(text)
     if asked is not None:
-        outside = asked.match.split('"')[::2]
+        outside = fts5_index.match_expressions(asked)[1].split('"')[::2]
         assert not {letter for piece in outside for letter in piece} - set("{textaround} :(ANDOR, NEAR8)*")
 
 

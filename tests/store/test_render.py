@@ -70,31 +70,31 @@ def unmeant(markdown: str) -> str:
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_nothing_in_escaped_text_means_anything_and_nothing_is_lost(text: str) -> None:
-    made = render.escaped(text)
+    made = render.escape_markdown(text)
     plain = re.sub(r"\\[!-/:-@\[-`{-~]|&nbsp;", "", made)
     assert not re.search(r"[\\`*_\[\]<>&|~$@{}^#]", plain)
     assert not re.search(r"^(?:[+=-]|\d+[.)])", made, re.MULTILINE)
     assert not re.search(r"^(?: {4}|\t)", made, re.MULTILINE)
     squeezed = "".join(unmeant(made).split())
-    assert squeezed == "".join(render.visible(text).split())
+    assert squeezed == "".join(render.escape_invisible(text).split())
 
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_a_fence_holds_whatever_is_inside(text: str) -> None:
-    first, *inside, last = render.fenced(text).split("\n")
+    first, *inside, last = render.fence(text).split("\n")
     assert first == last
     assert set(first) == {"`"}
     assert not any(line.strip().startswith(first) for line in inside)
-    assert "\n".join(inside) == render.visible(text)
+    assert "\n".join(inside) == render.escape_invisible(text)
 
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_what_cannot_be_seen_is_spelled_out(text: str) -> None:
-    assert all(character.isprintable() or character in "\n\u200c\u200d" for character in render.visible(text))
+    assert all(character.isprintable() or character in "\n\u200c\u200d" for character in render.escape_invisible(text))
 
 
 def test_lines_stay_lines_and_paragraphs_paragraphs() -> None:
-    assert render.escaped("one\ntwo\n\n\nthree\n") == "one  \ntwo\n\nthree"
+    assert render.escape_markdown("one\ntwo\n\n\nthree\n") == "one  \ntwo\n\nthree"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_lines_stay_lines_and_paragraphs_paragraphs() -> None:
     ],
 )
 def test_marks_are_escaped_where_they_would_mean_something(text: str, escaped: str) -> None:
-    assert render.escaped(text) == escaped
+    assert render.escape_markdown(text) == escaped
 
 
 # --- whole pages ---------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_html_has_no_scripts_links_or_anything_from_elsewhere(story: SessionDB) 
     named = {name for _, attributes in found.tags for name in attributes}
     assert named <= {"charset", "http-equiv", "content", "name", "class", "dir"}
     assert "default-src 'none'" in page(story, "html")
-    assert render.visible(HOSTILE) in found.text
+    assert render.escape_invisible(HOSTILE) in found.text
 
 
 def test_html_of_several_conversations_is_one_document(story: SessionDB) -> None:
@@ -229,4 +229,4 @@ def test_a_form_nobody_knows_is_refused(db: SessionDB) -> None:
 
 
 def test_times_beyond_all_calendars_are_numbers() -> None:
-    assert render.when(1e11 * 9) == "@900000000000"
+    assert render.format_time(1e11 * 9) == "@900000000000"

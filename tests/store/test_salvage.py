@@ -21,8 +21,10 @@ def furnish(path: Path) -> None:
     with SessionDB(path) as db:
         for name in ("one", "two"):
             db.create_session(name, source="cli", model="m", title=f"title of {name}", owner="me", folder=f"/{name}")
+            db.set_session_metadata(name, {"of": name, "": ["\0"]})
             for number in range(1, 41):
-                db.append_message(name, role="user", content=f"{name} {number} " * 60, uid=f"{name}:{number}")
+                content, metadata = f"{name} {number} " * 60, {"number": number} if number % 2 else None
+                db.append_message(name, role="user", content=content, uid=f"{name}:{number}", metadata=metadata)
             lease = db.acquire_lease(name, "compact", "me")
             db.commit_compaction(lease, summary=f"sum of {name}", cut_seq=10, pinned=[2], child_id=f"{name} on")
             db.append_message(name, role="assistant", content="x" * 20_000)
@@ -32,7 +34,7 @@ def furnish(path: Path) -> None:
             lease = db.acquire_lease(name, "compact", "me")
             db.commit_compaction(lease, summary="undone", cut_seq=15, child_id=f"{name} further")
             db.undo_compaction(name)
-            db.spend(name, 0, {"attempts": [f"of {name}"] * 2_000})
+            db.update_budget(name, 0, {"attempts": [f"of {name}"] * 2_000})
         db.branch("one", 30, branch_id="branch")
         db.append_message("branch", role="user", content="in the branch")
         db.redact("two", 5)
@@ -108,9 +110,9 @@ def test_sound_store_goes_over_whole(damaged: Path, new: Path) -> None:
 
 def test_memories_go_over_and_what_was_allowed_and_waited_does_not(damaged: Path, new: Path) -> None:
     with SessionDB(damaged) as db:
-        db.memory.forget("o", db.memory.add("o", "likes nothing").id)
+        db.memory.delete("o", db.memory.add("o", "likes nothing").id)
         known = [db.memory.add("o", "likes tea", source="one"), db.memory.add("", "likes rain")]
-        known[0] = db.memory.revise("o", known[0].id, "likes coffee")
+        known[0] = db.memory.update("o", known[0].id, "likes coffee")
         db.mail.add_inbox_entry("one", "k", "came in")
         db.permissions.grant("o", "shell(make)", by="me")
         db.permissions.begin_audit("one", "c", "shell", "make", True, "me")
@@ -140,9 +142,10 @@ def test_store_without_its_first_page_goes_over(damaged: Path, new: Path) -> Non
     report = salvage.salvage(damaged, new)
     assert damaged.read_bytes() == before
     have = exported(new)
-    assert [line for line in have if line.get("kind") == "message"] == [
-        line for line in should if line.get("kind") == "message"
-    ]
+    for kind in ("message", "conversation"):
+        assert [line for line in have if line.get("kind") == kind] == [
+            line for line in should if line.get("kind") == kind
+        ]
     assert [lost for lost in report.lost if lost.conversation_id] == []
 
 
@@ -151,8 +154,17 @@ def test_rows_of_older_versions_are_known_without_their_table() -> None:
     row = (None, "talk", "", "cli", None, 1.0, 1, 1, 3, 5, 0, *(None,) * 6, 2_900_000, "/work", '{"a":1}')
     for width in (17, 18, 19, 20):
         left = recovered_rows.RecoveredRows()
-        left.gather([page_reader.Row(None, 7, row[:width])])
+        left.gather([page_reader.RecoveredRow(None, 7, row[:width])])
         assert left.conversations == {7: (*row[:width], *(None,) * (20 - width))}
+
+
+def test_of_equally_new_rows_the_one_its_table_leads_to_is_kept() -> None:
+    old, new = ((None, "talk", "", "cli", title, 1.0, 1, 1, 3, 5, 0, *(None,) * 9) for title in ("old", "new"))
+    rows = [page_reader.RecoveredRow("conversations", 7, new), page_reader.RecoveredRow(None, 7, old)]
+    for order in (rows, rows[::-1]):
+        left = recovered_rows.RecoveredRows()
+        left.gather(order)
+        assert left.conversations[7].title == "new"
 
 
 @pytest.mark.parametrize(("found", "kept"), [('{"a":1}', {"a": 1}), ('{"a":', {}), ("{" + "x" * 4000, {})])
@@ -163,7 +175,8 @@ def test_salvage_keeps_metadata_unless_it_is_damaged(tmp_path: Path, new: Path, 
     broken = apsw.Connection(str(tmp_path / "store.db"))
     broken.execute("UPDATE conversations SET metadata = ?", (found,))
     broken.close()
-    assert salvage.salvage(tmp_path / "store.db", new).lost == ()
+    lost = [(each.what, each.conversation_id) for each in salvage.salvage(tmp_path / "store.db", new).lost]
+    assert lost == ([] if kept else [("its metadata", "talk")])
     with SessionDB(new) as db:
         assert (db.conversation("talk").metadata, db.transcript("talk")[0].metadata) == (kept, {"c": 3})
 
@@ -176,7 +189,8 @@ def test_a_damaged_folder_costs_no_conversation(tmp_path: Path, new: Path, found
     broken = apsw.Connection(str(tmp_path / "store.db"))
     broken.execute("UPDATE conversations SET folder = ?", (found,))
     broken.close()
-    assert salvage.salvage(tmp_path / "store.db", new).lost == ()
+    lost = [each.what for each in salvage.salvage(tmp_path / "store.db", new).lost]
+    assert lost == {"work": ["its folder"], "/work/..": []}[found]
     with SessionDB(new) as db:
         told = db.conversation("talk")
         assert (told.title, told.last_seq, told.folder) == ("Title", 1, {"work": None, "/work/..": "/"}[found])
@@ -204,6 +218,28 @@ def test_damaged_way_to_the_messages_costs_none_of_them(damaged: Path, new: Path
     report = salvage.salvage(damaged, new)
     assert exported(new) == should
     assert ranges(report) == []
+
+
+def test_metadata_goes_over_without_the_other_pages(damaged: Path, new: Path) -> None:
+    """Only the leaves of conversations and messages are left, which no page leads to."""
+    should = exported(damaged)
+    tables = [pages_of(damaged, table) for table in ("conversations", "messages")]
+    left = {number for pages in tables for number, kind in pages.items() if kind != "internal"}
+
+    def wipe(data: bytearray) -> None:
+        for number in set(range(1, len(data) // PAGE + 1)) - left:
+            data[(number - 1) * PAGE : number * PAGE] = bytes(PAGE)
+
+    spoil(damaged, wipe)
+    salvage.salvage(damaged, new)
+    found = [
+        [line.get("metadata") for line in lines if line.get("kind") == "conversation"]
+        for lines in (should, exported(new))
+    ]
+    assert found[0] == found[1]
+    assert found[0][0] == {"of": "one", "": ["\0"]}
+    with SessionDB(new) as db:
+        assert [message.metadata for message in db.transcript("two")[:4]] == [{"number": 1}, {}, {"number": 3}, {}]
 
 
 # --- what is lost --------------------------------------------------------------------------------------------
@@ -326,7 +362,7 @@ def test_salvage_needs_paths(damaged: Path, path: object) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 16_383, 16_384, 2**32, 2**56 - 1, 2**56, 2**63, 2**64 - 1])
 def test_numbers_of_any_length_are_read(number: int) -> None:
-    assert page_reader.varint(_varint(number), 0) == (number, len(_varint(number)))
+    assert page_reader.read_varint(_varint(number), 0) == (number, len(_varint(number)))
 
 
 def _varint(number: int) -> bytes:
@@ -352,8 +388,8 @@ def test_every_row_sqlite_has_is_carved_from_its_file(tmp_path: Path) -> None:
         for table in "tw":
             db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?)", values)
         # The only connection, in a process that never opens the file as a store.
-        book = page_reader.DatabaseFile(Path(path).read_bytes(), page_reader.read_wal(Path(f"{path}-wal").read_bytes()))
-        rows = list(book.rows())
+        book = page_reader.DamagedFile(Path(path).read_bytes(), page_reader.read_wal(Path(f"{path}-wal").read_bytes()))
+        rows = list(book.read_rows())
         assert not book.damaged
         assert sorted(row.values for row in rows if row.table == "w") == values
         assert sorted((row.rowid, *row.values[1:]) for row in rows if row.table == "t") == values

@@ -123,10 +123,10 @@ def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, 
 
 def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
     db, theirs = open_db(), repr(steps.Clock()() - 5)
-    claim = backup_schedule.Claim(steps.Clock()(), 0.0, None)
-    assert db.driver.write("claim", claim.take)
+    claim = backup_schedule.BackupClaim(steps.Clock()(), 0.0, None)
+    assert db.driver.write("claim", claim.acquire)
     note(db, store_meta.BACKUP_CLAIMED, theirs)
-    db.driver.write("claim", lambda tx: claim.fail(tx, record=True))
+    db.driver.write("claim", lambda tx: claim.release(tx, failed=True))
     assert db.admin.get_meta(store_meta.BACKUP_CLAIMED) == theirs
 
 
@@ -178,11 +178,11 @@ def test_folder_without_one_gets_one_however_new_the_last_is(open_db: Open, tmp_
 
 def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open) -> None:
     db, now = open_db(), steps.Clock()()
-    claim = backup_schedule.Claim(now, 3600.0, missing=now - 60)
+    claim = backup_schedule.BackupClaim(now, 3600.0, missing=now - 60)
     note(db, store_meta.BACKUP_DONE, repr(now - 1))
-    assert not db.driver.write("claim", claim.take)
+    assert not db.driver.write("claim", claim.acquire)
     note(db, store_meta.BACKUP_DONE, repr(now - 60))
-    assert db.driver.write("claim", claim.take)
+    assert db.driver.write("claim", claim.acquire)
 
 
 # --- whose they are ------------------------------------------------------------------------------------------

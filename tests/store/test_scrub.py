@@ -113,7 +113,7 @@ def test_words_of_a_redaction_whose_index_was_not_told_are_gone_too(db: SessionD
     db.create_session("talk", source="test")
     db.append_message("talk", role="user", content="the codeword is zanzibarquux today")
     assert db.search("zanzibarquux")
-    db.searcher.forget = lambda *_: None  # the process died between the two files
+    db.searcher.remove = lambda *_: None  # the process died between the two files
     db.redact("talk", 1)
     db.admin.scrub()
     assert [path.name for path in files(folder) if b"zanzibarquux" in path.read_bytes()] == []
@@ -197,7 +197,7 @@ def test_copy_that_a_dead_process_left_half_made_is_gone(db: SessionDB, folder: 
     db.create_session("talk", source="test")
     db.append_message("talk", role="user", content=text)
     code = (
-        "import os, sys; from holdfast import SessionDB; from holdfast.store import fault_points\n"
+        "import os, sys; from holdfast import SessionDB, fault_points\n"
         "fault_points.hook = lambda point: point == 'backup.copied' and os._exit(9)\n"
         "SessionDB(sys.argv[1]).admin.backup(sys.argv[1] + '-copy')"
     )
@@ -264,7 +264,7 @@ def test_shrink_gives_room_back_and_changes_nothing_else(db: SessionDB, folder: 
     db.admin.shrink()
     assert os.path.getsize(folder / "store.db") < before
     assert [message.content for message in db.transcript("kept")] == said
-    assert db.admin.facts()["free_pages"] == 0
+    assert db.admin.info()["free_pages"] == 0
     assert db.admin.get_meta("schema_cookie") == str(db.driver._writer.pragma("schema_version"))
 
 
@@ -280,9 +280,9 @@ def test_what_was_spent_goes_with_its_conversation(db: SessionDB, folder: Path) 
     for name in ("kept", "talk"):
         db.create_session(name, source="test")
         db.append_message(name, role="user", content="something else")
-        db.spend(name, 0, {"name": name})
+        db.update_budget(name, 0, {"name": name})
     for version, text in enumerate((first, second), 1):
-        assert db.spend("talk", version, {"tried": text})
+        assert db.update_budget("talk", version, {"tried": text})
     assert holding(folder, second)
     db.delete_conversation("talk")
     db.admin.scrub()
@@ -306,11 +306,11 @@ def test_what_was_forgotten_and_what_acts_said_is_in_no_file(db: SessionDB, fold
         db.mail.settle_inbox_entry(db.mail.add_inbox_entry(name, name, came).id, "completed", 1)
     first, second = (secret(400, seed=number) for number in (8, 9))
     known = db.memory.add("o", first)
-    db.memory.revise("o", known.id, second)
+    db.memory.update("o", known.id, second)
     assert all(holding(folder, text) for text in (*texts, first, second))
     db.redact("redacted", 1)
     db.delete_conversation("gone")
-    db.memory.forget("o", known.id)
+    db.memory.delete("o", known.id)
     db.admin.scrub()
     assert [holding(folder, text) for text in (*texts, first, second)] == [set()] * 10
 

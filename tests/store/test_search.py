@@ -102,7 +102,7 @@ def test_an_index_whose_words_were_cut_otherwise_is_made_again(path: str, monkey
 DIES = """
 import os, sys
 from holdfast import SessionDB
-from holdfast.store import fault_points
+from holdfast import fault_points
 fault_points.hook = lambda point: point == "delete.committed" and os._exit(9)
 SessionDB(sys.argv[1]).delete_conversation("doomed")
 """
@@ -182,7 +182,7 @@ def test_a_locked_index_is_told_later_of_what_was_removed(path: str) -> None:
     with SessionDB(path) as db:
         db.append_message("c", role="user", content="a second bird")
         assert [hit.seq for hit in db.search("bird", own=True)] == [2]
-        tagged = db.searcher._open().read(lambda tx: tx.all("index_redacted", tag=indexer.REDACTED))
+        tagged = db.searcher._open().read(lambda tx: tx.all("index_redacted", tag=indexer.REDACTED_TAG))
         assert tagged == [(1, 1)]
 
 

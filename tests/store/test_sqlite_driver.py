@@ -14,8 +14,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import SessionDB, errors
-from holdfast.store import fault_points, schema_plan
+from holdfast import SessionDB, errors, fault_points
+from holdfast.store.driver import SCHEMA_PLAN
 from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite import driver as sqlite_driver
 from holdfast.store.sqlite import transaction, wal_sync
@@ -98,7 +98,7 @@ def test_empty_file_becomes_a_store(path: Path) -> None:
 
 def test_newer_schema_is_refused_naming_both_versions(path: Path) -> None:
     SessionDB(path).close()
-    known = schema_plan.PLAN.format
+    known = SCHEMA_PLAN.format
     raw(path, f"PRAGMA user_version = {known + 1}")
     with pytest.raises(errors.SchemaTooNew) as refusal:
         SessionDB(path)
@@ -353,7 +353,7 @@ def test_thread_that_waits_for_another_thread_is_bounded_too(path: Path, monkeyp
 
 
 def test_failure_that_undid_the_whole_transaction_is_not_covered_up(db: SessionDB) -> None:
-    def step(tx: transaction.Transaction) -> None:
+    def step(tx: transaction.SqliteTransaction) -> None:
         with tx.savepoint():
             tx.connection.execute("ROLLBACK")  # as a full disk may do
             raise errors.StoreFull()
@@ -402,7 +402,7 @@ db.context("talk")
 child = os.fork()
 if child == 0:
     append = lambda: db.append_message("talk", role="user", content="x")
-    calls = [append, lambda: db.context("talk"), db.admin.fsck, db.admin.facts]
+    calls = [append, lambda: db.context("talk"), db.admin.fsck, db.admin.info]
     for call in calls:
         try:
             call()
@@ -424,7 +424,7 @@ def test_connection_in_a_forked_child_is_an_error_and_the_parent_goes_on(path: P
 KILLED = """
 import os, signal, sys
 from holdfast import SessionDB
-from holdfast.store import fault_points
+from holdfast import fault_points
 db = SessionDB(sys.argv[1])
 
 def die(point):

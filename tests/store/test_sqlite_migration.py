@@ -26,7 +26,7 @@ TABLE = "CREATE TABLE t (\n  a INTEGER NOT NULL, -- why\n  b TEXT CHECK (b IN ('
     ],
 )
 def test_tables_are_compared_column_by_column(other: str, same: bool) -> None:
-    assert (sqlite_migration.parts(TABLE) == sqlite_migration.parts(other)) is same
+    assert (sqlite_migration.normalize_declaration(TABLE) == sqlite_migration.normalize_declaration(other)) is same
 
 
 def test_new_store_has_no_fault(tmp_path: Path) -> None:
@@ -40,30 +40,32 @@ def test_what_opening_makes_again_is_logged(tmp_path: Path, caplog: pytest.LogCa
     with SessionDB(tmp_path / "store.db"):
         pass
     raw = apsw.Connection(str(tmp_path / "store.db"))
-    raw.execute("DROP TRIGGER tombstone_stays")
+    raw.execute("DROP TRIGGER tombstone_is_immutable")
     raw.close()
     with caplog.at_level(logging.WARNING, "holdfast.store"), SessionDB(tmp_path / "store.db") as db:
         assert db.driver.schema_faults() == []
-    assert caplog.messages == ["In the database, the trigger tombstone_stays is missing; it is created again."]
+    assert caplog.messages == ["Schema repair: recreating the trigger tombstone_is_immutable, which is missing."]
 
 
 def test_declaration_that_is_no_text_any_more_is_noticed(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "store.db") as db:
         writer = db.driver._writer
         writer.execute("PRAGMA writable_schema = ON")
-        writer.execute("UPDATE sqlite_schema SET sql = CAST(sql AS BLOB) WHERE name = 'tombstone_stays'")
-        assert "the trigger tombstone_stays differs from its declaration" in [
+        writer.execute("UPDATE sqlite_schema SET sql = CAST(sql AS BLOB) WHERE name = 'tombstone_is_immutable'")
+        assert "the trigger tombstone_is_immutable differs from its declaration" in [
             bad.detail for bad in db.admin.fsck().violations
         ]
 
 
 def test_weakened_trigger_is_no_sound_store(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "store.db") as db:
-        db.driver._writer.execute("DROP TRIGGER tombstone_stays")
-        db.driver._writer.execute("CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones BEGIN SELECT 1; END")
+        db.driver._writer.execute("DROP TRIGGER tombstone_is_immutable")
+        db.driver._writer.execute(
+            "CREATE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones BEGIN SELECT 1; END"
+        )
         report = db.admin.fsck()
         assert [(bad.promise, bad.detail) for bad in report.violations] == [
-            ("schema", "the trigger tombstone_stays differs from its declaration")
+            ("schema", "the trigger tombstone_is_immutable differs from its declaration")
         ]
         db.driver.repair_schema()
         assert db.admin.fsck().ok

@@ -19,7 +19,7 @@ from tests import postgres
     ],
 )
 def test_values_stand_where_they_were_named(query: str, sql: bytes, names: tuple[str, ...]) -> None:
-    assert statements.statement(query) == statements.Statement(sql, names)
+    assert statements.compile_query(query) == statements.CompiledQuery(sql, names)
 
 
 def _kept(tx: Tx, *keys: str) -> None:

@@ -45,7 +45,7 @@ def test_number_outside_its_range_is_refused(value: object) -> None:
     [
         (validation.OptionalNumber, "x", "`name` must be a whole number from 0 on or None, not 'x'."),
         (validation.OptionalFlag, 1, "`name` must be True or False or None, not 1."),
-        (validation.Kind(types.Purpose), "play", "`name` must be one of 'compact', 'turn', not 'play'."),
+        (validation.ArgumentType(types.Purpose), "play", "`name` must be one of 'compact', 'turn', not 'play'."),
         (validation.whole_number(1, 1000), 0, "`name` must be a whole number from 1 to 1,000, not 0."),
     ],
 )

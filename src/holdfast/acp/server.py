@@ -113,7 +113,7 @@ class Server:
     async def new_session(
         self, cwd: str, additional_directories: list[str] | None = None, mcp_servers: Servers | None = None, **_: Any
     ) -> schema.NewSessionResponse:
-        fresh = conversation_row.mint_session_id(time.time())
+        fresh = conversation_row.generate_session_id(time.time())
         folders = _folders(cwd, additional_directories)
         found = await self._opened(Place(fresh, fresh, folders, mcp_servers or ()), _nothing)
         return schema.NewSessionResponse(
@@ -158,7 +158,7 @@ class Server:
         """Between turns: half of one would be nobody's to finish."""
         folders = _folders(cwd, additional_directories)
         here = await self._known(session_id)
-        made = conversation_row.mint_session_id(time.time())
+        made = conversation_row.generate_session_id(time.time())
 
         async def forked() -> None:
             await self._forked(here, made, folders[0])

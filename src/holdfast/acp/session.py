@@ -222,7 +222,7 @@ class Session:
         if said.is_plain and commands.escapes(said.text):
             said = said.unescaped
         if said.is_plain and len(said.pieces) == 1:
-            return events.Submit(said.typed, message_codec.mint_uid())
+            return events.Submit(said.typed, message_codec.generate_uid())
         content: list[dict[str, Any]] = []
         for piece in said.pieces:
             if isinstance(piece, convert.Picture):
@@ -230,7 +230,7 @@ class Session:
                 content.append({"type": "image", "media_type": piece.media_type, "blob": blob.digest})
             elif piece.text:
                 content.append(convert.part(piece))
-        return events.Submit(said.text, message_codec.mint_uid(), content)
+        return events.Submit(said.text, message_codec.generate_uid(), content)
 
     async def _answered(self, prompt: Prompt, message: events.Submit) -> convert.Stop:
         if prompt.cancelled:
@@ -261,7 +261,9 @@ class Session:
             return "cancelled"
         for told in prompt.work.result():
             if isinstance(told, events.Say):
-                return await self._answered(prompt, events.Submit(told.text, message_codec.mint_uid(), told.content))
+                return await self._answered(
+                    prompt, events.Submit(told.text, message_codec.generate_uid(), told.content)
+                )
         if self._answering() != self._model:
             self._model = self._answering()
             self.tell_options()

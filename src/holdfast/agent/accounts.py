@@ -38,7 +38,7 @@ async def charge_review(db: async_db.AsyncSessionDB, session_id: str, usage: typ
         for _ in range(SWAPS):
             version, body = await db.budget(session_id)
             budget = policy.read(body)
-            if await db.spend(session_id, version, policy.written(policy.reviewed(budget, usage))):
+            if await db.update_budget(session_id, version, policy.written(policy.reviewed(budget, usage))):
                 return
     except Exception as error:  # noqa: BLE001 -- the account of a review stops no turn
         logger.warning("the cost of a memory review could not be recorded: %s", error)

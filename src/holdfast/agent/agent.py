@@ -101,7 +101,7 @@ class AIAgent:
         self.model = model
         self.name = f"{source}#{next(_numbers)}"
         """The agent within its process; its leases bear it."""
-        self.session_id = session_id or conversation_row.mint_session_id(clock())
+        self.session_id = session_id or conversation_row.generate_session_id(clock())
         self.conversation_id = self.session_id
         noted = None
         if remembers and not skip_memory:

@@ -258,7 +258,7 @@ class Approvals:
             return Decision(False, "nobody", NOBODY)
         self._numbers[here] += 1
         asked = events.ApprovalAsked(
-            message_codec.mint_uid(),
+            message_codec.generate_uid(),
             call.id,
             act.tool,
             act.summary,

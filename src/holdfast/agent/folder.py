@@ -27,8 +27,9 @@ class Change:
         if self._before is None:
             return None
         return (
-            f"The conversation continues in another folder: {titles.plain(self._here)}. Tools work there now. "
-            f"Before this message it was in {titles.plain(self._before)}: earlier relative paths refer to that folder."
+            f"The conversation continues in another folder: {titles.normalize(self._here)}. Tools work there now. "
+            f"Before this message it was in {titles.normalize(self._before)}: "
+            "earlier relative paths refer to that folder."
         )
 
     async def record(
@@ -36,8 +37,8 @@ class Change:
     ) -> None:
         """Notify the user and record the folder, after the message with the note is in the log."""
         if self._before is not None:
-            told = f"This conversation was in {titles.plain(self._before)}. It continues in {titles.plain(self._here)}."
-            emit(events.Notice(told))
+            before, here = titles.normalize(self._before), titles.normalize(self._here)
+            emit(events.Notice(f"This conversation was in {before}. It continues in {here}."))
         try:
             await db.set_session_folder(conversation_id, self._here)
         except Exception as error:  # noqa: BLE001 -- the folder is for lists: a turn never fails because of it

@@ -265,7 +265,9 @@ class Run:
     async def append(self, message: types.NewMessage) -> types.Receipt:
         """Append under the lease. The wait cannot be cancelled: what is written must be known as written."""
         stamped = msgspec.structs.replace(
-            message, uid=message.uid or message_codec.mint_uid(), at=self._clock() if message.at is None else message.at
+            message,
+            uid=message.uid or message_codec.generate_uid(),
+            at=self._clock() if message.at is None else message.at,
         )
         return await unhurried(self._write(stamped))
 
@@ -280,7 +282,7 @@ class Run:
         if message.role == "tool":
             self._open.pop(message.tool_call_id or "", None)
         for call in message.tool_calls:
-            self._open[message_codec.tool_call(call).id] = message_codec.tool_call(call)
+            self._open[message_codec.to_tool_call(call).id] = message_codec.to_tool_call(call)
         self.written.append(self._view.add(receipt, message))
         self._emit(events.MessageStored(receipt.seq, receipt.uid, message.role))
 
@@ -322,7 +324,7 @@ def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
 
 def steering_uid(uid: str | None = None) -> str:
     """What was said into a turn is told from what began one."""
-    said = f"{STEERED}{uid or message_codec.mint_uid()}"
+    said = f"{STEERED}{uid or message_codec.generate_uid()}"
     return said if len(said) <= validation.MAX_ID else f"{STEERED}{blake2b(said.encode(), digest_size=20).hexdigest()}"
 
 
@@ -337,7 +339,7 @@ def distinct(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:
     seen = set[str]()
     kept = []
     for call in calls:
-        name = call.id if call.id and call.id not in seen else f"call_{message_codec.mint_uid()}"
+        name = call.id if call.id and call.id not in seen else f"call_{message_codec.generate_uid()}"
         seen.add(name)
         kept.append(call if name == call.id else msgspec.structs.replace(call, id=name))
     return tuple(kept)

@@ -71,7 +71,7 @@ async def _automatic(db: async_db.AsyncSessionDB, conversation_id: str, title: s
 
 def from_words(text: str) -> str:
     """The first words of a message, as a title."""
-    words = re.sub(r"[`*_#>]+", " ", titles.plain(text)).split()
+    words = re.sub(r"[`*_#>]+", " ", titles.normalize(text)).split()
     title = ""
     for word in words:
         longer = f"{title} {word}".strip()

@@ -49,12 +49,12 @@ class Notes:
         return await self._db.memory.all(self._owner)
 
     async def revise(self, number: int, text: str) -> types.Memory:
-        made = await self._db.memory.revise(self._owner, number, _kept(text))
+        made = await self._db.memory.update(self._owner, number, _kept(text))
         self._changed(f"Changed in memory: {memory.line(made)} (/memory forget {made.id} removes it.)")
         return made
 
     async def forget(self, number: int) -> bool:
-        found = await self._db.memory.forget(self._owner, number)
+        found = await self._db.memory.delete(self._owner, number)
         if found:
             self._changed(f"Removed from memory: note {number}.")
         return found

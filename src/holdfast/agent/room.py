@@ -269,7 +269,7 @@ class Room:
                         return
                     await freed.wait(POLL)
         except Exception as error:  # noqa: BLE001 -- an unknown holder is not waited for
-            work.db.db.warn_once(error)
+            work.db.lease_failures.report(error)
 
     def _within_ceiling(self) -> compress.Work:
         """The work; with the window a provider was found to have, where it said that less than ours was too much."""

@@ -277,7 +277,7 @@ class Runtime:
 
     async def ask(self, request: models.Request) -> models.Reply:
         """Have the model answer once, outside any conversation and without tools. Nothing is stored."""
-        made = await self._build(conversation_row.mint_session_id(time.time()))
+        made = await self._build(conversation_row.generate_session_id(time.time()))
         return await gather.ask(made.model, request)
 
     def queued(self, conversation_id: str) -> int:

@@ -42,7 +42,7 @@ class Taking:
     ) -> None:
         self._birth = msgspec.structs.replace(agent.birth, route=route) if route else agent.birth
         self._agent, self._text, self._content, self._emit = agent, text, content, emit
-        self._message = types.NewMessage(role="user", content=content, uid=uid or message_codec.mint_uid())
+        self._message = types.NewMessage(role="user", content=content, uid=uid or message_codec.generate_uid())
         self._instructions, self._max_output = instructions, max_output
         self._first: types.Receipt | None = None
         self._change: folder.Change | None = None
@@ -93,7 +93,7 @@ class Taking:
         self._message = self._noted(None)
         try:
             taking = db.begin_conversation(name, self._message, self._birth, self._agent.lease_ttl)
-            self._first, lease = await async_db.kept(taking, lambda both: turn.release(db, both[1]))
+            self._first, lease = await async_db.await_or_release(taking, lambda both: turn.release(db, both[1]))
         except Exception as error:
             if not leases.is_lock_failure(error):
                 raise

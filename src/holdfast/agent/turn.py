@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 
 from holdfast import errors, types
-from holdfast.store import async_db, leases, notification_hub
+from holdfast.store import async_db, leases
 
 TTL = 30.0
 SOON, SELDOM = 0.02, 0.25
@@ -39,7 +39,7 @@ class Turn:
             try:
                 return await self._db.append_messages(self.snapshot.conversation_id, messages, lease=self.lease)
             except errors.LeasesUnavailable as error:
-                self._db.db.warn_once(error)
+                self._db.lease_failures.report(error)
                 self.fenced = False
             except errors.LeaseLost as error:
                 raise self.hindrance or error from error
@@ -98,12 +98,12 @@ async def _acquire(
 ) -> types.Lease | types.Snapshot:
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + patience, SOON
-    freed: notification_hub.Expected | None = None
+    freed: async_db.HintWaiter | None = None
     with ExitStack() as stack:
         while True:
             try:
                 taking = db.acquire_lease(conversation_id, "turn", None, ttl)
-                return await async_db.kept(taking, lambda lease: release(db, lease))
+                return await async_db.await_or_release(taking, lambda lease: release(db, lease))
             except errors.Busy as error:
                 if loop.time() >= deadline or given_up():
                     message = (
@@ -127,7 +127,7 @@ async def without_lease(
     if not leases.is_lock_failure(error):
         raise error
     snapshot = await db.snapshot(conversation_id)
-    if warning := db.db.warn_once(error):
+    if warning := db.lease_failures.report(error):
         warn(warning)
     return snapshot
 
@@ -146,7 +146,7 @@ async def _beat(db: async_db.AsyncSessionDB, turn: Turn, lease: types.Lease) -> 
                 turn.when_lost()
             return
         except Exception as error:  # noqa: BLE001 -- only a lost lease stops the turn
-            db.db.warn_once(error)
+            db.lease_failures.report(error)
             turn.hindrance = error if isinstance(error, errors.StoreError) else None
             turn.fenced = not leases.is_lock_failure(error)
         await asyncio.sleep(lease.ttl / 3)
@@ -159,7 +159,7 @@ async def release(db: async_db.AsyncSessionDB, lease: types.Lease) -> None:
         try:
             await db.release_lease(lease)
         except Exception as error:  # noqa: BLE001 -- it changes no outcome
-            db.db.abandon_lease(lease, error)
+            db.lease_failures.abandon(lease, error)
 
     task = asyncio.ensure_future(work())
     try:

@@ -15,7 +15,7 @@ def open_to_look(target: str, *, whole: bool = True) -> db.SessionDB:
             f"There is no database at {os.path.abspath(target)}. "
             "Name another with --db or HOLDFAST_DB; a new one is made when its first message is stored."
         )
-    found = db.SessionDB(target, begin=False)
+    found = db.SessionDB(target, create=False)
     try:
         if whole:
             refuse_unfinished(found)

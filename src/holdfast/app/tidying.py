@@ -32,10 +32,10 @@ async def looking_after(store: async_db.AsyncSessionDB, days: float) -> None:
 
 async def once(store: async_db.AsyncSessionDB, days: float, breath: float = BREATH) -> int:
     """All that is old, step by step; how much it was."""
-    window: queue_status.Window | None = queue_status.Window()
+    window: queue_status.ExpiryCursor | None = queue_status.ExpiryCursor()
     gone = 0
     while window is not None:
         done = await store.mail.expire(days, window)
-        gone, window = gone + done.gone, done.then
+        gone, window = gone + done.deleted, done.next
         await asyncio.sleep(breath)
     return gone

@@ -11,7 +11,7 @@ import click
 
 from holdfast import app, types
 from holdfast.cli import console, lazy, sessions, shapes
-from holdfast.store import address
+from holdfast.store.driver import hide_password
 from holdfast.terminal import text
 
 _UNITS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -56,9 +56,7 @@ def command(
         found = db.permissions.audit_log(here, since=since, denied=denied, limit=limit + 1)
     shown, more = found[:limit], len(found) > limit
     if as_json:
-        out.json(
-            {"database": address.hide_password(target), "acts": [shapes.audited(one) for one in shown], "more": more}
-        )
+        out.json({"database": hide_password(target), "acts": [shapes.audited(one) for one in shown], "more": more})
         return
     _table(out, shown)
     if not shown:

@@ -204,7 +204,7 @@ def start(out: console.Console, asked: Asked, settings: config.Settings, *, one_
     keep_logs(settings)
     target = asked.path or settings.database
     if not asked.go_on and asked.resume is None:
-        return Start(target, asked.model, conversation_row.mint_session_id(time.time()), settings, begins=True)
+        return Start(target, asked.model, conversation_row.generate_session_id(time.time()), settings, begins=True)
     # Who goes on never makes a store: nothing is there to go on with.
     with app.open_to_look(target) as db:
         notices = list[str | None]()

@@ -6,7 +6,7 @@ import click
 
 from holdfast import app
 from holdfast.cli import consent, console, lazy
-from holdfast.store import address
+from holdfast.store.driver import is_postgres
 
 
 @click.command(name="scrub")
@@ -22,7 +22,7 @@ def command(out: console.Console, target: str | None, as_json: bool, yes: bool) 
     server keeps in its log, its archives and its backups is not touched.
     """
     with app.open_to_look(target or out.settings.database) as db:
-        agreed = not address.is_postgres(db.path) or consent.given(
+        agreed = not is_postgres(db.path) or consent.given(
             out, yes, "Write its tables anew, while everybody who uses it waits?"
         )
         if agreed:

@@ -19,8 +19,9 @@ import msgspec
 import holdfast
 from holdfast import app, config, errors, types
 from holdfast.cli import console, findings, lazy, mending, mistakes, open_files
-from holdfast.store import address, schema_plan, store_meta
 from holdfast.store import db as store
+from holdfast.store import store_meta
+from holdfast.store.driver import SchemaFault, hide_password, is_postgres
 from holdfast.terminal import text
 
 SHOWN = 20
@@ -45,7 +46,7 @@ class Look(NamedTuple):
     """What only a store that opens can tell."""
 
     leases: list[types.LeaseHeld]
-    faults: list[schema_plan.Fault]
+    faults: list[SchemaFault]
     report: types.Report
     search: dict[str, Any]
     facts: dict[str, Any]
@@ -114,7 +115,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
     found: list[findings.Finding] = findings.of_settings(mistakes.everywhere() if out.wrong else [])
     before = findings.modes(target)
     # Whoever is connected to a server may be anywhere: `holdfast db status` counts them.
-    here = [] if address.is_postgres(target) else open_files.visitors(target)
+    here = [] if is_postgres(target) else open_files.visitors(target)
     look: Look | None = None
     try:
         with app.open_to_look(target, whole=False) as db:
@@ -127,7 +128,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
     found += _about(look, target, before, kept) if look else []
     found += findings.of_visitors(here)
     versions = _versions(found)
-    facts = look.facts if look else {"path": address.hide_password(target)}
+    facts = look.facts if look else {"path": hide_password(target)}
     return Examination(
         ok=not any(finding.level == "problem" for finding in found),
         findings=found,
@@ -186,7 +187,7 @@ def _about(look: Look, target: str, before: dict[str, os.stat_result], kept: con
         *findings.of_schema(look.faults),
         *findings.of_leases(look.leases),
         *findings.of_leftovers(look.leftovers),
-        *findings.of_removals(look.removed_at, address.is_postgres(target)),
+        *findings.of_removals(look.removed_at, is_postgres(target)),
         *findings.of_claim(look.claimed_at),
         *findings.of_schedule(kept, look.done_at, look.failed_at),
         *findings.of_files(target, before),
@@ -218,7 +219,7 @@ def _versions(found: list[findings.Finding]) -> dict[str, str | None]:
     sqlite: str | None = None
     try:
         with store.SessionDB(":memory:") as scratch:
-            sqlite = scratch.admin.facts()["version"]
+            sqlite = scratch.admin.info()["version"]
     except errors.HoldfastError as error:
         advice = "Reinstall Holdfast: pip install --force-reinstall holdfast"
         found.append(findings.Finding("problem", "version", str(error), advice))

@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast import app, errors, reports
 from holdfast.cli import console, lazy, sessions
-from holdfast.store import address
 from holdfast.store import db as store
+from holdfast.store.driver import hide_password
 from holdfast.store.transfer import export as transfer_export
 from holdfast.store.transfer import render
 from holdfast.terminal import text
@@ -162,7 +162,7 @@ def import_(out: console.Console, file: str, path: str | None, as_json: bool, re
     if as_json:
         lost = {"blobs": report.blobs, "lost_blobs": list(report.lost_blobs)}
         told = {"messages": report.messages, "ok": report.ok, "outcomes": _shapes(report)}
-        out.json({"database": address.hide_password(target), **told, **lost})
+        out.json({"database": hide_password(target), **told, **lost})
     else:
         _summary(out, report)
         _missing(out, report.lost_blobs, file)

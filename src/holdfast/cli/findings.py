@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from holdfast import config, errors, moments, types
+from holdfast import config, errors, moments, promises, types
 from holdfast.cli import mistakes, open_files
-from holdfast.store import address, promises, schema_plan
 from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store.driver import SchemaFault, hide_password, is_postgres
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.terminal import text
 
@@ -56,7 +56,7 @@ def of_error(error: errors.HoldfastError, target: str) -> Finding:
 
 def rescue(target: str, *, opens: bool) -> str:
     """The way out of a damaged file, to be copied and run; what is on a server, its keeper brings back."""
-    if address.is_postgres(target):
+    if is_postgres(target):
         return (
             "stop every process that uses it, and bring back a backup of the server. With a backup of Holdfast: make "
             "an empty schema or database, and `holdfast restore BACKUP --db` its address."
@@ -98,8 +98,8 @@ def of_report(report: types.Report, target: str) -> Iterator[Finding]:
 
 def attachment(target: str) -> str:
     """The way to get back what a message names, where the database itself is sound."""
-    if address.is_postgres(target):
-        again = f"holdfast sessions import EXPORT --db {shlex.quote(address.hide_password(target))}"
+    if is_postgres(target):
+        again = f"holdfast sessions import EXPORT --db {shlex.quote(hide_password(target))}"
         return f"import an export that has it in its folder: `{again}` brings back what is missing."
     path = os.path.abspath(target)
     return (
@@ -114,7 +114,7 @@ def damaged(report: types.Report) -> bool:
     return any(violation.promise not in ("schema", "blobs") for violation in report.violations)
 
 
-def of_schema(faults: Sequence[schema_plan.Fault]) -> Iterator[Finding]:
+def of_schema(faults: Sequence[SchemaFault]) -> Iterator[Finding]:
     """Promises rest on the schema: one that was changed keeps other promises, or none."""
     for fault in faults:
         what = f"In the database, {fault}."
@@ -133,11 +133,11 @@ def of_schema(faults: Sequence[schema_plan.Fault]) -> Iterator[Finding]:
 
 def of_standing(standing: Mapping[str, Any]) -> Iterator[Finding]:
     """What `holdfast db status` says too: how the database is set up, and which promises that breaks."""
-    for breach in promises.breaches(standing):
+    for breach in promises.find_breaches(standing):
         broken = " and ".join(breach.promises)
         what = f"{broken} would be broken {breach.when}: {breach.why}."
         yield Finding("problem", "promise", what, breach.remedy)
-    for note in promises.notes(standing):
+    for note in promises.find_notes(standing):
         yield Finding("note", "server", *note)
 
 

@@ -18,9 +18,9 @@ import msgspec
 
 from holdfast import app, errors, parts, reports, types
 from holdfast.cli import consent, console, lazy, sessions
-from holdfast.store import address
 from holdfast.store import db as store
 from holdfast.store.backup import atomic_file
+from holdfast.store.driver import hide_password, is_postgres
 from holdfast.terminal import text
 
 SHOWN = 60
@@ -106,7 +106,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
     coming, made, now = _looked(source, target)
     if say := consent.preview(out, as_json, yes):
         come = f"was made {text.when(made)}" if made else f"is no backup but a store, used {_changed(source)},"
-        named = address.hide_password(target)
+        named = hide_password(target)
         there = f"{named} has {_amount(now)}, which will be replaced." if now else f"{named} will be made."
         for line in (f"{source} {come} and has {_amount(coming)}.", there):
             for piece in text.wrapped(text.safe(line), out.width):
@@ -125,7 +125,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
 
 def _looked(source: str, target: str) -> tuple[types.Report, float | None, types.Report | None]:
     """What the backup holds, when it was made, and what the store holds; one that is not there is not made by this."""
-    there = address.is_postgres(target) or os.path.exists(target)
+    there = is_postgres(target) or os.path.exists(target)
     with _opened(target if there else ":memory:") as db:
         made, coming, now = db.admin.backup_made_at(source), db.admin.check_backup(source), db.admin.fsck()
         db.admin.check_restorable()
@@ -143,7 +143,7 @@ def _opened(target: str) -> store.SessionDB:
         return store.SessionDB(target)
     except errors.StoreCorrupt as error:
         raise errors.StoreCorrupt(
-            f"{address.hide_password(target)} is too damaged to be replaced in place ({error}). Stop every process "
+            f"{hide_password(target)} is too damaged to be replaced in place ({error}). Stop every process "
             "that uses it, rename it and the files beside it, and restore again."
         ) from error
 
@@ -153,7 +153,7 @@ def _counts(report: types.Report) -> dict[str, int]:
 
 
 def _keep(out: console.Console, db: store.SessionDB) -> str:
-    beside = _reserved(f"{db.admin.facts()['path']}-before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
+    beside = _reserved(f"{db.admin.info()['path']}-before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
         # What it replaces is the empty file just made, which has kept the name from everybody else.
         return db.admin.backup(beside, overwrite=True, progress=told(out, "keeping what is there")).path
@@ -237,7 +237,7 @@ def delete(out: console.Console, which: Sequence[str], path: str | None, as_json
         if removed:
             order = _delete(out, db, order)
             scrubbed = scrub(out, db)
-        copies = _copies(str(db.admin.facts()["path"])) if removed else []
+        copies = _copies(str(db.admin.info()["path"])) if removed else []
     names = [name for name in heads if name in order]
     if as_json:
         out.json({"deleted": removed, "scrubbed": scrubbed.files, "conversations": names, "copies": copies})
@@ -294,7 +294,7 @@ def scrub(out: console.Console, db: store.SessionDB) -> Scrubbed:
     """The files too, where they are ours: whoever reads for long may be in the way."""
     out.progress("scrubbing the files and the search index")
     _forget_outputs(out, db)
-    if address.is_postgres(db.path):
+    if is_postgres(db.path):
         return _scrub_server(out, db)
     try:
         db.admin.scrub()
@@ -362,7 +362,7 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
             for seq in sorted(set(seqs)):
                 db.redact(head.id, seq)
             scrubbed = scrub(out, db)
-        copies = _copies(str(db.admin.facts()["path"])) if removed else []
+        copies = _copies(str(db.admin.info()["path"])) if removed else []
     if as_json:
         told = {"conversation": head.conversation_id, "seqs": sorted(set(seqs)), "copies": copies}
         out.json({"redacted": removed, "scrubbed": scrubbed.files, **told})

@@ -10,8 +10,8 @@ import click
 
 from holdfast import app, errors, types
 from holdfast.cli import console, lazy, shapes
-from holdfast.store import address
 from holdfast.store import db as store
+from holdfast.store.driver import hide_password
 from holdfast.store.search import query_parser
 from holdfast.terminal import text
 
@@ -36,13 +36,11 @@ def command(out: console.Console, path: str | None, as_json: bool, every: bool, 
         begun = {} if every else {head.id: first_words(db, head) for head in shown if as_json or not head.title}
     if as_json:
         listed = [shapes.session(one) if every else {**conversation(one), "begins": begun[one.id]} for one in shown]
-        out.json(
-            {"database": address.hide_password(target), "sessions" if every else "conversations": listed, "more": more}
-        )
+        out.json({"database": hide_password(target), "sessions" if every else "conversations": listed, "more": more})
         return
     _table(out, shown, every, begun)
     if not shown:
-        out.note(f"No conversations in {address.hide_password(target)} yet.")
+        out.note(f"No conversations in {hide_password(target)} yet.")
     if more:
         out.note(f"These are the {limit} most recent; see more with --limit.")
 
@@ -67,7 +65,7 @@ def first_words(db: store.SessionDB, head: types.Session) -> str:
     """How a conversation begins: what its user said first, in one short line."""
     for message in db.transcript(head.conversation_id, 0, 3):
         with contextlib.suppress(errors.StoreCorrupt):
-            line = " ".join(query_parser.text_of_content(message.content).split()) if message.role == "user" else ""
+            line = " ".join(query_parser.content_text(message.content).split()) if message.role == "user" else ""
             if line:
                 return text.clipped(line, WORDS, "...")
     return ""

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.store import address, schema_plan
 from holdfast.store import db as store
 from holdfast.store.backup import atomic_file
+from holdfast.store.driver import SchemaFault, is_postgres
 from holdfast.terminal import text
 
 Progress = Callable[[int, int], None]
@@ -36,7 +36,7 @@ class Sick(NamedTuple):
     """What a store has that can be put right."""
 
     facts: dict[str, Any]
-    faults: Sequence[schema_plan.Fault]
+    faults: Sequence[SchemaFault]
     stale_leases: int
     leftovers: Sequence[str]
     unscrubbed: bool
@@ -60,7 +60,7 @@ def _useful(sick: Sick) -> Iterator[Repair]:
         would = f"remove {text.count(len(sick.leftovers), 'file')} that dead processes left half written"
         yield Repair("leftovers", would, _sweep)
     # Of a server this makes everybody wait: `holdfast db scrub` is for whoever means that.
-    if sick.unscrubbed and not address.is_postgres(str(sick.facts["path"])):
+    if sick.unscrubbed and not is_postgres(str(sick.facts["path"])):
         yield Repair("scrub", "clear the files of what was deleted and redacted", _scrub)
     if sick.search["errors"]:
         yield Repair("search", "throw the damaged search index away and make it again", _rebuild)
@@ -100,7 +100,7 @@ def _free_leases(db: store.SessionDB, _: Progress) -> str:
 
 
 def _sweep(db: store.SessionDB, _: Progress) -> str:
-    removed = sum(atomic_file.remove_abandoned(folder) for folder in _folders(str(db.admin.facts()["path"])))
+    removed = sum(atomic_file.remove_abandoned(folder) for folder in _folders(str(db.admin.info()["path"])))
     return f"removed {text.count(removed, 'file')} that dead processes left"
 
 
@@ -124,6 +124,6 @@ def _upkeep(db: store.SessionDB, _: Progress) -> str:
 
 
 def _shrink(db: store.SessionDB, _: Progress) -> str:
-    before = room(db.admin.facts())
+    before = room(db.admin.info())
     db.admin.shrink()
-    return f"gave {text.size(before - room(db.admin.facts()))} back to the disk"
+    return f"gave {text.size(before - room(db.admin.info()))} back to the disk"

@@ -25,7 +25,7 @@ def init(out: console.Console, target: str | None, role: str | None, as_json: bo
     is allowed to use the tables: it can run Holdfast, and cannot change the schema.
     """
     with store.SessionDB(target or out.settings.database) as db:
-        facts = db.admin.facts()
+        facts = db.admin.info()
         statements = db.admin.allow_role(role) if role is not None else []
     if as_json:
         out.json({"database": facts["path"], "engine": facts["engine"], "role": role, "grants": statements})

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import config, secrets
-from holdfast.store import address
+from holdfast.store.driver import hide_password
 
 HIDDEN = "***"
 DEFAULT = "default"
@@ -88,7 +88,7 @@ def _of(variable: str, environ: Mapping[str, str]) -> str:
 
 def _shown(place: Place, value: Any) -> Any:
     if place == ("database",):
-        return address.hide_password(str(value))
+        return hide_password(str(value))
     if place[0] == "mcpServers" and len(place) > 3 and place[2] in ("env", "headers"):
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else HIDDEN
     if isinstance(value, list):

@@ -72,7 +72,7 @@ def deny(out: console.Console, platform: str, sender: str, forget: bool, path: s
             _tell(out, db.contacts.deny(platform, sender, by=_who()), as_json)
         return 0
     with app.open_to_look(path or out.settings.database) as db:
-        known = db.contacts.forget(platform, sender)
+        known = db.contacts.delete(platform, sender)
     if as_json:
         out.json({"forgotten": known})
     else:

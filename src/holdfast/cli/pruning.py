@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import app, config, errors, reports
 from holdfast.cli import consent, console, keeping, lazy
-from holdfast.store import address
+from holdfast.store.driver import is_postgres
 from holdfast.terminal import text
 
 
@@ -56,7 +56,7 @@ def command(
         raise click.UsageError("say what may go: --older-than DAYS, --max-size SIZE, or [retention] in the settings.")
     with app.open_to_look(path or out.settings.database) as db:
         plan = db.admin.plan_prune(older_than_days=days, max_bytes=size, owner=owner, source=source)
-        target = archive or _beside(str(db.admin.facts()["path"]), kept.archive, out.settings.home)
+        target = archive or _beside(str(db.admin.info()["path"]), kept.archive, out.settings.home)
         if say := consent.preview(out, as_json, yes):
             _show(out, plan, target, say)
         done = bool(plan.going) and consent.given(out, yes, "Archive and remove them?")
@@ -90,7 +90,7 @@ def _say(out: console.Console, report: reports.PruneReport) -> None:
 
 def _beside(database: str, folder: str | None, home: str) -> str:
     """Beside a file; what is on a server has its archives at home."""
-    served = address.is_postgres(database)
+    served = is_postgres(database)
     stem = "store" if served else os.path.splitext(os.path.basename(database))[0]
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     return os.path.join(folder or os.path.join(home if served else os.path.dirname(database), "archive"), name)

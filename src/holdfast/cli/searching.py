@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import app, errors, types
 from holdfast.cli import console, lazy, sessions, shapes
-from holdfast.store import address
+from holdfast.store.driver import hide_password
 from holdfast.store.search import query_parser
 from holdfast.terminal import text
 
@@ -66,7 +66,7 @@ def command(
     if as_json:
         out.json(
             {
-                "database": address.hide_password(target),
+                "database": hide_password(target),
                 "question": asked,
                 "hits": [_shape(hit, titles) for hit in hits],
             }
@@ -101,13 +101,13 @@ def _print(out: console.Console, hit: types.Hit, title: str | None, asked: str, 
     if not first and (hit.before or hit.after):
         out.print()
     for message in hit.before:
-        _line(out, f"{message.seq} {message.role}", query_parser.text_of_content(message.content), "dim")
+        _line(out, f"{message.seq} {message.role}", query_parser.content_text(message.content), "dim")
     where = f"{hit.conversation_id} {hit.seq} {hit.role} {text.when(hit.at)}" + (f"  {title}" if title else "")
     out.print(out.style(text.safe(where), "bold"))
     for piece in text.wrapped(text.safe(hit.snippet), out.width and out.width - 3):
         out.print(f"   {_marked(out, piece, asked)}")
     for message in hit.after:
-        _line(out, f"{message.seq} {message.role}", query_parser.text_of_content(message.content), "dim")
+        _line(out, f"{message.seq} {message.role}", query_parser.content_text(message.content), "dim")
 
 
 def _line(out: console.Console, where: str, said: str, style: str) -> None:

@@ -65,6 +65,7 @@ def command(
     wanted = _with(settings or out.settings, host, port, grace)
     served = partial(serving.served, wanted, stdio=stdio, database=path, model=model)
     server.raise_files()
+    serving.tune_garbage_collector()
     with logs.kept(out.err, log_format, log_level, wanted):
         return asyncio.run(_run(out, served, log_format))
 

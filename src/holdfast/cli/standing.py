@@ -8,10 +8,9 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import app
+from holdfast import app, promises
 from holdfast.cli import console, lazy
 from holdfast.store import db as store
-from holdfast.store import promises
 from holdfast.terminal import text
 
 
@@ -22,19 +21,19 @@ from holdfast.terminal import text
 def command(out: console.Console, target: str | None, as_json: bool) -> int:
     """What TARGET (default: the store of the settings) stands on: engine, size, connections, replication, leases.
 
-    Each promise is told with what breaks it in this configuration, if anything does. Exits with 1 when something does.
+    Shows for each promise what breaks it in this configuration, if anything does. Exits with 1 when something does.
     """
     with app.open_to_look(target or out.settings.database, whole=False) as db:
-        told = _looked(db)
-    kept, notes = promises.promised(told), [str(note) for note in promises.notes(told)]
+        status = _looked(db)
+    kept, notes = promises.evaluate(status), [str(note) for note in promises.find_notes(status)]
     holds = all(promise.holds for promise in kept)
     if as_json:
         shown = [
             {**each._asdict(), "holds": each.holds, "breaches": [b._asdict() for b in each.breaches]} for each in kept
         ]
-        out.json({"ok": holds, **told, "promises": shown, "notes": notes})
+        out.json({"ok": holds, **status, "promises": shown, "notes": notes})
     else:
-        _print(out, told, kept, notes)
+        _print(out, status, kept, notes)
     return 0 if holds else 1
 
 
@@ -54,8 +53,8 @@ def _looked(db: store.SessionDB) -> dict[str, Any]:
 # --- for people ----------------------------------------------------------------------------------------
 
 
-def _print(out: console.Console, told: dict[str, Any], kept: list[promises.Promise], notes: list[str]) -> None:
-    for name, line in _lines(told):
+def _print(out: console.Console, status: dict[str, Any], kept: list[promises.Promise], notes: list[str]) -> None:
+    for name, line in _lines(status):
         out.print(text.safe(f"{name:<12} {line}"))
     out.print()
     for promise in kept:
@@ -67,43 +66,49 @@ def _print(out: console.Console, told: dict[str, Any], kept: list[promises.Promi
         out.prose(f"note: {note}", "yellow")
 
 
-def _lines(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "database", str(told["path"])
-    yield "engine", f"{told['engine']} {told['version']}"
-    yield from _of_server(told) if told["engine"] == "PostgreSQL" else _of_file(told)
+def _lines(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "database", str(status["path"])
+    yield "engine", f"{status['engine']} {status['version']}"
+    yield from _of_server(status) if status["engine"] == "PostgreSQL" else _of_file(status)
     yield (
         "schema",
-        f"format {told['format']}, revision {told['revision'] or '?'}, generation {told['generation'] or '?'}",
+        f"format {status['format']}, revision {status['revision'] or '?'}, generation {status['generation'] or '?'}",
     )
-    counts = text.count(told["conversations"], "conversation"), text.count(told["messages"], "message")
+    counts = text.count(status["conversations"], "conversation"), text.count(status["messages"], "message")
     yield "holds", " with ".join(counts)
-    if told["unfinished"]:
+    if status["unfinished"]:
         yield "", "an unfinished copy: run the same `holdfast db copy` again"
-    held = [lease for lease in told["leases"] if lease["state"] == "held"]
-    yield "leases", f"{len(held)} held" + (f", {len(told['leases']) - len(held)} stale" if told["leases"] else "")
+    held = [lease for lease in status["leases"] if lease["state"] == "held"]
+    yield "leases", f"{len(held)} held" + (f", {len(status['leases']) - len(held)} stale" if status["leases"] else "")
 
 
-def _of_file(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "durability", f"{told['durability']}, journal {told['journal']}"
-    if "filesystem" in told:
-        yield "file system", str(told["filesystem"] or "unknown")
-    yield "size", text.size(told["page_size"] * told["pages"])
+def _of_file(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "durability", f"{status['durability']}, journal {status['journal']}"
+    if "filesystem" in status:
+        yield "file system", str(status["filesystem"] or "unknown")
+    yield "size", text.size(status["page_size"] * status["pages"])
 
 
-def _of_server(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "connected", f"as {told['role']}, {told['tls'] or ('on this machine' if told['local'] else 'without TLS')}"
-    yield "size", f"{text.size(told['bytes'])} in the schema {told['schema']} of {text.size(told['database_bytes'])}"
-    connections = told["connections"]
+def _of_server(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield (
+        "connected",
+        f"as {status['role']}, {status['tls'] or ('on this machine' if status['local'] else 'without TLS')}",
+    )
+    yield (
+        "size",
+        f"{text.size(status['bytes'])} in the schema {status['schema']} of {text.size(status['database_bytes'])}",
+    )
+    connections = status["connections"]
     yield (
         "connections",
         f"{connections['holdfast']} of Holdfast, {connections['database']} of {connections['most']} in all",
     )
-    settings = told["settings"]
+    settings = status["settings"]
     names = ("fsync", "full_page_writes", "synchronous_commit")
     yield "durability", ", ".join(f"{name} {settings[name]}" for name in names)
-    for standby in told["standbys"] or ():
+    for standby in status["standbys"] or ():
         behind = "" if standby["behind_bytes"] is None else f", {text.size(standby['behind_bytes'])} behind"
         who = standby["name"] or "a standby"
         yield "standby", f"{who} ({standby['address'] or 'this machine'}), {standby['sync_state'] or 'unknown'}{behind}"
-    if not told["standbys"]:
-        yield "standby", "none" if not told["in_recovery"] else "this server is one"
+    if not status["standbys"]:
+        yield "standby", "none" if not status["in_recovery"] else "this server is one"

@@ -63,7 +63,7 @@ async def _play(out: console.Console, folder: str) -> int:
         file.write(FERRIES)
     out.prose("A short conversation with the built-in offline model, in a place of its own.", "bold")
     tour = Tour(out, settings, folder)
-    await tour.play(conversation_row.mint_session_id(time.time()), FIRST)
+    await tour.play(conversation_row.generate_session_id(time.time()), FIRST)
     out.print()
     out.prose("The program was closed. `holdfast --continue` goes on where it was:", "bold")
     with app.open_to_look(settings.database) as db:

@@ -9,8 +9,8 @@ import click
 
 from holdfast import app, errors, types
 from holdfast.cli import console, drawing, lazy, sessions, shapes
-from holdfast.store import address
 from holdfast.store import db as store
+from holdfast.store.driver import hide_password
 from holdfast.terminal import text
 
 
@@ -39,7 +39,7 @@ def command(out: console.Console, conversation: str | None, path: str | None, as
         found = gather(db, roots)
     if as_json:
         shapes = [_shape(line) for line in found.values()]
-        out.json({"database": address.hide_password(target), "roots": roots, "conversations": shapes})
+        out.json({"database": hide_password(target), "roots": roots, "conversations": shapes})
         return
     for number, key in enumerate(roots):
         if number:
@@ -47,7 +47,7 @@ def command(out: console.Console, conversation: str | None, path: str | None, as
         for line in drawing.tree(_conversation(out, found, key), out.glyphs):
             out.print(drawing.drawn(out, line, out.width))
     if not roots:
-        out.note(f"No conversations in {address.hide_password(target)} yet.")
+        out.note(f"No conversations in {hide_password(target)} yet.")
     if more:
         out.note(f"These are the {limit} most recent; see more with --limit.")
 

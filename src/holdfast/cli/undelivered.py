@@ -22,7 +22,7 @@ WORDS = 60
 def failed(out: console.Console, limit: int, path: str | None, as_json: bool) -> None:
     """What could not be sent and is not tried again, the last first: its number, to whom, why, and how it begins."""
     with app.open_to_look(path or out.settings.database) as db:
-        found = db.mail.failed(limit)
+        found = db.mail.failures(limit)
     if as_json:
         out.json({"failed": [_shape(each) for each in found]})
         return
@@ -51,7 +51,7 @@ def retry(out: console.Console, numbers: tuple[int, ...], every: bool, path: str
     sent, wrong = list[dict[str, Any]](), list[str]()
     with app.open_to_look(path or out.settings.database) as db:
         # The oldest first, as they would have been sent.
-        for number in sorted(each.id for each in db.mail.failed(MOST)) if every else numbers:
+        for number in sorted(each.id for each in db.mail.failures(MOST)) if every else numbers:
             try:
                 sent.append({"id": number, "again": db.mail.resend(number).id})
             except errors.InvalidArgument as error:

@@ -24,8 +24,8 @@ class Standing(NamedTuple):
     """How things stand in a store."""
 
     facts: dict[str, int]
-    waiting: list[queue_status.Waiting]
-    unsent: list[queue_status.Unsent]
+    waiting: list[queue_status.RouteBacklog]
+    unsent: list[queue_status.PlatformBacklog]
     failed: list[types.Outgoing]
     claims: list[types.ChatLeaseHeld]
     people: list[types.Contact]
@@ -41,8 +41,8 @@ def command(out: console.Console, path: str | None, as_json: bool) -> None:
         found = Standing(
             db.mail.counts(),
             db.mail.backlog(),
-            db.mail.unsent(),
-            db.mail.failed(),
+            db.mail.unsent_counts(),
+            db.mail.failures(),
             db.mail.chat_leases(),
             db.contacts.all(),
         )
@@ -82,7 +82,7 @@ def _not_sent(failed: list[types.Outgoing]) -> list[str]:
         return ["nothing"]
     last, many = (
         failed[0],
-        f"{queue_status.MOST} messages or more" if len(failed) >= queue_status.MOST else _many(len(failed)),
+        _many(len(failed)) + (" or more" if len(failed) >= queue_status.DEFAULT_LIMIT else ""),
     )
     return [
         f"{many}; `holdfast gateway failed` lists them",
@@ -114,7 +114,7 @@ def _shape(found: Standing, ways: list[dict[str, Any]]) -> dict[str, Any]:
         "unsent": [each._asdict() for each in found.unsent],
         "failed": len(found.failed),
         # Lists that end here though there may be more.
-        "cut": [name for name in ("waiting", "failed") if len(getattr(found, name)) >= queue_status.MOST],
+        "cut": [name for name in ("waiting", "failed") if len(getattr(found, name)) >= queue_status.DEFAULT_LIMIT],
         "last_error": None if last is None else {"id": last.id, "platform": last.platform, "error": last.error},
         "people": len(found.people),
         "claims": [

@@ -266,7 +266,7 @@ async def _committed(
         head = await commit(began.fence)
     except errors.LeasesUnavailable as error:
         # The lease was lost with its table. Head and epoch are compared all the same.
-        work.db.db.warn_once(error)
+        work.db.lease_failures.report(error)
         head = await commit(snapshot)
     try:
         if work.moved is not None:
@@ -312,7 +312,7 @@ async def _after(work: Work, head: str, epoch: int, found: cut.Cut, text: str) -
         return (await work.db.context(work.conversation_id)).messages
     except Exception as error:  # noqa: BLE001 -- the compaction is committed: nothing changes its outcome
         logger.warning("the context after a compaction could not be read: %s", error)
-    uid, body = f"{speaker.SUMMARY}{epoch}", message_codec.written(text)
+    uid, body = f"{speaker.SUMMARY}{epoch}", message_codec.encode_synthetic(text)
     stands = types.Message(found.cut_seq, uid, head, "user", work.clock(), body)
     tail = next(place for place, each in enumerate(found.staying) if each.seq == found.cut_seq + 1)
     return (*found.staying[:tail], stands, *found.staying[tail:])
@@ -392,12 +392,12 @@ async def _begin(work: Work) -> _Began:
     """Take the lease; if the lock subsystem fails in whatever way, begin from a bare snapshot."""
     try:
         taking = work.db.begin_compaction(work.conversation_id, None, work.ttl)
-        return _Began(await async_db.kept(taking, lambda taken: _release(work, _Began(taken))))
+        return _Began(await async_db.await_or_release(taking, lambda taken: _release(work, _Began(taken))))
     except errors.Busy:
         raise
     except Exception as error:  # noqa: BLE001 -- the lease saves work only; the commit decides
         snapshot = await work.db.snapshot(work.conversation_id)
-        work.db.db.warn_once(error)
+        work.db.lease_failures.report(error)
         return _Began(snapshot)
 
 
@@ -426,7 +426,7 @@ async def _until_lost(work: Work, began: _Began, lease: types.Lease) -> None:
         except errors.LeaseLost:
             return
         except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
-            work.db.db.warn_once(error)
+            work.db.lease_failures.report(error)
             if leases.is_lock_failure(error):
                 # The lease expires without another claimant: the commit compares head and epoch only.
                 began.fence = began.snapshot
@@ -438,7 +438,7 @@ async def _release(work: Work, began: _Began) -> None:
         try:
             await asyncio.shield(asyncio.ensure_future(work.db.release_lease(began.lease)))
         except Exception as error:  # noqa: BLE001 -- it changes no outcome
-            work.db.db.abandon_lease(began.lease, error)
+            work.db.lease_failures.abandon(began.lease, error)
 
 
 # --- budgets -------------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ async def _counted(work: Work, asked: Asked, head: str) -> port.Compaction | Non
             case policy.Exhausted(reason, seconds):
                 return _outcome(port.Outcome.EXHAUSTED, head, reason, seconds)
             case policy.Go(after):
-                if await work.db.spend(work.conversation_id, version, _plain(policy.written(after))):
+                if await work.db.update_budget(work.conversation_id, version, _plain(policy.written(after))):
                     return None
     return _outcome(port.Outcome.BUSY, head, "Other processes are compacting this conversation.")
 
@@ -500,10 +500,10 @@ async def _spent(work: Work, bill: _Bill, change: Callable[[policy.Budget], poli
         for _ in range(SWAPS):
             version, budget = await _budget(work)
             after = policy.charged(change(budget), owed)
-            if await work.db.spend(work.conversation_id, version, _plain(policy.written(after))):
+            if await work.db.update_budget(work.conversation_id, version, _plain(policy.written(after))):
                 return
     except errors.HoldfastError as error:
-        work.db.db.warn_once(error)
+        work.db.lease_failures.report(error)
     except Exception:
         logger.exception("the cost of a compaction could not be recorded")
 

@@ -77,7 +77,7 @@ class Binding:
         """The same each time until it is there: a title may be waiting for it."""
         coming = self._to_come.get(route)
         if coming is None or await self._is_there(coming):
-            coming = self._remember(route, conversation_row.mint_session_id(self._clock()))
+            coming = self._remember(route, conversation_row.generate_session_id(self._clock()))
         return coming
 
     def _remember(self, route: str, conversation_id: str) -> str:

@@ -117,7 +117,7 @@ class Chats:
         self._db, self.models, self._profile, self._clock = db, tuple(models), profile, clock
         self._header, self._side_requests = header, tuple(side_requests)
         self.door: port.Door | None = None
-        self._process = leases.encode_holder(leases.this_process(None))
+        self._process = leases.encode_holder(leases.current_holder(None))
         self._heard: dict[str, sse.Overheard] = {}
         self._written: OrderedDict[str, None] = OrderedDict()
         """Keys of what was answered lately: an answer of several parts is told as one."""
@@ -213,7 +213,7 @@ class Chats:
         # The next request is known by the history that this one leaves: see `history`. One with a name does not show
         # all of its conversation, so no history leads there.
         prefix = history.digest(owner, [*asked.before, asked.now]) if named is None else _digest([owner, named])
-        key = prefix + _digest([owner, repeat or message_codec.mint_uid()])
+        key = prefix + _digest([owner, repeat or message_codec.generate_uid()])
         digest = _digest([named, asked.model, asked.before, asked.now, asked.instructions, asked.max_output])
         listening = self._join(key)
         try:
@@ -365,7 +365,7 @@ class Chats:
                 await naming.settle(self._db, here, None, first_words, lambda _: None)
 
     def _new_id(self) -> str:
-        return conversation_row.mint_session_id(self._clock())
+        return conversation_row.generate_session_id(self._clock())
 
     # --- side requests -----------------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class Chats:
         if len(latest) == SIDE_REQUESTS and latest[0] > now - 60.0:
             raise wire.not_taken(port.NotTaken("limit", retry_after=60.0))
         latest.append(now)
-        uid = message_codec.mint_uid()
+        uid = message_codec.generate_uid()
         came = port.Came(platform=NAME, key=uid, chat=(owner, uid), sender=owner, text=asked.now.text)
         message = types.Message(1, uid, "", "user", now, message_codec.encode(asked.now.text))
         request = models.Request(messages=(message,), system=asked.instructions or "", max_output=asked.max_output)

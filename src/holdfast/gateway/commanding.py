@@ -68,7 +68,7 @@ async def said_before(db: async_db.AsyncSessionDB, arrival: types.InboundMessage
     """The message that a command had asked for before a process died, as /retry does; None where it had not, or it is
     gone. It is in the log, so its turn goes on like that of any other."""
     try:
-        seq = await db.seq_of(arrival.target or "", uid)
+        seq = await db.find_seq(arrival.target or "", uid)
         found = [] if seq is None else await db.transcript(arrival.target or "", seq - 1, seq)
     except errors.NoSuchSession:
         return None

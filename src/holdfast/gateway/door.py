@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast import types
+from holdfast import fault_points, types
 from holdfast.gateway import keys, pairing, port, spans
 from holdfast.model import port as models
-from holdfast.store import async_db, fault_points, titles
+from holdfast.store import async_db, titles
 
 LONGEST_NAME = 100
 LONGEST_KEY = 150
@@ -114,7 +114,7 @@ class Door:
                     *[part for each in came.attachments for part in await self._kept(each)],
                     *([msgspec.to_builtins(came.terms)] if came.terms != port.Terms() else []),
                 ],
-                name=titles.plain(came.name)[:LONGEST_NAME],
+                name=titles.normalize(came.name)[:LONGEST_NAME],
                 home=came.home,
             )
         )
@@ -140,7 +140,7 @@ class Door:
         blob = await self._db.blobs.put(attachment.data, attachment.media_type)
         if attachment.media_type.startswith("image/"):
             return [{"type": "image", "media_type": attachment.media_type, "blob": blob.digest}]
-        name = titles.plain(attachment.name)[:LONGEST_NAME] or "a file"
+        name = titles.normalize(attachment.name)[:LONGEST_NAME] or "a file"
         told = (
             f"[Attached: {name}, {attachment.media_type}, {blob.size:,} bytes; read_output shows it as {blob.digest}.]"
         )

@@ -129,7 +129,7 @@ class Gateway:
         """One store, one profile: any gateway of a store works on any chat of it, with its own tools and rules, and
         sends what goes out by a platform of that name."""
         wanted = self._profile
-        kept = await self._db.admin.keep_profile(wanted)
+        kept = await self._db.admin.get_or_set_profile(wanted)
         if kept != wanted:
             raise errors.SettingInvalid(ANOTHER.format(kept=errors.shown(kept), wanted=errors.shown(wanted)))
 

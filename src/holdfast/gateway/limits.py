@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from holdfast.agent import commands
 from holdfast.gateway import busy, port, settings
-from holdfast.store import async_db
-from holdfast.store.mail import inbound
+from holdfast.store import async_db, validation
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 MOST_TOLD = 10_000
@@ -33,8 +32,8 @@ TOO_LARGE = "That is too large: the files of one message have at most {most:,} k
 
 def oversized(came: port.Came, kilobytes: int) -> str:
     """Why this can never be taken, whoever sends it; empty where it can. Pure."""
-    if len(came.text) > inbound.LONGEST:
-        return TOO_LONG.format(most=inbound.LONGEST)
+    if len(came.text) > validation.MAX_TEXT:
+        return TOO_LONG.format(most=validation.MAX_TEXT)
     if sum(len(each.data) for each in came.attachments) > kilobytes * 1_000:
         return TOO_LARGE.format(most=kilobytes)
     return ""

@@ -89,7 +89,7 @@ class Loopback:
     def came(self, line: Line) -> port.Came:
         return port.Came(
             platform=self.name,
-            key=line.key or message_codec.mint_uid(),
+            key=line.key or message_codec.generate_uid(),
             kind=line.kind,
             chat=tuple(line.chat.split("/")),
             sender=line.sender,
@@ -121,7 +121,7 @@ class Loopback:
             said = msgspec.json.decode(line, type=Line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return _line({"type": "error", "error": f"That is not a line of JSON as it should be: {error}"})
-        key = said.key or message_codec.mint_uid()
+        key = said.key or message_codec.generate_uid()
         assert self.door is not None  # set before anything is read
         try:
             found = await self.door.answered(self.came(msgspec.structs.replace(said, key=key)))

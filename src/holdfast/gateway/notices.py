@@ -93,6 +93,6 @@ class Notices:
 
     async def _homes(self, conversation_id: str) -> types.Home | None:
         try:
-            return await self._home.db.mail.home_of(conversation_id)
+            return await self._home.db.mail.last_chat(conversation_id)
         except errors.NoSuchSession:
             return None

@@ -15,9 +15,9 @@ from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from holdfast import errors, types
+from holdfast import errors, fault_points, types
 from holdfast.gateway import claiming, port, spans
-from holdfast.store import async_db, fault_points, notifications
+from holdfast.store import async_db, notifications
 
 logger = logging.getLogger("holdfast.gateway")
 

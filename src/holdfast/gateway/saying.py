@@ -113,5 +113,5 @@ def content(arrivals: Sequence[types.InboundMessage], text: str, shared: bool) -
 
 def _speaker(arrival: types.InboundMessage) -> str:
     """A name cannot end where it seems to, and two people of one name are two."""
-    name, id_ = (msgspec.json.encode(titles.plain(each)).decode() for each in (arrival.name, arrival.sender))
+    name, id_ = (msgspec.json.encode(titles.normalize(each)).decode() for each in (arrival.name, arrival.sender))
     return f"{name} (id {id_})" if arrival.name else f"id {id_}"

@@ -31,7 +31,7 @@ class Stdio(loopback.Loopback):
     def __init__(self, db: async_db.AsyncSessionDB, reads: int = 0, writes: int = 1) -> None:
         super().__init__(NAME)
         self._db, self._reads, self._writes = db, reads, writes
-        self._process = leases.encode_holder(leases.this_process(None))
+        self._process = leases.encode_holder(leases.current_holder(None))
         self._open = set[int]()
         """What was taken and is not known to be over."""
         self._ended = asyncio.Event()

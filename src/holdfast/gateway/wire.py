@@ -308,11 +308,11 @@ def decoded(body: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(400, f"The body is no JSON: {errors.shown(str(error))}", code="invalid_json") from None
     except RecursionError:
-        raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="too_deep") from None
+        raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="is_too_deep") from None
     if not isinstance(found, dict):
         raise Refused(400, "The body is an object.", code="invalid_json")
-    if message_codec.too_deep(found, DEEPEST):
-        raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="too_deep")
+    if message_codec.is_too_deep(found, DEEPEST):
+        raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="is_too_deep")
     return found
 
 

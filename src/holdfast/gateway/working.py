@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from time import monotonic
 from typing import Any
 
-from holdfast import errors, events, types
+from holdfast import errors, events, fault_points, types
 from holdfast.agent import delivery, loop
 from holdfast.agent import runtime as runtimes
 from holdfast.gateway import (
@@ -31,7 +31,7 @@ from holdfast.gateway import (
     spans,
     watching,
 )
-from holdfast.store import async_db, fault_points
+from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -94,7 +94,7 @@ class Worker:
 
     async def work(self, lane: lanes.Lane) -> None:
         """All that is open in a chat, until nothing is left. Busy where another works on it; Later."""
-        taken = await async_db.kept(self._taken_up(lane), self._untaken)
+        taken = await async_db.await_or_release(self._taken_up(lane), self._untaken)
         if taken.lease is None:
             return
         async with self.claims.held(taken.lease) as held:
@@ -110,15 +110,15 @@ class Worker:
                     return
                 taken = await self._taken_up(lane, held.claim)
 
-    async def _taken_up(self, lane: lanes.Lane, claim: types.ChatLease | None = None) -> types.TakenUp:
+    async def _taken_up(self, lane: lanes.Lane, claim: types.ChatLease | None = None) -> types.NextInbound:
         """What is open in the chat, claimed, and the first of it begun where there is nothing to think about."""
         lane.look()
         lane.more = False
-        return await self._db.mail.take_up(
+        return await self._db.mail.begin_next_inbound(
             lane.route, self._choose, lease=claim, idle=bool(lane.notices), ttl=self.claims.ttl, limit=LOOK
         )
 
-    async def _untaken(self, taken: types.TakenUp) -> None:
+    async def _untaken(self, taken: types.NextInbound) -> None:
         if taken.lease is not None:
             await self.claims.give_back(taken.lease)
 
@@ -130,7 +130,7 @@ class Worker:
             return None
         return first.id, target, [each.id for each in self._joined(first, waiting[1:])]
 
-    async def _one(self, held: claiming.Held, lane: lanes.Lane, taken: types.TakenUp) -> None:
+    async def _one(self, held: claiming.Held, lane: lanes.Lane, taken: types.NextInbound) -> None:
         arrival, behind = taken.waiting[0], taken.waiting[1:]
         lane.more, lane.behind = bool(behind), behind
         if arrival.id in self._withdrawn:
@@ -207,7 +207,7 @@ class Worker:
     async def _in_log(self, arrival: types.InboundMessage, uid: str) -> int | None:
         """Where it stands in the log of the conversation it goes to, if it does."""
         try:
-            return None if arrival.target is None else await self._db.seq_of(arrival.target, uid)
+            return None if arrival.target is None else await self._db.find_seq(arrival.target, uid)
         except errors.NoSuchSession:
             return None
 
@@ -485,7 +485,7 @@ class Worker:
         lane.behind = ()
         try:
             owner = (await self._db.conversation(conversation_id)).owner
-            home = await self._db.mail.home_of(conversation_id)
+            home = await self._db.mail.last_chat(conversation_id)
         except errors.NoSuchSession:
             return
         if home is None:

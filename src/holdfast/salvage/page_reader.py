@@ -8,7 +8,7 @@ guessed from the types of the values. Nothing is trusted: callers verify the row
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 Value = int | float | str | bytes | None
@@ -19,7 +19,7 @@ LEAF, INDEX_LEAF, INTERIOR, INDEX_INTERIOR = 13, 10, 5, 2
 _MAGIC = (0x377F0682, 0x377F0683)
 
 
-class Row(NamedTuple):
+class RecoveredRow(NamedTuple):
     """A row as stored. `table` is None where the path from the root of a table is damaged."""
 
     table: str | None
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     values: tuple[Value, ...]
 
 
-class Wal(NamedTuple):
+class WalPages(NamedTuple):
     """The pages of a WAL: the committed and valid ones, those after a damaged frame, and how many are not valid."""
 
     page_size: int
@@ -39,15 +39,15 @@ class Wal(NamedTuple):
 # --- the WAL -------------------------------------------------------------------------------------------
 
 
-def read_wal(data: bytes) -> Wal:
+def read_wal(data: bytes) -> WalPages:
     """Read the frames up to the last commit before the first bad checksum, and the later frames of the same WAL."""
     if len(data) < 32:
-        return Wal(0, {}, [], 0)
+        return WalPages(0, {}, [], 0)
     magic, _, size, _, salt1, salt2, sum1, sum2 = struct.unpack(">8I", data[:32])
     order = ">" if magic & 1 else "<"
     # A reset WAL keeps old frames after a new header, so frames are ignored when the header is damaged.
     if magic not in _MAGIC or not _is_page_size(size) or _checksum(data[:24], order, (0, 0)) != (sum1, sum2):
-        return Wal(0, {}, [], (len(data) - 32) // 4120)
+        return WalPages(0, {}, [], (len(data) - 32) // 4120)
     sound: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
     doubtful: list[tuple[bool, bytes]] = []
@@ -56,7 +56,7 @@ def read_wal(data: bytes) -> Wal:
         number, commit, *salts, one, two = struct.unpack(">6I", data[at : at + 24])
         page = data[at + 24 : at + 24 + size]
         if tuple(salts) != (salt1, salt2):
-            broken = True  # The end of this WAL, or a damaged frame; later frames tell which.
+            broken = True  # The end of this WAL, or a damaged frame: later frames decide.
             continue
         running = _checksum(page, order, _checksum(data[at : at + 8], order, running)) if not broken else running
         broken = broken or running != (one, two)
@@ -68,7 +68,7 @@ def read_wal(data: bytes) -> Wal:
             sound.update(pending)
             pending = {}
     last = max((at for at, (commit, _) in enumerate(doubtful) if commit), default=-1)
-    return Wal(size, sound, [page for _, page in doubtful[: last + 1]], len(doubtful))
+    return WalPages(size, sound, [page for _, page in doubtful[: last + 1]], len(doubtful))
 
 
 def _is_page_size(size: int) -> bool:
@@ -87,10 +87,10 @@ def _checksum(data: bytes, order: str, start: tuple[int, int]) -> tuple[int, int
 # --- the file ------------------------------------------------------------------------------------------
 
 
-class DatabaseFile:
+class DamagedFile:
     """The pages of a database file, overlaid with those of its WAL."""
 
-    def __init__(self, data: bytes, wal: Wal) -> None:
+    def __init__(self, data: bytes, wal: WalPages) -> None:
         size = struct.unpack(">H", data[16:18])[0] if len(data) >= 100 else 0
         size = 65536 if size == 1 else size
         self.header_is_sound = data[:16] == b"SQLite format 3\0" and _is_page_size(size)
@@ -104,44 +104,39 @@ class DatabaseFile:
         self.damaged = not self.header_is_sound or len(data) % self.size != 0
         self.unread = 0
         self.missing_pages: set[int] = set()
-        self._owners = self._walk()
-        self._free = self._freelist()
-        self.missing_pages.update(
-            range(self.count + 1, min(self._declared_pages(first), self.count + MAX_MISSING_PAGES) + 1)
-        )
-
-    def _declared_pages(self, first: bytes) -> int:
-        """Return the number of pages according to the header."""
-        return int.from_bytes(first[28:32], "big") if self.header_is_sound and len(first) >= 100 else 0
+        self._owners = self._find_owners()
+        self._free = self._read_freelist()
+        declared = int.from_bytes(first[28:32], "big") if self.header_is_sound and len(first) >= 100 else 0
+        self.missing_pages.update(range(self.count + 1, min(declared, self.count + MAX_MISSING_PAGES) + 1))
 
     def page(self, number: int) -> bytes:
         found = self._over.get(number)
         return found if found is not None else self._data[(number - 1) * self.size : number * self.size]
 
-    def rows(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
+    def read_rows(self, progress: Callable[[int, int], None] | None = None) -> Iterator[RecoveredRow]:
         """Read every row. Pages that no table leads to are free unless the file is damaged."""
         for number in range(1, self.count + 1):
             owner = self._owners.get(number)
             if owner is not None or (self.damaged and number not in self._free):
-                for rowid, values in self.cells(self.page(number), 100 if number == 1 else 0):
-                    yield Row(owner, rowid, values)
+                for rowid, values in self.read_cells(self.page(number), 100 if number == 1 else 0):
+                    yield RecoveredRow(owner, rowid, values)
             if progress and number % 500 == 0:
                 progress(number, self.count)
 
-    def doubtful_rows(self) -> Iterator[Row]:
+    def read_doubtful_rows(self) -> Iterator[RecoveredRow]:
         """Read the rows after a damaged frame of the WAL, which may be newer or may never have been acknowledged."""
         for page in self._doubtful:
-            for rowid, values in self.cells(page, 0):
-                yield Row(None, rowid, values)
+            for rowid, values in self.read_cells(page, 0):
+                yield RecoveredRow(None, rowid, values)
 
     # --- the table of each page --------------------------------------------------------------------------
 
-    def _walk(self) -> dict[int, str]:
+    def _find_owners(self) -> dict[int, str]:
         owners: dict[int, str] = {}
         self._follow(1, "sqlite_schema", owners)
         roots = []
         for number in list(owners):
-            for _, values in self.cells(self.page(number), 100 if number == 1 else 0):
+            for _, values in self.read_cells(self.page(number), 100 if number == 1 else 0):
                 match values:
                     case ("table" | "index", str(), str(table), int(root), *_):
                         roots.append((root, table if values[0] == "table" else f"index of {table}"))
@@ -166,15 +161,15 @@ class DatabaseFile:
                 self.missing_pages.add(number)
                 continue
             owners[number] = name
-            waiting += self._children(page, start)
+            waiting += self._read_children(page, start)
 
-    def _children(self, page: bytes, start: int) -> list[int]:
+    def _read_children(self, page: bytes, start: int) -> list[int]:
         if page[start] not in (INTERIOR, INDEX_INTERIOR):
             return []
-        places = [start + 8, *self._pointers(page, start)]
+        places = [start + 8, *self._read_pointers(page, start)]
         return [struct.unpack(">I", page[at : at + 4])[0] for at in places]
 
-    def _freelist(self) -> set[int]:
+    def _read_freelist(self) -> set[int]:
         free: set[int] = set()
         first = self.page(1)
         trunk = struct.unpack(">I", first[32:36])[0] if len(first) >= 36 and self.header_is_sound else 0
@@ -190,7 +185,7 @@ class DatabaseFile:
 
     # --- cells -------------------------------------------------------------------------------------------
 
-    def _pointers(self, page: bytes, start: int) -> list[int]:
+    def _read_pointers(self, page: bytes, start: int) -> list[int]:
         count = struct.unpack(">H", page[start + 3 : start + 5])[0]
         head = start + (12 if page[start] in (INTERIOR, INDEX_INTERIOR) else 8)
         fits = min(count, (self.size - head) // 2)
@@ -199,28 +194,28 @@ class DatabaseFile:
             self.damaged = True
         return [at for at in found if head <= at <= self.size - 4]
 
-    def cells(self, page: bytes, start: int) -> Iterator[tuple[int | None, tuple[Value, ...]]]:
-        """Read the cells of a page, and skip those that cannot be decoded."""
+    def read_cells(self, page: bytes, start: int) -> Iterator[tuple[int | None, tuple[Value, ...]]]:
+        """Read the cells of a page, and skip cells that cannot be decoded."""
         if len(page) != self.size or page[start] not in (LEAF, INDEX_LEAF, INDEX_INTERIOR):
             return
-        for at in self._pointers(page, start):
+        for at in self._read_pointers(page, start):
             try:
-                yield self._cell(page, at, page[start])
+                yield self._read_cell(page, at, page[start])
             except (ValueError, IndexError, struct.error, UnicodeDecodeError):
                 self.damaged = True
                 self.unread += 1
 
-    def _cell(self, page: bytes, at: int, kind: int) -> tuple[int | None, tuple[Value, ...]]:
+    def _read_cell(self, page: bytes, at: int, kind: int) -> tuple[int | None, tuple[Value, ...]]:
         if kind == INDEX_INTERIOR:
             at += 4
-        length, at = varint(page, at)
+        length, at = read_varint(page, at)
         rowid = None
         if kind == LEAF:
-            rowid, at = varint(page, at)
+            rowid, at = read_varint(page, at)
             rowid = rowid - (1 << 64) if rowid >= 1 << 63 else rowid
-        return rowid, record(self._payload(page, at, length, kind))
+        return rowid, decode_record(self._read_payload(page, at, length, kind))
 
-    def _payload(self, page: bytes, at: int, length: int, kind: int) -> bytes:
+    def _read_payload(self, page: bytes, at: int, length: int, kind: int) -> bytes:
         if not 0 < length <= MAX_PAYLOAD:
             raise ValueError
         usable = self.usable
@@ -242,7 +237,7 @@ class DatabaseFile:
         return b"".join(parts)
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for count in range(8):
         byte = data[at + count]
@@ -255,26 +250,26 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
-def record(payload: bytes) -> tuple[Value, ...]:
+def decode_record(payload: bytes) -> tuple[Value, ...]:
     """Decode the values of a row. Raises ValueError."""
-    header, at = varint(payload, 0)
+    header, at = read_varint(payload, 0)
     if header > len(payload):
         raise ValueError
     kinds: list[int] = []
     while at < header:
-        kind, at = varint(payload, at)
+        kind, at = read_varint(payload, at)
         kinds.append(kind)
     values: list[Value] = []
     at = header
     for kind in kinds:
-        value, at = _value(payload, at, kind)
+        value, at = _decode_value(payload, at, kind)
         values.append(value)
     if at != len(payload) or not values:
         raise ValueError
     return tuple(values)
 
 
-def _value(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
+def _decode_value(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
     if kind in (0, 8, 9):
         return {0: None, 8: 0, 9: 1}[kind], at
     size = _INTEGERS.get(kind) or (8 if kind == 7 else (kind - 12) // 2)
@@ -286,17 +281,3 @@ def _value(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
     if kind == 7:
         return struct.unpack(">d", data)[0], at + size
     return data if kind % 2 == 0 else data.decode(), at + size
-
-
-def fits(values: Sequence[Value], shape: str) -> bool:
-    """Tell whether values have these types, one letter each: i, n (number), t, b; capital: or NULL; _ NULL only."""
-    kinds = {"i": int, "n": (int, float), "t": str, "b": bytes}
-    if len(values) != len(shape):
-        return False
-    for value, letter in zip(values, shape, strict=True):
-        if value is None:
-            if letter.islower():
-                return False
-        elif letter == "_" or not isinstance(value, kinds[letter.lower()]):  # type: ignore[arg-type]
-            return False
-    return True

@@ -13,7 +13,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -26,8 +27,7 @@ from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Tx
 from holdfast.store.records import memory as records_memory
 from holdfast.store.sqlite import driver as sqlite_driver
-from holdfast.store.transfer import format as transfer_format
-from holdfast.store.transfer import replay, validate
+from holdfast.store.transfer import jsonl, replay, validate
 
 try:
     import fcntl
@@ -36,7 +36,8 @@ except ImportError:  # Windows: there a file in use does not open.
 
 # The byte of the -shm file that every open connection holds a shared lock on.
 SHM_LOCK_BYTE = 128
-_PLACEHOLDER = rebuild.PLACEHOLDER.encode()
+# The errors that the separate process reports by name; any other is StoreUnusable.
+_ERRORS = {"StoreBusy": errors.StoreBusy, "StoreFull": errors.StoreFull, "CopyRefused": errors.CopyRefused}
 _REFUSALS = (
     errors.ImportInvalid,
     errors.StoreRefused,
@@ -54,9 +55,9 @@ def salvage(
     Raises StoreBusy while a process has the damaged store open, StoreUnusable when it cannot be read or the new one
     cannot be written. The damaged store is not changed, and after an error there is no new one.
     """
-    given = {"damaged": damaged, "new": new}
-    paths = [os.path.realpath(validation.check_path(path, name)) for name, path in given.items()]
-    code = "import sys; from holdfast.salvage import salvage; salvage.child(*sys.argv[1:])"
+    given = (damaged, "damaged"), (new, "new")
+    paths = [os.path.realpath(validation.check_path(path, name)) for path, name in given]
+    code = "import sys; from holdfast.salvage import salvage; salvage.run_child(*sys.argv[1:])"
     with subprocess.Popen([sys.executable, "-c", code, *paths], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         last: dict[str, object] = {}
@@ -67,16 +68,12 @@ def salvage(
     if "report" in last:
         return msgspec.convert(last["report"], reports.SalvageReport)
     if "error" in last:
-        raise _error(*msgspec.convert(last["error"], tuple[str, str]))
+        kind, message = msgspec.convert(last["error"], tuple[str, str])
+        raise _ERRORS.get(kind, errors.StoreUnusable)(message)
     raise errors.StoreUnusable(f"The process that read {paths[0]} ended with code {process.returncode}.")
 
 
-def _error(kind: str, message: str) -> errors.HoldfastError:
-    known = {"StoreBusy": errors.StoreBusy, "StoreFull": errors.StoreFull, "CopyRefused": errors.CopyRefused}
-    return known.get(kind, errors.StoreUnusable)(message)
-
-
-def child(damaged: str, new: str) -> None:
+def run_child(damaged: str, new: str) -> None:
     """Run in the separate process: write progress and the report as lines to standard output."""
 
     def send(message: dict[str, object]) -> None:
@@ -89,57 +86,47 @@ def child(damaged: str, new: str) -> None:
         send({"error": [type(error).__name__, str(error)]})
 
 
-def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = None) -> reports.SalvageReport:
+def run(damaged: str, new: str, progress: Progress | None = None) -> reports.SalvageReport:
     """Salvage in this process, which must not have the damaged store open."""
     began = time.monotonic()
     if os.path.lexists(new):
         raise errors.CopyRefused(f"{new} exists. Name a new file for the salvaged store.")
-    with atomic_file.translate_errors(damaged), _exclusive(damaged):
-        wal = page_reader.read_wal(_read(damaged + "-wal"))
-        file = page_reader.DatabaseFile(_read(damaged, needed=True), wal)
+    with atomic_file.translate_errors(damaged), _lock(damaged):
+        wal_path = Path(f"{damaged}-wal")
+        wal = page_reader.read_wal(wal_path.read_bytes() if wal_path.exists() else b"")
+        file = page_reader.DamagedFile(Path(damaged).read_bytes(), wal)
         found = recovered_rows.RecoveredRows()
-        found.gather(file.rows(progress))
+        found.gather(file.read_rows(progress))
         # After a damaged frame of the WAL, only messages are used, because only their digests verify them.
-        found.gather(row for row in file.doubtful_rows() if recovered_rows.is_verifiable(row))
+        found.gather(row for row in file.read_doubtful_rows() if recovered_rows.is_message(row))
     lost = _list_damage(wal, file, found)
     with atomic_file.replace(new, "salvage") as temp:
         missed, placeholders = _write(found, temp, blobs.files_next_to(damaged), blobs.files_next_to(new))
         # Closed before it is renamed, so that all of it is in one file.
         with contextlib.closing(sqlite_driver.SqliteDriver(temp, durability="process-crash")) as driver:
-            report = fsck.require_sound(fsck.check(driver), new)
+            report = fsck.raise_if_damaged(fsck.check(driver), new)
     counts = (report.conversations, report.sessions, report.messages - placeholders)
     return reports.SalvageReport(new, *counts, tuple(lost + missed), time.monotonic() - began)
 
 
 def _list_damage(
-    wal: page_reader.Wal, file: page_reader.DatabaseFile, found: recovered_rows.RecoveredRows
+    wal: page_reader.WalPages, file: page_reader.DamagedFile, found: recovered_rows.RecoveredRows
 ) -> list[reports.Lost]:
     """List the damage to the files themselves."""
-    unread = file.unread + sum(found.unrecognised.values())
     counts = {
         "pages of the WAL are damaged: the last commits": wal.ignored,
         "pages of the file are damaged or missing": len(file.missing_pages),
-        "rows cannot be read": unread,
+        "rows cannot be read": file.unread + found.unrecognised,
     }
     lost = [reports.Lost(f"{count} {what}") for what, count in counts.items() if count]
     # Every store has a generation: without it and without any row, the file was not a store.
-    if not (found.known() or found.tombstones or found.generation):
+    if not (found.conversation_keys() or found.tombstones or found.generation):
         lost.append(reports.Lost("everything: the file holds no data of a store"))
     return lost
 
 
-def _read(path: str, *, needed: bool = False) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        if needed:
-            raise
-        return b""
-
-
 @contextlib.contextmanager
-def _exclusive(path: str) -> Iterator[None]:
+def _lock(path: str) -> Iterator[None]:
     """Lock the store against being opened. Raises StoreBusy if a process has it open."""
     try:
         fd = os.open(f"{path}-shm", os.O_RDWR)
@@ -168,30 +155,26 @@ def _write(
     wanted: dict[str, str] = {}
     with contextlib.closing(sqlite_driver.SqliteDriver(temp, durability="process-crash")) as driver:
         origins: dict[int, rebuild.RebuiltOrigin] = {}
-        for key in found.known():
+        for key in found.conversation_keys():
             candidates = rebuild.rebuild(found, key, origins)
             if isinstance(candidates, rebuild.Unnamed):
-                what = f"{candidates.messages} messages of a conversation whose name is lost"
-                lost.append(reports.Lost(what))
+                lost.append(reports.Lost(f"{candidates.messages} messages of a conversation whose name is lost"))
             elif candidates is not None:
-                lines, missed = _conversation(driver, candidates)
+                lines, missed = _write_conversation(driver, candidates)
                 lost += missed
-                if lines is not None:
-                    origins[key] = _as_origin(lines)
-                    placeholders += sum(map(_is_placeholder, lines))
-                    wanted.update(
-                        {digest: candidates.id for body in candidates.bodies for digest in blobs.find_references(body)}
-                    )
+                if lines:
+                    origins[key] = rebuild.RebuiltOrigin.from_lines(lines)
+                    placeholders += candidates.placeholders
+                    for message in candidates.messages:
+                        wanted.update(dict.fromkeys(blobs.find_references(message.body), candidates.id))
         gone = [digest for digest in sorted(wanted) if not new.copy_from(old, digest)]
         lost += [reports.Lost(f"attachment {digest}", wanted[digest]) for digest in gone]
         sizes = {digest: os.path.getsize(new.path(digest)) for digest in wanted if digest not in gone}
-        driver.write("salvage", lambda tx: _settle(tx, found, sizes))
+        driver.write("salvage", lambda tx: _write_store_rows(tx, found, sizes))
     return lost, placeholders
 
 
-def _conversation(
-    driver: Driver, candidates: rebuild.Candidates
-) -> tuple[list[transfer_format.Line] | None, list[reports.Lost]]:
+def _write_conversation(driver: Driver, candidates: rebuild.Candidates) -> tuple[list[jsonl.Line], list[reports.Lost]]:
     """Write the most complete version that the constraints accept. Return its lines and what is lost."""
     for lines, left in candidates.versions:
         try:
@@ -199,48 +182,27 @@ def _conversation(
         except _REFUSALS:
             continue
         return lines, candidates.lost + left
-    return None, [reports.Lost("everything: the recovered rows contradict each other", candidates.id)]
+    return [], [reports.Lost("everything: the recovered rows contradict each other", candidates.id)]
 
 
-def _replay(driver: Driver, lines: list[transfer_format.Line]) -> None:
-    head = lines[0]
-    assert isinstance(head, transfer_format.Conversation)
-    validator = validate.ConversationValidator(head)
+def _replay(driver: Driver, lines: list[jsonl.Line]) -> None:
+    assert isinstance(lines[0], jsonl.ConversationLine)
+    validator = validate.ConversationValidator(lines[0])
     for line in lines:
         validator.check(line)
     validator.finish()
-    writing = replay.Replay(head)
-    driver.write("salvage", lambda tx: writing.run(tx, enumerate(lines), len(lines)))
+    writer = replay.Replay()
+    driver.write("salvage", lambda tx: writer.run(tx, enumerate(lines), len(lines)))
 
 
-def _as_origin(lines: list[transfer_format.Line]) -> rebuild.RebuiltOrigin:
-    head = lines[0]
-    assert isinstance(head, transfer_format.Conversation)
-    return rebuild.RebuiltOrigin(
-        head.id,
-        frozenset(line.id for line in lines if isinstance(line, transfer_format.Session)),
-        head.last_seq,
-        {line.epoch: line.seen_seq for line in lines if isinstance(line, transfer_format.Compaction)},
-    )
-
-
-def _is_placeholder(line: transfer_format.Line) -> bool:
-    """Tell whether a line replaces a lost message."""
-    return (
-        isinstance(line, transfer_format.Message)
-        and line.uid == f"lost-{line.seq}"
-        and bytes(line.body) == _PLACEHOLDER
-    )
-
-
-def _settle(tx: Tx, found: recovered_rows.RecoveredRows, sizes: dict[str, int]) -> None:
+def _write_store_rows(tx: Tx, found: recovered_rows.RecoveredRows, sizes: dict[str, int]) -> None:
     """Write tombstones, attachments and memories, and advance all counters past those used before."""
     for name, at in found.tombstones.items():
         if 0 < len(name) <= 200 and name.isprintable():
             tx.run("tombstone_keep", id=name, at=at)
     for digest, size in sizes.items():
-        media_type = found.blobs.get(digest, "application/octet-stream")
+        media_type = found.media_types.get(digest, "application/octet-stream")
         tx.run("blob_put", digest=digest, size=size, media_type=media_type, at=time.time())
     for memory in found.memories():
-        records_memory.keep(tx, memory)
+        records_memory.import_memory(tx, memory)
     store_meta.begin_generation(tx, found.generation + 1)

@@ -1,1 +1,1 @@
-"""The store: conversations that cannot fork. `db.SessionDB` is its public face."""
+"""The store: conversations that cannot fork. `db.SessionDB` is its public interface."""

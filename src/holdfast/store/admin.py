@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from holdfast import errors, reports, types
-from holdfast.store import deletion, fsck, leases, schema_plan, store_meta, upkeep, validation
+from holdfast.store import deletion, fsck, leases, store_meta, validation
 from holdfast.store.backup import backup as backups
 from holdfast.store.backup import retention
 from holdfast.store.blobs import blobs as attachments
-from holdfast.store.driver import Driver, Progress
-from holdfast.store.search import indexer, search
+from holdfast.store.driver import Progress, SchemaFault
 from holdfast.store.transfer import copy as store_copy
 from holdfast.store.transfer import export, import_
 
 
-class Admin(backups.Backups, retention.Retention, export.Exports, import_.Imports):
+class Admin(backups.BackupAdmin, retention.RetentionAdmin, export.ExportAdmin, import_.ImportAdmin):
     """Methods for operators. They may read the whole store and take long."""
-
-    def __init__(
-        self, driver: Driver, clock: Callable[[], float], blobs: attachments.Blobs, searcher: search.Searcher
-    ) -> None:
-        super().__init__(driver, clock, blobs)
-        self.searcher = searcher
 
     # --- status --------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         """Return engine, version, path, sizes and modes."""
-        return self.driver.facts()
+        return self.driver.info()
 
     def status(self) -> dict[str, Any]:
-        """Return `facts` and the configuration and health of the database server or file; slower than `facts`."""
+        """Return `info` and the configuration and health of the database server or file; slower than `info`."""
         return self.driver.status()
 
     def count_messages(self) -> tuple[int, int]:
         """Count conversations and messages without reading the messages."""
-        return self.driver.read(store_copy.count_messages)
+        conversations, messages = self.driver.read(lambda tx: tx.one("store_counts")) or (0, 0)
+        return conversations, messages
 
-    def fsck(self, progress: fsck.Progress | None = None) -> types.Report:
+    def fsck(self, progress: Progress | None = None) -> types.Report:
         """Check every promise over the whole store, attachments too; it only reads."""
         report = fsck.check(self.driver, progress, schema=True)
         return attachments.check_contents(report, self.driver, self._blob_files)
 
-    def schema_faults(self) -> list[schema_plan.Fault]:
+    def schema_faults(self) -> list[SchemaFault]:
         """Return the differences between the schema of the store and the declared one."""
         return self.driver.schema_faults()
 
@@ -57,7 +50,7 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
         """Let a role of the server use the store without changing its schema; return the statements that were run."""
         return self.driver.allow(role)
 
-    # --- notes about the store -----------------------------------------------------------------------
+    # --- key-value pairs -----------------------------------------------------------------------------
 
     def get_meta(self, key: str) -> str | None:
         validation.check_id(key, "meta key")
@@ -65,7 +58,7 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
         return str(row[0]) if row else None
 
     def set_meta(self, key: str, value: str) -> None:
-        """Store a note about the store: ASCII text under a key that the store does not use itself."""
+        """Set an application-defined value: ASCII text under a key that the store does not reserve."""
         validation.check_id(key, "meta key")
         if key in store_meta.RESERVED:
             raise errors.InvalidArgument(f"The meta key {key} is reserved for the store.", parameter="key")
@@ -73,10 +66,10 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
             raise errors.InvalidArgument("`value` must be ASCII text.", parameter="value")
         self.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))
 
-    def keep_profile(self, profile: str) -> str:
+    def get_or_set_profile(self, profile: str) -> str:
         """Return the gateway profile of the store, which is set to `profile` if the store has none."""
-        found = self.driver.read(store_meta.profile)
-        return found or self.driver.write("meta", lambda tx: store_meta.keep_profile(tx, profile))
+        found = self.driver.read(store_meta.get_profile)
+        return found or self.driver.write("meta", lambda tx: store_meta.get_or_set_profile(tx, profile))
 
     # --- upkeep --------------------------------------------------------------------------------------
 
@@ -84,15 +77,15 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
         """End live continuations without a compaction (docs/concepts.md); return how many."""
         validation.check(validation.Duration, older_than_days=older_than_days)
         now = self._clock()
-        return self.driver.write("upkeep", lambda tx: upkeep.finalize_orphans(tx, older_than_days, now))
+        return self.driver.write("upkeep", lambda tx: deletion.finalize_orphans(tx, older_than_days, now))
 
     def prune_empty_sessions(self) -> int:
         """Remove conversations that never had a message and that nothing refers to; return how many."""
         now = self._clock()
-        return self.driver.write("upkeep", lambda tx: upkeep.prune_ghosts(tx, now))
+        return self.driver.write("upkeep", lambda tx: deletion.prune_empty(tx, now))
 
     def run_upkeep_once(self) -> dict[str, int]:
-        """Run both of the above once in the life of a database; return what they did, or {} if that was earlier."""
+        """Run finalize_orphaned_sessions and prune_empty_sessions once per database; return the counts or {}."""
         if self.get_meta(store_meta.UPKEEP_DONE) is not None:
             return {}
         done = {
@@ -111,26 +104,26 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
 
     def unscrubbed_since(self) -> float | None:
         """Return when something was removed that is still in the files of the store, or None after a scrub."""
-        return self.driver.read(deletion.unscrubbed)
+        return self.driver.read(deletion.unscrubbed_since)
 
     def titles_to_redact(self, session_id: str, seq: int) -> list[str]:
         """Return the titles that a redaction of this message would remove."""
         validation.check(validation.WholeNumber, seq=seq)
-        return self.driver.read(lambda tx: deletion.titles_going(tx, session_id, seq))
+        return self.driver.read(lambda tx: deletion.find_derived_titles(tx, session_id, seq))
 
     # --- the search index ----------------------------------------------------------------------------
 
-    def update_search_index(self, progress: indexer.Progress | None = None) -> int:
+    def update_search_index(self, progress: Progress | None = None) -> int:
         """Index the messages that are not indexed yet, as the next search would; return how many."""
         return self.searcher.catch_up(progress)
 
-    def rebuild_search_index(self, progress: indexer.Progress | None = None) -> int:
+    def rebuild_search_index(self, progress: Progress | None = None) -> int:
         """Discard the search index and build it again; return how many messages it has."""
         return self.searcher.rebuild(progress)
 
     def search_status(self) -> dict[str, Any]:
         """Return whether there is an index, how far behind the log it is, and what is wrong with it."""
-        return self.searcher.facts()
+        return self.searcher.info()
 
     # --- copies --------------------------------------------------------------------------------------
 
@@ -140,7 +133,7 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
         If the copy was interrupted, the same call begins again. Raises CopyRefused when the target holds other data,
         CopyUnfinished when the two differ.
         """
-        return store_copy.copy(self, target, progress)
+        return store_copy.copy(self.driver, self._blob_files, target, progress)
 
     def is_unfinished_copy(self) -> bool:
         """Return whether this store is a copy that was begun and not finished."""
@@ -148,8 +141,8 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
 
     def backup_made_at(self, path: str | os.PathLike[str]) -> float | None:
         """Return when the backup at this path was made."""
-        return backups.made_at(self.driver, path)
+        return backups.read_backup_time(self.driver, path)
 
     def check_restorable(self) -> None:
-        """Raise CopyRefused where `restore` would refuse because this store, on a server, is not empty."""
-        backups.refuse_filled(self.driver)
+        """Raise CopyRefused if `restore` would: this store is on a server and not empty."""
+        backups.check_restorable(self.driver)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from holdfast import errors, types
-from holdfast.store import async_mirror, executor, group_commit, notification_hub, write_step
+from holdfast.store import async_mirror, executor, group_commit, log, notifications, write_step
 from holdfast.store.db import SessionDB
+from holdfast.store.driver import Driver
 
 T = TypeVar("T")
+HintHandler = Callable[[notifications.Hint], None]
 
 THREADS = 4
 
@@ -28,6 +30,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
     def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
         super().__init__(db, self)
         self.db = db
+        self.lease_failures = db.lease_failures
         self.mail = async_mirror.AsyncMail(db.mail, self)
         self.contacts = async_mirror.AsyncContacts(db.contacts, self)
         self.memory = async_mirror.AsyncMemories(db.memory, self)
@@ -35,7 +38,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         self.processes = async_mirror.AsyncProcesses(db.processes, self)
         self.blobs = async_mirror.AsyncBlobs(db.blobs, self)
         self.admin = async_mirror.AsyncAdmin(db.admin, self)
-        self.notifications = notification_hub.NotificationHub(db.driver)
+        self.notifications = NotificationHub(db.driver)
         self._pool = executor.LoopExecutor(threads, "holdfast-store", db.driver.write_timeout)
         self._writes = group_commit.GroupCommit(db.driver)
         self._closed = False
@@ -51,9 +54,9 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         return self.db.path
 
     async def close(self) -> None:
-        """Write everything that was given to append or to share, then close; later calls raise StoreClosed."""
+        """Commit all pending writes and close the SessionDB. Later calls raise StoreClosed."""
         if self.db.driver.pid != os.getpid():
-            return  # its threads are the parent's
+            return  # a forked child has none of the threads
         self._closed = True
         await self._writes.drain()
         await asyncio.to_thread(self.db.close)
@@ -88,7 +91,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
     ) -> types.Receipt:
-        """As SessionDB.append_message. Cancelling the wait does not take the message back: it is written once."""
+        """Append like SessionDB.append_message. Cancelling the task does not cancel the append."""
         message = types.NewMessage(
             role=role,
             content=content,
@@ -112,22 +115,23 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
     ) -> list[types.Receipt]:
-        """As SessionDB.append_messages. A batch is written as a whole and may share its commit with others."""
+        """Append like SessionDB.append_messages. The batch may share its commit with the writes of other tasks."""
         self._check_open()
         if messages in ([], ()):
             return []
-        request = self.db.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
+        now = self.db._clock()
+        request = log.AppendRequest(session_id, messages, now, expect_head=expect_head, create=create, lease=lease)
         return await self._writes.append(request)
 
     async def share(self, step: write_step.WriteStep[T]) -> T:
-        """Run a small step, which may share its commit with the steps of other tasks."""
+        """Run a step, which may share its commit with the writes of other tasks."""
         self._check_open()
         return await self._writes.write(step)
 
 
-async def kept(taking: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
-    """Await `taking`; a task that is cancelled meanwhile gives the result back before it ends."""
-    task = asyncio.ensure_future(taking)
+async def await_or_release(acquiring: Coroutine[Any, Any, T], release: Callable[[T], Coroutine[Any, Any, object]]) -> T:
+    """Await `acquiring`. If the task is cancelled meanwhile, wait for the result and release it."""
+    task = asyncio.ensure_future(acquiring)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -135,10 +139,75 @@ async def kept(taking: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutin
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
         if not task.cancelled() and task.exception() is None:
-            back = asyncio.ensure_future(give_back(task.result()))
-            while not back.done():
+            releasing = asyncio.ensure_future(release(task.result()))
+            while not releasing.done():
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait([back])
-            if not back.cancelled():
-                back.exception()  # retrieved, so that asyncio does not log it; a lease that was not released expires
+                    await asyncio.wait([releasing])
+            if not releasing.cancelled():
+                releasing.exception()  # retrieved, so that asyncio does not log it; an unreleased lease expires
         raise
+
+
+class HintWaiter:
+    """An event that is set by a matching hint."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for a hint since the last wait, at most this long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.came.wait()
+        self.came.clear()
+
+
+class NotificationHub:
+    """Distributes hints to the tasks of one event loop, from the first subscription until the store is closed.
+
+    SQLite sends no hints, and PostgreSQL's may be lost: a waiting task always has a timeout after which it polls.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._started = False
+        self._handlers: list[HintHandler] = []
+
+    @contextmanager
+    def listen(self, handler: HintHandler) -> Iterator[None]:
+        """Call `handler` with each hint until the end of the block."""
+        self._handlers.append(handler)
+        self._start()
+        try:
+            yield
+        finally:
+            self._handlers.remove(handler)
+
+    @contextmanager
+    def expect(self, conversation_id: str, kind: notifications.HintKind) -> Iterator[HintWaiter]:
+        """Yield an event for hints of one kind about one conversation."""
+        expected = HintWaiter()
+
+        def handler(hint: notifications.Hint) -> None:
+            if hint.kind in (kind, "lost") and hint.is_about(conversation_id):
+                expected.came.set()
+
+        with self.listen(handler):
+            yield expected
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        loop = asyncio.get_running_loop()
+
+        def handler(hint: notifications.Hint) -> None:
+            # The loop may be closed before the store.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._dispatch, hint)
+
+        self._driver.listen(handler)
+
+    def _dispatch(self, hint: notifications.Hint) -> None:
+        for handler in tuple(self._handlers):
+            handler(hint)

@@ -21,14 +21,14 @@ from holdfast.store.records.permissions import Permissions
 from holdfast.store.records.processes import Processes
 
 
-class Mirror:
+class AsyncMirror:
     """An awaitable view of `target`; `runner` runs its calls."""
 
     def __init__(self, target, runner):
         self._target, self._runner = target, runner
 
 
-def _awaited(method):
+def _make_awaitable(method):
     @functools.wraps(method)
     async def call(self, *args, **kwargs):
         return await self._runner.run(partial(method, self._target, *args, **kwargs))
@@ -36,7 +36,7 @@ def _awaited(method):
     return call
 
 
-def _shared(method):
+def _make_shared(method):
     prepare = method.prepare
 
     @functools.wraps(method)
@@ -48,16 +48,15 @@ def _shared(method):
 
 def _mirror(target, name, without=()):
     methods = {
-        each: _shared(method) if hasattr(method, "prepare") else _awaited(method)
+        each: _make_shared(method) if hasattr(method, "prepare") else _make_awaitable(method)
         for each, method in inspect.getmembers(target, inspect.isfunction)
         if not each.startswith("_") and each not in without
     }
-    return type(name, (Mirror,), {"__doc__": f"{target.__name__}, awaited.", "__module__": __name__, **methods})
+    return type(name, (AsyncMirror,), {"__doc__": f"{target.__name__}, awaited.", "__module__": __name__, **methods})
 
 
-# AsyncSessionDB groups appends itself, and closes after them; the last two do not use the database.
-OWN = {"append_message", "append_messages", "append_step", "close", "abandon_lease", "warn_once"}
-AsyncSessionBase = _mirror(SessionDB, "AsyncSessionBase", OWN)
+# AsyncSessionDB groups appends, and closes after the last one.
+AsyncSessionBase = _mirror(SessionDB, "AsyncSessionBase", {"append_message", "append_messages", "close"})
 AsyncMail = _mirror(Mail, "AsyncMail")
 AsyncContacts = _mirror(Contacts, "AsyncContacts")
 AsyncMemories = _mirror(Memories, "AsyncMemories")

@@ -1,22 +1,24 @@
 """Commit a compaction, read the current one, undo and redo.
 
-A lease only avoids duplicate work. The commit itself compares head, epoch and the token of the lease, if there is one,
-while it holds the lock of the conversation. It changes no message, so its cost does not grow with the log.
+A lease only avoids duplicate work: `commit` locks the conversation and compares head, epoch and, if there is a lease,
+its token. It changes no message, so its cost does not grow with the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, leases, message_codec, sessions, validation
-from holdfast.store.driver import Query, Row, Tx
+from holdfast.store.conversation_row import ConversationRow
+from holdfast.store.driver import QueryCall, Row, Tx
 
 
-class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+class CompactionBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """The stored content of a compaction."""
 
     summary: str = ""
@@ -24,18 +26,17 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     ledger: dict[str, Any] = {}
 
 
-class Draft(msgspec.Struct, frozen=True):
+class CompactionDraft(msgspec.Struct, frozen=True):
     """A compaction to be committed, validated and encoded."""
 
     cut_seq: int
     seen_seq: int
-    body: Body
     text: str
     model: str | None
     keep_lease: bool = False
 
 
-def draft(
+def make_draft(
     cut_seq: int,
     seen_seq: int,
     summary: str,
@@ -43,7 +44,7 @@ def draft(
     ledger: Mapping[str, Any] | None,
     model: str | None,
     keep_lease: bool = False,
-) -> Draft:
+) -> CompactionDraft:
     validation.check(validation.OptionalFlag, keep_lease=keep_lease)
     if not isinstance(summary, str):
         raise errors.InvalidArgument("`summary` must be text.")
@@ -57,100 +58,96 @@ def draft(
         raise errors.InvalidArgument(f"`pinned` must be between 1 and `cut_seq`, which is {cut_seq}.")
     if cut_seq > seen_seq:
         raise errors.InvalidArgument(f"`cut_seq` must be at most `seen_seq`, which is {seen_seq}, not {cut_seq}.")
-    body = Body(summary, kept, dict(ledger or {}))
-    return Draft(cut_seq, seen_seq, body, message_codec.exact(body, "summary or its ledger"), model, keep_lease)
+    body = CompactionBody(summary, kept, dict(ledger or {}))
+    text = message_codec.encode_exact(body, "summary or its ledger")
+    return CompactionDraft(cut_seq, seen_seq, text, model, keep_lease)
 
 
-def commit(tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Draft, now: float) -> types.Session:
-    """End the head session, start its continuation with the compaction in force, and return the new head.
+def commit(
+    tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: CompactionDraft, now: float
+) -> types.Session:
+    """End the head session, open its continuation with this compaction in force, and return the continuation.
 
-    Raises LeaseLost if the lease is no longer held, and Superseded if head, epoch or view changed since the snapshot.
-    A retry with the same child id finds its result and changes nothing.
+    Raises LeaseLost if the lease is no longer held, and Superseded if the head or the epoch is not that of the
+    snapshot. A retry with the same child id finds its result and changes nothing.
     """
     lease = work if isinstance(work, types.Lease) else None
     seen = work.snapshot if isinstance(work, types.Lease) else work
-    here = conversation_row.lock(tx, seen.conversation_id)
-    look = _look(tx, here, child_id, lease)
-    if _committed_before(tx, here, child_id, look, draft, lease):
+    here, stored = _lock(tx, seen, child_id, lease)
+    if _was_committed(tx, here, child_id, stored, draft, lease):
         found = sessions.get(tx, child_id)
         assert found is not None  # a foreign key keeps it
         return found
     if lease is not None:
-        leases.check_row(tx, here, lease, look.lease)
+        leases.check_row(tx, here, lease, leases.LeaseRow(*stored.lease) if stored.lease else None)
     if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):
         raise errors.Superseded(here.head_id, here.epoch)
-    _check_cut(draft, seen, look.base)
-    model = draft.model or look.head.model
-    rotate(tx, here, child_id, draft, lease.token if lease else None, now, look.head.source, model)
+    base = current(tx, here) if stored.compaction is None else from_row(stored.compaction)
+    _check_cut(draft, seen, base)
+    if stored.head is None:
+        raise errors.StoreCorrupt(f"The head of conversation {here.id} is missing. Run `holdfast doctor`.")
+    head = sessions.from_row(stored.head)
+    model = draft.model or head.model
+    last: list[QueryCall] = []
     if lease is not None and not draft.keep_lease:
-        tx.defer("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token)
-    return types.Session(
-        child_id,
-        here.id,
-        here.head + 1,
-        here.head_id,
-        here.owner,
-        look.head.source,
-        model,
-        here.title,
-        now,
-        None,
-        None,
-        here.last_seq + 1,
-        here.last_seq,
-        look.head.active_at if here.last_seq > here.forked_at else now,
-        look.head.folder,
-        look.head.metadata,
+        last.append(("lease_delete", {"conversation": here.key, "purpose": lease.purpose, "token": lease.token}))
+    write(tx, here, child_id, draft, lease.token if lease else None, now, head.source, model, *last)
+    return msgspec.structs.replace(
+        head,
+        id=child_id,
+        ordinal=here.head + 1,
+        parent_session_id=here.head_id,
+        model=model,
+        started_at=now,
+        first_seq=here.last_seq + 1,
+        active_at=head.active_at if here.last_seq > here.forked_at else now,
     )
 
 
-class _Look(NamedTuple):
-    """The rows that a commit compares, read in one round trip after the conversation was locked."""
+class _CommitState(NamedTuple):
+    """The rows that a commit compares, None for a row that does not exist."""
 
     place: Row | None
-    deleted: bool
-    head: types.Session
-    base: types.Compaction | None
-    lease: Row | None
+    tombstone: Row | None
+    head: Row | None
+    compaction: Row | None
+    lease: Row | None = None
 
 
-def _look(tx: Tx, here: conversation_row.State, child_id: str, lease: types.Lease | None) -> _Look:
-    queries: list[Query] = [
+def _lock(
+    tx: Tx, seen: types.Snapshot, child_id: str, lease: types.Lease | None
+) -> tuple[ConversationRow, _CommitState]:
+    """Lock the conversation and read everything that the commit compares, in one round trip."""
+    conversation_id = validation.check_id(seen.conversation_id)
+    queries: list[QueryCall] = [
+        ("lock_conversation", {"id": conversation_id}),
         ("session_place", {"id": child_id}),
         ("tombstone", {"id": child_id}),
-        ("session_get", {"id": here.head_id}),
+        ("session_get", {"id": validation.check_id(seen.head_id)}),
+        ("compaction_in_force", {"id": conversation_id}),
     ]
-    if here.compaction_epoch is not None:
-        queries.append(("compaction_at", {"conversation": here.key, "epoch": here.compaction_epoch}))
-    if lease is None:
-        place, tombstone, head, *base = tx.batch(*queries)
-        row = []
-    else:
-        with leases.reachable():
-            asked: Query = ("lease_row", {"conversation": here.key, "purpose": lease.purpose})
-            place, tombstone, head, *base, row = tx.batch(*queries, asked)
-    if not head:
-        raise errors.StoreCorrupt(f"The head of conversation {here.id} is missing. Run `holdfast doctor`.")
-    return _Look(
-        place[0] if place else None,
-        bool(tombstone),
-        sessions.from_row(head[0]),
-        _required(here.compaction_epoch, base[0]) if base else current(tx, here),
-        row[0] if row else None,
-    )
+    if lease is not None:
+        queries.append(("lease_of_session", {"id": conversation_id, "purpose": lease.purpose}))
+    with leases.lease_table_errors() if lease is not None else nullcontext():
+        row, *rest = (rows[0] if rows else None for rows in tx.batch(*queries))
+    return conversation_row.require(tx, conversation_id, row), _CommitState(*rest)
 
 
-def rotate(
+def write(
     tx: Tx,
-    here: conversation_row.State,
+    here: ConversationRow,
     child_id: str,
-    draft: Draft,
+    draft: CompactionDraft,
     token: int | None,
     now: float,
     source: str,
     model: str | None,
-) -> conversation_row.State:
-    """Write a compaction and the session that continues with it. The head is live, or was ended for this purpose."""
+    *last: QueryCall,
+) -> None:
+    """Write a compaction and the session that continues with it, and finish the step with the queries in `last`.
+
+    The head is live, or was ended by 'compression'.
+    """
     if here.live:
         tx.defer(
             "session_end",
@@ -160,7 +157,7 @@ def rotate(
             reason="compression",
             last_seq=here.last_seq,
         )
-    sessions.add(tx, here, child_id, source, model, now)
+    sessions.insert_continuation(tx, here, child_id, source, model, now)
     tx.defer(
         "compaction_insert",
         conversation=here.key,
@@ -174,27 +171,33 @@ def rotate(
         at=now,
         digest=message_codec.summary_digest(here.id, here.epoch + 1, draft.text),
     )
-    return conversation_row.moved(
-        tx, here, head=here.head + 1, live=1, compaction_epoch=here.epoch + 1, redo_epoch=None
-    )._replace(head_id=child_id)
+    conversation_row.update(
+        tx, here, head=here.head + 1, live=1, compaction_epoch=here.epoch + 1, redo_epoch=None, last=last
+    )
 
 
-def _committed_before(
-    tx: Tx, here: conversation_row.State, child_id: str, look: _Look, draft: Draft, lease: types.Lease | None
+def _was_committed(
+    tx: Tx,
+    here: ConversationRow,
+    child_id: str,
+    stored: _CommitState,
+    draft: CompactionDraft,
+    lease: types.Lease | None,
 ) -> bool:
-    if look.place is None:
-        if look.deleted:
+    """Return whether an earlier attempt committed this compaction. Raises IdTaken if the child is another session."""
+    if stored.place is None:
+        if stored.tombstone is not None:
             raise errors.ConversationDeleted(child_id)
         return False
-    conversation, ordinal = look.place
-    made = tx.one("compaction_of_session", conversation=conversation, session=ordinal)
-    mine = (draft.cut_seq, draft.seen_seq, lease.token if lease else None)
-    if conversation == here.key and made is not None and made[1:] == mine:
+    conversation, ordinal = stored.place
+    row = tx.one("compaction_of_session", conversation=conversation, session=ordinal)
+    expected = (draft.cut_seq, draft.seen_seq, lease.token if lease else None)
+    if conversation == here.key and row is not None and row[1:] == expected:
         return True
     raise errors.IdTaken(child_id)
 
 
-def _check_cut(draft: Draft, seen: types.Snapshot, base: types.Compaction | None) -> None:
+def _check_cut(draft: CompactionDraft, seen: types.Snapshot, base: types.Compaction | None) -> None:
     if draft.seen_seq > seen.last_seq:
         raise errors.InvalidArgument(
             f"`seen_seq` must be at most {seen.last_seq}, the last message when the work began, not {draft.seen_seq}."
@@ -206,21 +209,21 @@ def _check_cut(draft: Draft, seen: types.Snapshot, base: types.Compaction | None
 # --- reading -----------------------------------------------------------------------------------------
 
 
-def current(tx: Tx, here: conversation_row.State) -> types.Compaction | None:
-    """Return the compaction in force: that of the conversation itself, else the one that a branch inherits."""
+def current(tx: Tx, here: ConversationRow) -> types.Compaction | None:
+    """Return the compaction in force: the conversation's own, or else the one that a branch inherits."""
     if here.compaction_epoch is not None:
-        return at(tx, here.key, here.compaction_epoch)
-    return _inherited(tx, here.origin, here.forked_at, here.forked_epoch)
+        return get(tx, here.key, here.compaction_epoch)
+    return _find_inherited(tx, here.origin, here.forked_at, here.forked_epoch)
 
 
-def _inherited(tx: Tx, origin: int | None, limit: int, epoch: int | None) -> types.Compaction | None:
-    # If no compaction of the origin is old enough, the branch may have the one that the origin inherits.
+def _find_inherited(tx: Tx, origin: int | None, limit: int, epoch: int | None) -> types.Compaction | None:
+    """Return the newest compaction of an origin, or of the origin's origin and so on, made before the fork point."""
     visited: set[int] = set()
     while origin is not None:
         if origin in visited:
             raise errors.StoreCorrupt("A conversation is a branch of itself.")
         visited.add(origin)
-        found = newest_seen(tx, origin, epoch, limit)
+        found = find_covering_upto(tx, origin, epoch, limit)
         if found:
             return found
         origin, forked_at, epoch, _ = tx.one("origin_of", key=origin) or (None, 0, None, None)
@@ -228,10 +231,15 @@ def _inherited(tx: Tx, origin: int | None, limit: int, epoch: int | None) -> typ
     return None
 
 
-def newest_seen(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:
-    """Return the newest compaction, from `epoch` down its chain of bases, that saw no message after `limit`."""
+def list_all(tx: Tx, session_id: str) -> list[types.Compaction]:
+    key = conversation_row.read(tx, session_id).key
+    return [from_row(row) for row in tx.all("compactions_of", conversation=key)]
+
+
+def find_covering_upto(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:
+    """Return the compaction `epoch`, or the first of its bases, whose summary covers no message after `limit`."""
     while epoch is not None:
-        found = at(tx, key, epoch)
+        found = get(tx, key, epoch)
         if found.seen_seq <= limit:
             return found
         if found.base_epoch is not None and found.base_epoch >= epoch:
@@ -240,20 +248,17 @@ def newest_seen(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compac
     return None
 
 
-def at(tx: Tx, key: int, epoch: int) -> types.Compaction:
-    return _required(epoch, tx.all("compaction_at", conversation=key, epoch=epoch))
-
-
-def _required(epoch: int | None, rows: Sequence[Row]) -> types.Compaction:
-    if not rows:
+def get(tx: Tx, key: int, epoch: int) -> types.Compaction:
+    row = tx.one("compaction_get", conversation=key, epoch=epoch)
+    if row is None:
         raise errors.StoreCorrupt(f"Compaction {epoch}, which is in force or the base of another, is missing.")
-    return from_row(rows[0])
+    return from_row(row)
 
 
 def from_row(row: Row) -> types.Compaction:
     epoch, base_epoch, session_id, cut_seq, seen_seq, token, made_at, text = row
     try:
-        body = msgspec.json.decode(text, type=Body)
+        body = msgspec.json.decode(text, type=CompactionBody)
     except msgspec.DecodeError:
         raise errors.StoreCorrupt(f"The summary of compaction {epoch} cannot be read.") from None
     return types.Compaction(
@@ -267,30 +272,31 @@ def from_row(row: Row) -> types.Compaction:
 def undo(tx: Tx, session_id: str) -> types.Compaction:
     """Put the base of the current compaction in force again, and return the compaction that was undone."""
     here = conversation_row.lock(tx, session_id)
-    meant = tx.retry_state.setdefault("undo", here.compaction_epoch)
-    if meant is not None and not _in_force(tx, here, meant):
-        return at(tx, here.key, meant)
+    # The compaction that the first attempt found, so that a retry does not undo another one.
+    target = tx.retry_state.setdefault("undo", here.compaction_epoch)
+    if target is not None and not _in_force(tx, here, target):
+        return get(tx, here.key, target)
     if here.compaction_epoch is None:
         raise errors.NothingToUndo("This conversation has no compaction of its own.")
-    undone = at(tx, here.key, here.compaction_epoch)
-    conversation_row.moved(tx, here, compaction_epoch=undone.base_epoch, redo_epoch=undone.epoch)
+    undone = get(tx, here.key, here.compaction_epoch)
+    conversation_row.update(tx, here, compaction_epoch=undone.base_epoch, redo_epoch=undone.epoch)
     return undone
 
 
 def redo(tx: Tx, session_id: str) -> types.Compaction:
     here = conversation_row.lock(tx, session_id)
-    meant = tx.retry_state.setdefault("redo", here.redo_epoch)
-    if meant is not None and _in_force(tx, here, meant):
-        return at(tx, here.key, meant)
+    target = tx.retry_state.setdefault("redo", here.redo_epoch)
+    if target is not None and _in_force(tx, here, target):
+        return get(tx, here.key, target)
     if here.redo_epoch is None:
         raise errors.NothingToUndo()
-    conversation_row.moved(tx, here, compaction_epoch=here.redo_epoch, redo_epoch=None)
-    return at(tx, here.key, here.redo_epoch)
+    conversation_row.update(tx, here, compaction_epoch=here.redo_epoch, redo_epoch=None)
+    return get(tx, here.key, here.redo_epoch)
 
 
-def _in_force(tx: Tx, here: conversation_row.State, epoch: int) -> bool:
+def _in_force(tx: Tx, here: ConversationRow, epoch: int) -> bool:
     """Return whether this compaction is the current one or among its bases."""
     base = here.compaction_epoch
     while base is not None and base > epoch:
-        base = at(tx, here.key, base).base_epoch
+        base = get(tx, here.key, base).base_epoch
     return base == epoch

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from holdfast import errors
 from holdfast.store import validation
-from holdfast.store.driver import Row, Tx
+from holdfast.store.driver import QueryCall, Row, Tx
 
 
-class State(NamedTuple):
-    """The row of a conversation with the id of its head session, and the ordinal of the session that was asked for."""
+class ConversationRow(NamedTuple):
+    """A conversation as the queries `lock_conversation` and `read_conversation` return it."""
 
     key: int
     id: str
@@ -30,12 +30,13 @@ class State(NamedTuple):
     forked_at: int
     origin: int | None
     forked_epoch: int | None
-    asked: int
+    ordinal: int
+    """The ordinal of the session by whose id the conversation was found; `head` is that of the newest one."""
 
 
-def lock(tx: Tx, session_id: str) -> State:
+def lock(tx: Tx, session_id: str) -> ConversationRow:
     """Lock the conversation of a session id until the transaction ends."""
-    return _found(tx, session_id, tx.one("lock_conversation", id=validation.check_id(session_id)))
+    return require(tx, session_id, tx.one("lock_conversation", id=validation.check_id(session_id)))
 
 
 def lock_all(tx: Tx, session_ids: Iterable[str]) -> None:
@@ -43,23 +44,19 @@ def lock_all(tx: Tx, session_ids: Iterable[str]) -> None:
     tx.all("lock_conversations", ids=sorted(set(session_ids)))
 
 
-def look(tx: Tx, session_id: str) -> State:
+def read(tx: Tx, session_id: str) -> ConversationRow:
     """Read the conversation of a session id without locking it."""
-    return _found(tx, session_id, tx.one("look_conversation", id=validation.check_id(session_id)))
+    return require(tx, session_id, tx.one("read_conversation", id=validation.check_id(session_id)))
 
 
-def state(tx: Tx, session_id: str, rows: Sequence[Row]) -> State:
-    """Return the state that `lock_conversation` read in a batch, or raise NoSuchSession."""
-    return _found(tx, session_id, rows[0] if rows else None)
+def require(tx: Tx, session_id: str, row: Row | None) -> ConversationRow:
+    """Return the row as a ConversationRow; raise NoSuchSession or ConversationDeleted if there is none."""
+    if row is None:
+        raise not_found(tx, session_id)
+    return ConversationRow(*row)
 
 
-def _found(tx: Tx, session_id: str, row: Row | None) -> State:
-    if row is not None:
-        return State(*row)
-    raise missing(tx, session_id)
-
-
-def missing(tx: Tx, session_id: str) -> errors.NoSuchSession:
+def not_found(tx: Tx, session_id: str) -> errors.NoSuchSession:
     """Return the error for an id that does not exist, which may have been deleted."""
     if tx.one("tombstone", id=session_id):
         return errors.ConversationDeleted(session_id)
@@ -69,16 +66,20 @@ def missing(tx: Tx, session_id: str) -> errors.NoSuchSession:
 _SAME: Any = object()
 
 
-def moved(
+def update(
     tx: Tx,
-    here: State,
+    here: ConversationRow,
     *,
     head: int | None = None,
     live: int | None = _SAME,
     compaction_epoch: int | None = _SAME,
     redo_epoch: int | None = _SAME,
-) -> State:
-    """Change head, end or view, and increment the epoch. No other function changes the epoch."""
+    last: Sequence[QueryCall] | None = None,
+) -> ConversationRow:
+    """Change head, end or view of a locked conversation and increment its epoch, which no other function does.
+
+    With `last`, the step ends with these queries: see Tx.finish.
+    """
     after = here._replace(
         epoch=here.epoch + 1,
         head=here.head if head is None else head,
@@ -86,16 +87,17 @@ def moved(
         compaction_epoch=here.compaction_epoch if compaction_epoch is _SAME else compaction_epoch,
         redo_epoch=here.redo_epoch if redo_epoch is _SAME else redo_epoch,
     )
-    changed = tx.run(
-        "conversation_moves",
-        key=here.key,
-        epoch=here.epoch,
-        head=after.head,
-        live=after.live,
-        compaction_epoch=after.compaction_epoch,
-        redo_epoch=after.redo_epoch,
-    )
-    if changed != 1:
+    values = {
+        "key": here.key,
+        "epoch": here.epoch,
+        "head": after.head,
+        "live": after.live,
+        "compaction_epoch": after.compaction_epoch,
+        "redo_epoch": after.redo_epoch,
+    }
+    execute = tx.batch if last is None else tx.finish
+    updated, *_ = execute(("conversation_update", values), *(last or ()))
+    if not updated:
         raise errors.Superseded(here.head_id, here.epoch)
     return after
 
@@ -108,27 +110,27 @@ class NewId:
     """
 
     def __init__(self, given: str | None, now: float) -> None:
-        self.id = mint_session_id(now) if given is None else validation.check_id(given)
-        self._settled = given is not None
+        self.id = generate_session_id(now) if given is None else validation.check_id(given)
+        self._resolved = given is not None
         self._now = now
 
-    def settle(self, tx: Tx) -> str:
-        while not self._settled and self._is_taken(tx):
-            self.id = mint_session_id(self._now)
-        self._settled = True
+    def resolve(self, tx: Tx) -> str:
+        while not self._resolved and self._is_taken(tx):
+            self.id = generate_session_id(self._now)
+        self._resolved = True
         return self.id
 
     def renew(self, tx: Tx) -> bool:
         """Replace a generated id that was refused because it is taken; return whether it was replaced."""
-        if self._settled or not self._is_taken(tx):
+        if self._resolved or not self._is_taken(tx):
             return False
-        self.settle(tx)
+        self.resolve(tx)
         return True
 
     def _is_taken(self, tx: Tx) -> bool:
         return tx.one("session_place", id=self.id) is not None or tx.one("tombstone", id=self.id) is not None
 
 
-def mint_session_id(now: float) -> str:
+def generate_session_id(now: float) -> str:
     """Return an id such as 20260527_234659_e65f0e: the time in UTC and six random hexadecimal digits."""
     return time.strftime("%Y%m%d_%H%M%S", time.gmtime(now)) + "_" + os.urandom(3).hex()

@@ -1,7 +1,9 @@
 """SessionDB: the public API of the store.
 
-Each method is one transaction. Methods take any session id of a conversation, however old; they are
-short, synchronous and safe from any thread and any number of processes. `AsyncSessionDB` awaits them.
+A method validates its arguments and runs a step of another module, such as `log.append`, in one transaction of the
+driver; a method that creates a session reads it in a second one. Methods take any session id of a conversation,
+however old; they are short, synchronous and safe from any thread and any number of processes. `AsyncSessionDB` has
+the same methods as coroutines. Leases, search, usage, pins and titles are mixins in the modules of their steps.
 """
 
 from __future__ import annotations
@@ -12,20 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from holdfast import errors, types
 from holdfast.store import (
-    address,
     admin,
     compactions,
     conversation_row,
     deletion,
     leases,
     log,
-    message_codec,
-    routes,
-    schema_plan,
     sessions,
     titles,
     usage,
@@ -33,9 +29,9 @@ from holdfast.store import (
     visibility,
     write_step,
 )
-from holdfast.store import branches as branches_module
+from holdfast.store import branches as branching
 from holdfast.store.blobs import blobs
-from holdfast.store.driver import Driver, Tx
+from holdfast.store.driver import Driver, SchemaPlan, Tx, hide_password, is_postgres
 from holdfast.store.mail import contacts, mail
 from holdfast.store.records import memory, permissions, processes
 from holdfast.store.search import search
@@ -43,18 +39,19 @@ from holdfast.store.sqlite import driver as sqlite_driver
 
 
 class SessionDB(
-    leases.Leases,
-    search.Finding,
-    usage.Accounting,
-    visibility.Pins,
-    titles.Titles,
+    leases.LeaseMixin,
+    search.SearchMixin,
+    usage.UsageMixin,
+    visibility.PinMixin,
+    titles.TitleMixin,
 ):
     """Conversations that cannot fork, in a SQLite file (or `:memory:`), or in PostgreSQL (`postgresql://…`).
 
     `clock` returns Unix seconds for timestamps and leases; by default leases use the monotonic clock of the machine.
     `durability` is "power-loss" (every acknowledged message survives one) or "process-crash". `write_timeout` is how
     long a write waits for other writers before StoreBusy, and how long an unresponsive server is tried before
-    StoreUnreachable; docs/deploy.md lists the limits of every call. Without `begin`, no store is created on a server.
+    StoreUnreachable; docs/deploy.md lists the limits of every call. `create=False` raises StoreUnusable if the
+    PostgreSQL schema contains no store.
     """
 
     def __init__(
@@ -64,11 +61,11 @@ class SessionDB(
         clock: Callable[[], float] | None = None,
         durability: str = "power-loss",
         write_timeout: float = 10.0,
-        begin: bool = True,
+        create: bool = True,
     ) -> None:
         self._clock = clock or time.time
-        super().__init__()
-        self.driver: Driver = open_driver(target, clock, durability, write_timeout, begin)
+        self.lease_failures = leases.LeaseFailures()
+        self.driver: Driver = open_driver(target, clock, durability, write_timeout, create)
         self.mail = mail.Mail(self.driver, self._clock)
         self.contacts = contacts.Contacts(self.driver, self._clock)
         self.memory = memory.Memories(self.driver, self._clock)
@@ -109,26 +106,21 @@ class SessionDB(
         folder: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> types.Session:
-        """Create a conversation; with a parent, its continuation or a conversation that remembers its origin.
+        """Create a conversation, or the continuation of a parent that was ended by 'compression'.
 
-        A parent ended by 'compression' gets its one continuation, whose context begins empty; a second
-        one is refused with ForkRefused, which names the first. Any other parent gives a new conversation
-        that only remembers where it came from. The same call again returns the session it made.
+        A continuation begins with an empty context; a second one is refused with ForkRefused, which names the first.
+        With any other parent, the new conversation only records it. The same call again returns the same session.
         """
         now = self._clock()
         new = conversation_row.NewId(session_id, now)
-        birth = branches_module.Birth(
-            parent=validation.check_optional_id(parent_session_id, "parent_session_id"),
-            source=source,
-            model=model,
-            title=title,
-            owner=owner,
-            folder=folder,
-            metadata=metadata,
+        parent_id = validation.check_optional_id(parent_session_id, "parent_session_id")
+        values = sessions.normalize(
+            types.NewConversation(
+                source=source, model=model, title=title, owner=owner, folder=folder, metadata=metadata
+            )
         )
-        birth = branches_module.validate(birth)
         return self._session(
-            self.driver.write("create", lambda tx: branches_module.create(tx, new.settle(tx), birth, now))
+            self.driver.write("create", lambda tx: branching.create(tx, new.resolve(tx), parent_id, values, now))
         )
 
     def get_session(self, session_id: str) -> types.Session | None:
@@ -137,11 +129,7 @@ class SessionDB(
     def conversation(self, session_id: str) -> types.Conversation:
         """Return the state of the conversation of this session."""
 
-        def look(tx: Tx) -> types.Conversation:
-            found = sessions.conversation(tx, conversation_row.look(tx, session_id))
-            return msgspec.structs.replace(found, live=bool(found.live))
-
-        return self.driver.read(look)
+        return self.driver.read(lambda tx: sessions.get_conversation(tx, conversation_row.read(tx, session_id)))
 
     def head(self, session_id: str) -> types.Session:
         """Return the newest session of the conversation, which is live unless the conversation has ended."""
@@ -149,7 +137,7 @@ class SessionDB(
 
     def sessions(self, session_id: str) -> list[types.Session]:
         """Return every session of the conversation, first to last."""
-        return self.driver.read(lambda tx: sessions.of_conversation(tx, session_id))
+        return self.driver.read(lambda tx: sessions.list_of_conversation(tx, session_id))
 
     def continuations(self, session_id: str) -> list[types.Session]:
         """Return the continuation of this session, or nothing. A session has at most one."""
@@ -159,13 +147,7 @@ class SessionDB(
         """Return the ids of the conversations that branched off; with `reading`, only those that read this log."""
         validation.check(validation.Flag, reading=reading)
 
-        def look(tx: Tx) -> list[str]:
-            key = conversation_row.look(tx, session_id).key
-            if reading:
-                return [row[1] for row in tx.all("branches_reading", conversation=key)]
-            return [row[0] for row in tx.all("branches_of", conversation=key)]
-
-        return self.driver.read(look)
+        return self.driver.read(lambda tx: branching.list_ids(tx, session_id, reading))
 
     def list_sessions(
         self,
@@ -185,8 +167,8 @@ class SessionDB(
         validation.check(validation.WholeNumber, limit=limit, skip=skip)
         validation.check_filters(owner=owner, source=source)
         validation.check(validation.OptionalFlag, live=live, every=every)
-        wanted = sessions.Wanted(owner, source, live, titles.clean_folder_or_none(folder), every)
-        return self.driver.read(lambda tx: sessions.listed(tx, wanted, limit, skip))
+        wanted = sessions.SessionFilter(owner, source, live, titles.clean_folder_or_none(folder), every)
+        return self.driver.read(lambda tx: sessions.list_matching(tx, wanted, limit, skip))
 
     def resolve(self, text: str, *, owner: str | None = None, near: bool = False) -> types.Session:
         """Find the head of a conversation by an id, a unique prefix of one, a title, or `last`.
@@ -231,11 +213,12 @@ class SessionDB(
         validation.check(validation.OptionalNumber, at_seq=at_seq)
         now = self._clock()
         new = conversation_row.NewId(branch_id, now)
-        cut = branches_module.Cut(
-            at_seq, titles.clean(title) if title is not None else None, titles.clean_folder_or_none(folder)
-        )
+        title = titles.clean(title) if title is not None else None
+        folder = titles.clean_folder_or_none(folder)
         return self._session(
-            self.driver.write("branch", lambda tx: branches_module.branch(tx, session_id, new.settle(tx), cut, now))
+            self.driver.write(
+                "branch", lambda tx: branching.branch(tx, session_id, new.resolve(tx), at_seq, title, folder, now)
+            )
         )
 
     # --- the log -------------------------------------------------------------------------------------
@@ -257,11 +240,10 @@ class SessionDB(
     ) -> types.Receipt:
         """Append one message to the conversation of this session; when this returns, it is stored.
 
-        It is appended to the current head; with expect_head, Superseded names the head if that is another
-        session. Repeating a uid in a conversation is harmless. An ended conversation is resumed. With
-        `create`, an unknown id becomes a new conversation together with this message and its route; without
-        an id one is generated, so a caller that may repeat the call passes an id or a route.
-        `metadata` is stored with the message, is never sent to a model and never changes.
+        It is appended to the current head; with expect_head, Superseded names the head if that is another session.
+        Repeating a uid in a conversation is harmless. An ended conversation is resumed. With `create`, an unknown id
+        becomes a new conversation with this message and its route. Without an id one is generated; a caller that may
+        repeat the call passes an id or a route. `metadata` is never sent to a model and never changes.
         """
         message = types.NewMessage(
             role=role,
@@ -272,8 +254,8 @@ class SessionDB(
             at=at,
             metadata=metadata,
         )
-        step = self.append_step(session_id, [message], expect_head=expect_head, create=create, lease=lease)
-        return self.driver.write("append", step)[0]
+        receipts = self.append_messages(session_id, [message], expect_head=expect_head, create=create, lease=lease)
+        return receipts[0]
 
     def append_messages(
         self,
@@ -287,43 +269,29 @@ class SessionDB(
         """Append a batch of messages in one transaction, in the order given."""
         if messages in ([], ()):
             return []
-        step = self.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
-        return self.driver.write("append", step)
-
-    def append_step(
-        self,
-        session_id: str | None,
-        messages: Sequence[types.NewMessage | Mapping[str, Any]],
-        *,
-        expect_head: bool = False,
-        create: types.NewConversation | None = None,
-        lease: types.Lease | None = None,
-    ) -> log.AppendRequest:
-        """Validate and encode an append, which may then share a transaction with others."""
-        now = self._clock()
-        if lease is not None:
-            validation.check_type(types.Lease, lease, "lease")
-        if not isinstance(messages, Sequence) or not messages:
-            raise errors.InvalidArgument("`messages` must be a list of at least one message.")
-        request = None
-        if create is not None:
-            request = branches_module.validate(validation.check_type(types.NewConversation, create, "create"))
-        target = conversation_row.NewId(session_id, now) if request else validation.check_id(session_id)
-        prepared = [message_codec.prepare(message_codec.given(message), now) for message in messages]
-        return log.AppendRequest(target, prepared, expect_head, request, lease, now)
+        request = log.AppendRequest(
+            session_id, messages, self._clock(), expect_head=expect_head, create=create, lease=lease
+        )
+        return self.driver.write("append", request)
 
     def begin_conversation(
         self, session_id: str, message: types.NewMessage, create: types.NewConversation, ttl: float = leases.LEASE_TTL
     ) -> tuple[types.Receipt, types.Lease]:
         """Create a conversation with its first message and take its `turn` lease, in one transaction.
 
-        IdTaken when somebody else has begun it: then take the turn like any other.
+        Raises IdTaken if another holder has begun it: then acquire the lease and append.
         """
         validation.check(validation.LeaseTtl, ttl=ttl)
-        step, who = self.append_step(session_id, [message], create=create), leases.this_process(None)
-        return write_step.execute(
-            self.driver, write_step.WriteStep("append", lambda tx: branches_module.begin(tx, step, who, ttl))
-        )
+        request = log.AppendRequest(session_id, [message], self._clock(), create=create)
+        holder = leases.current_holder(None)
+
+        def begin(tx: Tx) -> tuple[types.Receipt, types.Lease]:
+            (receipt,) = log.append(tx, request)
+            if not request.created and not receipt.duplicate:
+                raise errors.IdTaken(request.session_id)  # Also rolls the message back.
+            return receipt, leases.acquire(tx, request.session_id, "turn", holder, ttl)
+
+        return write_step.execute(self.driver, write_step.WriteStep("append", begin))
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """Return the context of the model: pinned messages, the summary, and all messages after the cut."""
@@ -336,9 +304,9 @@ class SessionDB(
         validation.check(validation.OptionalNumber, upto=upto)
         return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
 
-    def seq_of(self, session_id: str, uid: str) -> int | None:
+    def find_seq(self, session_id: str, uid: str) -> int | None:
         """Return the seq of the message with this uid, or None if the conversation has none."""
-        return self.driver.read(lambda tx: log.seq_of(tx, session_id, validation.check_id(uid, "uid")))
+        return self.driver.read(lambda tx: log.find_seq(tx, session_id, validation.check_id(uid, "uid")))
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
         """Hide a range of messages (default: to the last) from the context. Nothing is deleted."""
@@ -352,20 +320,20 @@ class SessionDB(
         return self.driver.write("show", lambda tx: visibility.show(tx, session_id, hide_epoch))
 
     def hides(self, session_id: str) -> list[types.Hide]:
-        return self.driver.read(lambda tx: visibility.every(tx, conversation_row.look(tx, session_id).key))
+        return self.driver.read(lambda tx: visibility.list_hides(tx, conversation_row.read(tx, session_id).key))
 
     def redact(self, session_id: str, seq: int) -> None:
         """Remove the text of a message for good, and every summary that may contain it."""
         validation.check(validation.WholeNumber, seq=seq)
         now = self._clock()
         key = self.driver.write("redact", lambda tx: deletion.redact(tx, session_id, seq, now))
-        self.searcher.forget(key, seq)
+        self.searcher.remove(key, seq)
 
     def delete_conversation(self, session_id: str) -> None:
         """Remove a conversation for good. HasBranches lists the conversations that still read from it."""
         now = self._clock()
         key = self.driver.write("delete", lambda tx: deletion.delete(tx, session_id, now))
-        self.searcher.forget(key)
+        self.searcher.remove(key)
 
     # --- compactions ---------------------------------------------------------------------------------
 
@@ -384,10 +352,9 @@ class SessionDB(
     ) -> types.Session:
         """Replace all messages up to cut_seq in the context by a summary, and return the new head.
 
-        seen_seq is the last message the summarizer was given (default: the last when the work began).
-        The commit releases the lease, unless keep_lease: then release it after your own bookkeeping.
-        Raises LeaseLost or Superseded, and then nothing has changed. Messages appended in the meantime come
-        after the cut and stay in the context.
+        seen_seq is the last message the summarizer was given (default: the last when the work began). The commit
+        releases the lease unless `keep_lease` is set. Raises LeaseLost or Superseded; then nothing has changed.
+        Messages that were appended meanwhile come after the cut and stay in the context.
         """
         if not isinstance(work, types.Lease | types.Snapshot):
             raise validation.invalid("work", "the lease or snapshot that the compaction began with", work)
@@ -398,7 +365,7 @@ class SessionDB(
         child = conversation_row.NewId(child_id, now)
         seen = snapshot.last_seq if seen_seq is None else seen_seq
         named = validation.check_optional_id(model, "model")
-        draft = compactions.draft(cut_seq, seen, summary, pinned, ledger, named, keep_lease)
+        draft = compactions.make_draft(cut_seq, seen, summary, pinned, ledger, named, keep_lease)
 
         def commit(tx: Tx) -> types.Session:
             while True:
@@ -420,34 +387,25 @@ class SessionDB(
 
     def compactions(self, session_id: str) -> list[types.Compaction]:
         """Return every compaction of the conversation, first to last, undone ones too."""
-
-        def look(tx: Tx) -> list[types.Compaction]:
-            key = conversation_row.look(tx, session_id).key
-            return [compactions.from_row(row) for row in tx.all("compactions_of", conversation=key)]
-
-        return self.driver.read(look)
+        return self.driver.read(lambda tx: compactions.list_all(tx, session_id))
 
     # --- routes --------------------------------------------------------------------------------------
 
     def route(self, key: str) -> types.Route:
         """Return the conversation that a chat key is bound to, and the version to pass to bind_route."""
         validation.check_route(key)
-        return self.driver.read(lambda tx: routes.get(tx, key))
+        return self.driver.read(lambda tx: sessions.get_route(tx, key))
 
     def routes(self, session_id: str | None = None) -> list[types.Route]:
         """Return all routes, or those of one conversation."""
-
-        def look(tx: Tx) -> list[types.Route]:
-            return routes.every(tx, conversation_row.look(tx, session_id).key if session_id is not None else None)
-
-        return self.driver.read(look)
+        return self.driver.read(lambda tx: sessions.list_routes(tx, session_id))
 
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
         """Bind a key to a conversation (None: the next message begins one), if it still has this version."""
         validation.check_route(key)
         validation.check(validation.WholeNumber, version=version)
         now = self._clock()
-        return self.driver.write("route", lambda tx: routes.bind(tx, key, session_id, version, now))
+        return self.driver.write("route", lambda tx: sessions.bind_route(tx, key, session_id, version, now))
 
     # --- inside --------------------------------------------------------------------------------------
 
@@ -463,18 +421,21 @@ def open_driver(
     clock: Callable[[], float] | None,
     durability: str,
     write_timeout: float,
-    begin: bool,
+    create: bool,
 ) -> Driver:
-    """Open the driver for a path or an address. Without `begin`, no store is created on a server."""
+    """Open the driver for a path or an address.
+
+    `create=False` raises StoreUnusable if the PostgreSQL schema contains no store.
+    """
     validation.check_filters(durability=durability)
     validation.check(validation.Duration, write_timeout=write_timeout)
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if not isinstance(path, str):
-        raise errors.StoreUnusable("The store needs the path of a file, as text.")
-    if "://" in path and not address.is_postgres(path):
-        shown = address.hide_password(path)
+        raise errors.StoreUnusable("`target` must be a file path or a postgresql:// address.")
+    if "://" in path and not is_postgres(path):
+        shown = hide_password(path)
         raise errors.StoreUnusable(f"{shown} is not a store address: use a file path or postgresql://...")
-    if address.is_postgres(path):
+    if is_postgres(path):
         # Loaded on demand: psycopg is an optional dependency.
         try:
             from holdfast.store.postgres import driver as postgres_driver  # noqa: PLC0415
@@ -482,7 +443,7 @@ def open_driver(
             raise errors.PartMissing(
                 "PostgreSQL support is not installed. Install it with: pip install 'holdfast[pg]'"
             ) from error
-        plan = schema_plan.Plan(begin=begin)
+        plan = SchemaPlan(create=create)
         return postgres_driver.PostgresDriver(
             path, durability=durability, clock=clock, write_timeout=write_timeout, plan=plan
         )

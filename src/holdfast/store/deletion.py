@@ -1,4 +1,4 @@
-"""Redact messages and delete conversations."""
+"""Redact messages, delete conversations, and clean up unfinished ones."""
 
 from __future__ import annotations
 
@@ -8,43 +8,51 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import compactions, conversation_row, message_codec, titles
+from holdfast.store import compactions, conversation_row, leases, message_codec, sessions, titles
 from holdfast.store.blobs import blobs
+from holdfast.store.conversation_row import ConversationRow
 from holdfast.store.driver import Tx
 from holdfast.store.mail import inbound
 from holdfast.store.records import permissions, processes
 from holdfast.store.search import query_parser
 
+# Seconds after which a live conversation without messages may be removed.
+MIN_EMPTY_AGE = 24 * 3600.0
+
 
 def redact(tx: Tx, session_id: str, seq: int, now: float) -> int:
-    """Remove the text of a message, the summaries made from it and the titles that repeat it, also in branches.
+    """Remove the text of a message from all places that repeat it, and return the key of the conversation that has it.
 
-    This includes the inbound and outgoing messages with the same text, and the audit entries and processes of its tool
-    calls. Memories are not changed.
+    - the message itself; its attachments are collected later, unless another message refers to them
+    - summaries made from it and titles derived from it, also in branches
+    - the inbound messages that became it, and the outbound messages of its seq or turn
+    - inbox entries that became it, and the commands of the processes that they report
+    - the audit entries and processes of its tool calls
 
-    The epoch of every changed conversation rises, so that a compaction in progress cannot restore the text. Returns the
-    key of the conversation whose log has the message.
+    Memories, backups, archives and exports keep the text; the search index is updated afterwards, and
+    `db.admin.scrub` removes the deleted bytes from the files. The epoch of every changed conversation is incremented,
+    so that a compaction in progress cannot restore the text.
     """
-    owner, readers = _locked(tx, session_id, seq)
+    owner, readers = _lock_readers(tx, session_id, seq)
     uid, role, redacted = tx.one("message_identity", conversation=owner.key, seq=seq) or ("", "", True)
-    meant = tx.retry_state.setdefault("redact", owner.epoch)
-    if redacted and owner.epoch > meant:
-        return owner.key
+    first_epoch = tx.retry_state.setdefault("redact", owner.epoch)
+    if redacted and owner.epoch > first_epoch:
+        return owner.key  # by an earlier attempt
     if not redacted:
         digest = message_codec.digest(owner.id, seq, uid, role, "")
-        blobs.mark_dropped(tx, owner.key, seq - 1, seq, now)
-        said, calls = _read_message(tx, owner.key, seq)
-        for key, _ in _named_after(tx, owner.key, said):
+        blobs.mark_for_collection(tx, owner.key, seq - 1, seq, now)
+        text, calls = _read_message(tx, owner.key, seq)
+        for key, _ in _find_derived(tx, owner.key, text):
             tx.run("title_set", key=key, title=None)
-        _redact_acts(tx, owner.key, seq, calls, now)
+        _redact_related(tx, owner.key, seq, calls, now)
         tx.run("message_redact", conversation=owner.key, seq=seq, digest=digest, at=now)
     for reader in readers:
         _blank_summaries(tx, reader, seq, now)
-        conversation_row.moved(tx, reader, redo_epoch=None)
+        conversation_row.update(tx, reader, redo_epoch=None)
     return owner.key
 
 
-def _owner_of(tx: Tx, here: conversation_row.State, seq: int) -> conversation_row.State:
+def _find_owner(tx: Tx, here: ConversationRow, seq: int) -> ConversationRow:
     """Return the conversation whose log has the message: this one, or one that it was branched from."""
     if not 1 <= seq <= here.last_seq:
         raise errors.InvalidArgument(f"There is no message {seq}: the last is {here.last_seq}.", parameter="seq")
@@ -56,13 +64,13 @@ def _owner_of(tx: Tx, here: conversation_row.State, seq: int) -> conversation_ro
     return here
 
 
-def _locked(tx: Tx, session_id: str, seq: int) -> tuple[conversation_row.State, list[conversation_row.State]]:
-    """Lock the conversation that has the message and all branches that read it; return it and all of them.
+def _lock_readers(tx: Tx, session_id: str, seq: int) -> tuple[ConversationRow, list[ConversationRow]]:
+    """Lock the conversation that has the message and all branches that read it.
 
-    Repeats the look-up until no branch was made in between. Conversations are locked before their branches.
+    Returns that conversation, and a list of it and the branches. The search is repeated until it finds no new branch.
     """
-    owner = _owner_of(tx, conversation_row.look(tx, session_id), seq)
-    known: list[conversation_row.State] = []
+    owner = _find_owner(tx, conversation_row.read(tx, session_id), seq)
+    known: list[ConversationRow] = []
     while len(found := _readers(tx, owner, seq)) > len(known):
         known = found
         conversation_row.lock_all(tx, (reader.id for reader in known))
@@ -70,10 +78,10 @@ def _locked(tx: Tx, session_id: str, seq: int) -> tuple[conversation_row.State, 
     return locked[0], locked
 
 
-def titles_going(tx: Tx, session_id: str, seq: int) -> list[str]:
+def find_derived_titles(tx: Tx, session_id: str, seq: int) -> list[str]:
     """Return the titles that redacting this message would remove."""
-    owner = _owner_of(tx, conversation_row.look(tx, session_id), seq)
-    return [title for _, title in _named_after(tx, owner.key, _read_message(tx, owner.key, seq)[0])]
+    owner = _find_owner(tx, conversation_row.read(tx, session_id), seq)
+    return [title for _, title in _find_derived(tx, owner.key, _read_message(tx, owner.key, seq)[0])]
 
 
 def _read_message(tx: Tx, conversation: int, seq: int) -> tuple[str, tuple[types.ToolCall, ...]]:
@@ -83,34 +91,34 @@ def _read_message(tx: Tx, conversation: int, seq: int) -> tuple[str, tuple[types
         decoded = msgspec.json.decode(body, type=types.Body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return body.decode(errors="replace"), ()
-    return query_parser.text_of(decoded), decoded.tool_calls
+    return query_parser.message_text(decoded), decoded.tool_calls
 
 
-def _named_after(tx: Tx, conversation: int, said: str) -> list[tuple[int, str]]:
-    """Return keys and titles of this conversation and its branches where the title repeats the text of a message.
+def _find_derived(tx: Tx, conversation: int, text: str) -> list[tuple[int, str]]:
+    """Return key and title of this conversation and its branches, if the title repeats the text of a message.
 
-    A branch has the title of its origin whether it reads the message or not.
+    Branches are included even if they do not read the message: their titles are made from that of the origin.
     """
-    found = tx.all("titles_of_branches", conversation=conversation) if said else []
-    folded = titles.folded(said) if found else ""
-    return [(key, title) for key, title in found if titles.repeats(title, folded)]
+    found = tx.all("titles_of_branches", conversation=conversation) if text else []
+    folded = titles.fold(text) if found else ""
+    return [(key, title) for key, title in found if titles.is_derived_from(title, folded)]
 
 
-def _redact_acts(tx: Tx, conversation: int, seq: int, calls: Sequence[types.ToolCall], now: float) -> None:
+def _redact_related(tx: Tx, conversation: int, seq: int, calls: Sequence[types.ToolCall], now: float) -> None:
     """Redact the inbound message, the audit entries and the process commands that belong to a message."""
     tx.run("process_redact_noticed", conversation=conversation, seq=seq)
     inbound.redact(tx, conversation, seq, now)
-    tx.run("inbound_redact_message", conversation=conversation, seq=seq, at=now)
+    tx.run("inbox_redact_message", conversation=conversation, seq=seq, at=now)
     for call in calls:
-        tx.run("audit_redact", conversation=conversation, call_id=permissions.clipped(call.id), at=now)
-    asked = {text for call in calls for text in _texts(call.arguments)}
-    for process_id, command in tx.all("commands_of", conversation=conversation) if asked else ():
-        if command in asked:
+        tx.run("audit_redact", conversation=conversation, call_id=permissions.clip(call.id, "call_id"), at=now)
+    arguments = {text for call in calls for text in _text_arguments(call.arguments)}
+    for process_id, command in tx.all("commands_of", conversation=conversation) if arguments else ():
+        if command in arguments:
             tx.run("process_redact", id=process_id)
-            tx.run("inbound_redact_key", key=processes.notice_key(process_id), at=now)
+            tx.run("inbox_redact_key", key=processes.notice_key(process_id), at=now)
 
 
-def _texts(arguments: str | dict[str, Any]) -> Iterator[str]:
+def _text_arguments(arguments: str | dict[str, Any]) -> Iterator[str]:
     """Yield the text arguments of a call."""
     try:
         found = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
@@ -119,7 +127,7 @@ def _texts(arguments: str | dict[str, Any]) -> Iterator[str]:
     yield from (value for value in found.values() if isinstance(value, str)) if isinstance(found, dict) else ()
 
 
-def _readers(tx: Tx, here: conversation_row.State, seq: int) -> list[conversation_row.State]:
+def _readers(tx: Tx, here: ConversationRow, seq: int) -> list[ConversationRow]:
     """Return this conversation and every branch, at any depth, that reads this message."""
     found = [here]
     for key, _, forked_at in tx.all("branches_reading", conversation=here.key):
@@ -129,17 +137,17 @@ def _readers(tx: Tx, here: conversation_row.State, seq: int) -> list[conversatio
     return found
 
 
-def _by_key(tx: Tx, key: int) -> conversation_row.State | None:
+def _by_key(tx: Tx, key: int) -> ConversationRow | None:
     """Return the conversation, or None if it was deleted since its key was read without a lock."""
     id_ = tx.one("session_id_at", conversation=key, ordinal=1)
-    row = tx.one("look_conversation", id=id_[0]) if id_ else None
-    return conversation_row.State(*row) if row else None
+    row = tx.one("read_conversation", id=id_[0]) if id_ else None
+    return ConversationRow(*row) if row else None
 
 
-def _blank_summaries(tx: Tx, here: conversation_row.State, seq: int, now: float) -> None:
+def _blank_summaries(tx: Tx, here: ConversationRow, seq: int, now: float) -> None:
     for epoch, text in tx.all("compactions_seeing", conversation=here.key, seq=seq):
-        body = msgspec.json.decode(text, type=compactions.Body)
-        blank = msgspec.json.encode(compactions.Body(pinned=body.pinned)).decode()
+        body = msgspec.json.decode(text, type=compactions.CompactionBody)
+        blank = msgspec.json.encode(compactions.CompactionBody(pinned=body.pinned)).decode()
         digest = message_codec.summary_digest(here.id, epoch, blank)
         tx.run("compaction_redact", conversation=here.key, epoch=epoch, body=blank, at=now, digest=digest)
 
@@ -161,25 +169,78 @@ def delete(tx: Tx, session_id: str, now: float) -> int:
         raise errors.HasBranches(branches, here.id)
     tx.run("tombstone_insert", conversation=here.key, at=now)
     tx.run("routes_unbind", conversation=here.key, at=now)
-    blobs.mark_dropped(tx, here.key, 0, blobs.MAX_SEQ, now)
+    blobs.mark_for_collection(tx, here.key, 0, blobs.MAX_SEQ, now)
     remove(tx, here.key)
     return here.key
 
 
-def unscrubbed(tx: Tx) -> float | None:
+def unscrubbed_since(tx: Tx) -> float | None:
     """Return the time of the last removal if no scrub followed it, else None."""
     removed, scrubbed = tx.one("removed_at") or (0.0,), tx.one("meta_get", key="scrubbed_at")
     return float(removed[0]) if removed[0] > (float(scrubbed[0]) if scrubbed else 0.0) else None
 
 
 def remove(tx: Tx, key: int) -> None:
-    """Delete all rows of a conversation, its own first: the database refuses to delete the others before."""
+    """Delete a conversation and its rows.
+
+    The `conversations` row goes first: triggers refuse to delete child rows while it exists.
+    """
     for query in (
         "erase_conversation",
         "erase_messages",
         "erase_compactions",
         "erase_hides",
-        "erase_leases",
         "erase_sessions",
     ):
-        tx.run(query, conversation=key)
+        tx.defer(query, conversation=key)
+    # Not deferred: other processes are notified of a released lease only if there was one.
+    tx.run("erase_leases", conversation=key)
+
+
+# --- upkeep of conversations that were imported or left unfinished ----------------------------------
+
+
+def finalize_orphans(tx: Tx, older_than_days: float, now: float) -> int:
+    """End live continuations without a compaction; a later message resumes them."""
+    ended, before = 0, now - older_than_days * 86_400
+    found = tx.all("orphan_candidates", before=before)
+    conversation_row.lock_all(tx, (row[0] for row in found))
+    # Queried again under the locks: another process may have written to one in between.
+    for (session_id,) in sorted({*found} & {*tx.all("orphan_candidates", before=before)}, key=found.index):
+        here = conversation_row.lock(tx, session_id)
+        base = compactions.current(tx, here)
+        if (base is None or not base.summary) and not has_lease(tx, session_id):
+            ended += sessions.end(tx, session_id, "orphaned_compression", now, whole=False)
+    return ended
+
+
+def prune_empty(tx: Tx, now: float) -> int:
+    """Remove conversations that never had a message, without a tombstone."""
+    removed, before = 0, now - MIN_EMPTY_AGE
+    found = tx.all("empty_conversations", before=before)
+    conversation_row.lock_all(tx, (row[1] for row in found))
+    for key, conversation_id in sorted({*found} & {*tx.all("empty_conversations", before=before)}, key=found.index):
+        conversation_row.lock(tx, conversation_id)
+        if not (
+            tx.all("branches_reading", conversation=key)
+            or has_lease(tx, conversation_id)
+            or has_pending_work(tx, conversation_id)
+        ):
+            remove(tx, key)
+            removed += 1
+    return removed
+
+
+def has_lease(tx: Tx, session_id: str) -> bool:
+    """Return whether a lease on the conversation is held."""
+    try:
+        with tx.savepoint():
+            return any(leases.holder_name(tx, session_id, purpose) for purpose in leases.PURPOSES)
+    except errors.LeasesUnavailable:
+        return False
+
+
+def has_pending_work(tx: Tx, session_id: str) -> bool:
+    """Return whether the conversation has unanswered mail or a running process."""
+    row = tx.one("conversation_has_open_work", conversation=conversation_row.read(tx, session_id).key)
+    return row is not None and bool(row[0])

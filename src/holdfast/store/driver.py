@@ -1,4 +1,6 @@
-"""The interface of a database driver: transactions, and operations on a whole database.
+"""The interface of a database driver: transactions, operations on a whole database, and the address that names one.
+
+A path names a SQLite file, `postgresql://…` a PostgreSQL database.
 
 A step is a function of one transaction. The driver runs it again if the outcome of its commit is unknown (lost
 connection, replaced file), so a step generates its ids and uids before the first attempt.
@@ -7,22 +9,84 @@ connection, replaced file), so a step generates its ids and uids before the firs
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib import parse
 
 import msgspec
 
 from holdfast import alive
-from holdfast.store import notifications, schema_plan
+from holdfast.store import notifications
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
-Query = tuple[str, dict[str, Any]]
+QueryCall = tuple[str, dict[str, Any]]
 """The name of a query and its parameters."""
 Progress = Callable[[int, int], None]
+"""Called with the number of items that are done, and their total."""
+Execute = Callable[..., Iterable[Sequence[Any]]]
+"""Executes one SQL statement and returns its rows."""
+POSTGRES_SCHEMES = ("postgresql://", "postgres://")
+_SECRETS = {"password", "passfile", "sslpassword", "sslkey", "oauth_client_secret", "scram_client_key"}
 UNIX = "unix"
 MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def is_postgres(target: str) -> bool:
+    return target.startswith(POSTGRES_SCHEMES)
+
+
+def hide_password(target: str) -> str:
+    """Return a URL of any scheme without its secrets; a path is returned unchanged."""
+    if "://" not in target:
+        return target
+    scheme, _, rest = target.partition("://")
+    # Like libpq, look for the user before the first slash, even if a password contains a question mark.
+    authority, slash, path = rest.partition("/")
+    login, at, host = authority.rpartition("@")
+    location, mark, query = f"{host}{slash}{path}".partition("?")
+    location = location.rpartition("@")[2]  # a password with an unescaped slash, which libpq cannot parse either
+    public = [(name, value) for name, value in parse.parse_qsl(query) if name not in _SECRETS]
+    options = mark + parse.urlencode(public, quote_via=parse.quote) if public else ""
+    return f"{scheme}://{login.partition(':')[0]}{at}{location}{options}"
+
+
+# Triggers of revisions before 10, which enforced the same rules under other names.
+_RETIRED = """
+arrival_became_a_message arrival_goes_on_where_it_began arrival_is_what_came_in arrival_joins_one_of_its_route
+compaction_stands_on_the_current_one conversation_counts_what_is_there conversation_identity_stays
+conversation_is_made_sound conversation_stays_sound conversation_takes_its_mail grant_stays inbound_became_a_message
+inbound_begins_waiting inbound_is_not_deleted inbound_is_settled_once inbound_is_what_came_in memory_has_room
+outgoing_goes_where_it_came_from outgoing_is_what_was_said pin_has_room pin_stays process_end_is_told
+process_identity_stays session_ends_at_the_tip session_identity_stays session_is_born_live tombstone_stays
+"""
+RETIRED_TRIGGERS = frozenset(_RETIRED.split())
+
+
+class SchemaPlan(NamedTuple):
+    """The format and revision this version writes, and the statements that convert data of an older format."""
+
+    format: int = 1
+    revision: int = 10
+    steps: Mapping[int, Sequence[str]] = {}
+    create: bool = True  # whether to create a store if there is none
+
+
+SCHEMA_PLAN = SchemaPlan()
+MISSING = "is missing"
+
+
+class SchemaFault(NamedTuple):
+    """A part of the schema that differs from its declaration. A repairable one is recreated without changing a row."""
+
+    kind: str
+    name: str
+    what: str
+    repairable: bool
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.name} {self.what}"
 
 
 class LeaseClock(msgspec.Struct, frozen=True):
@@ -71,10 +135,10 @@ class Tx(Protocol):
     def defer(self, query: str, /, **values: Any) -> object:
         """Change rows with the next query or the commit, which then raises any error of this query."""
 
-    def batch(self, *queries: Query) -> list[list[Row]]:
+    def batch(self, *queries: QueryCall) -> list[list[Row]]:
         """Run queries in order and return the rows of each; a server gets all of them in one round trip."""
 
-    def finish(self, *queries: Query) -> list[list[Row]]:
+    def finish(self, *queries: QueryCall) -> list[list[Row]]:
         """Run the last queries of a step like `batch`; a server commits them in the same round trip.
 
         A query after it begins another transaction, unless the transaction is `shared`.
@@ -88,21 +152,21 @@ class Tx(Protocol):
         """The clock that measures the leases of this database."""
 
 
-class Readable(Protocol):
+class DatabaseReader(Protocol):
     def read(self, step: Callable[[Tx], T]) -> T:
         """Run a step in one snapshot of the database."""
 
     def integrity_errors(self) -> list[str]:
         """Return the damage that the database finds itself: corrupt pages, violated constraints."""
 
-    def schema_faults(self) -> list[schema_plan.Fault]:
+    def schema_faults(self) -> list[SchemaFault]:
         """Return the differences from the declared schema."""
 
     def close(self) -> None:
         """Close all connections; further calls raise StoreClosed."""
 
 
-class Copy(Readable, Protocol):
+class DatabaseCopy(DatabaseReader, Protocol):
     """A database in a file that no process writes to, such as a backup."""
 
     def was_opened(self) -> bool:
@@ -126,7 +190,7 @@ class SearchIndex(Protocol):
     def close(self) -> None: ...
 
 
-class Driver(Readable, Protocol):
+class Driver(DatabaseReader, Protocol):
     """A database. Calls are synchronous, short and safe from any thread; errors are holdfast errors."""
 
     name: str
@@ -138,10 +202,13 @@ class Driver(Readable, Protocol):
     has_tokenizer: bool  # whether its search index splits and stems texts itself
     write_timeout: float  # seconds that a write waits for other writers before StoreBusy
 
-    def write(self, operation: str, step: Callable[[Tx], T], *, durable: bool = True) -> T:
+    def write(
+        self, operation: str, step: Callable[[Tx], T], *, durable: bool = True, lock_timeout: float | None = None
+    ) -> T:
         """Run a step in a write transaction; when this returns, its effect is durable.
 
         Without `durable`, a power loss may undo it, together with everything written later and nothing earlier.
+        `lock_timeout` is the longest wait for a lock in seconds, by default `write_timeout`.
 
         Raises StoreBusy, StoreFull, StoreCorrupt, StoreRefused; after any of them nothing was written.
         """
@@ -159,11 +226,11 @@ class Driver(Readable, Protocol):
         and not raise. Returns False if this database sends no hints, so that the caller has to poll.
         """
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         """Return engine, version, location, sizes and modes."""
 
     def status(self) -> dict[str, Any]:
-        """Return the facts with configuration, connections and replication; slower, and without secrets."""
+        """Return `info` with configuration, connections and replication; slower, and without secrets."""
 
     def allow(self, role: str) -> list[str]:
         """Let a role use the store without changing its schema; return the statements that were run."""
@@ -177,7 +244,7 @@ class Driver(Readable, Protocol):
         `finish` reads the old content (first) and may change the new (second). No other process writes meanwhile.
         """
 
-    def open_copy(self, path: str) -> Copy:
+    def open_copy(self, path: str) -> DatabaseCopy:
         """Open a copy in another file, read-only."""
 
     def open_store(self, path: str) -> Driver:
@@ -202,3 +269,19 @@ class Driver(Readable, Protocol):
 
     def repair_schema(self) -> None:
         """Create what is missing, and recreate triggers and indexes that differ. No row is changed."""
+
+
+class Facet:
+    """A group of related methods on one database. Each method is one short transaction."""
+
+    def __init__(self, driver: Driver, clock: Callable[[], float]) -> None:
+        self.driver = driver
+        self._clock = clock
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def struct_from_row(kind: type[S], row: Iterable[Any]) -> S:
+    """Build a struct from the values of its fields, in the order of their declaration."""
+    return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))

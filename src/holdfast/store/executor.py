@@ -48,12 +48,22 @@ class LoopExecutor:
         """Return a future for the result of the call. Cancelling the future does not stop the call."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        call = _Call(work, future, loop, time.monotonic() + self._timeout)
         with self._lock:
-            self._queue.append(_Call(work, future, loop, time.monotonic() + self._timeout))
+            self._queue.append(call)
             starts_thread = self._running < self._max_threads
             self._running += starts_thread
         if starts_thread:
-            self._threads.submit(self._run)
+            try:
+                self._threads.submit(self._run)
+            except RuntimeError as error:  # closed, or the system has no more threads
+                with self._lock:
+                    self._running -= 1
+                    is_waiting = call in self._queue  # unless another thread has taken it
+                    if is_waiting:
+                        self._queue.remove(call)
+                if is_waiting:
+                    settle(future, error)
         return future
 
     async def call(self, work: Callable[[], T]) -> T:

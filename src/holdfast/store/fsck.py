@@ -1,15 +1,14 @@
-"""Check every promise over the whole store, without changing it."""
+"""Check the promises P1 to P8 (holdfast/promises.py) over the whole store, without changing it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from holdfast import errors, types
-from holdfast.store import message_codec, schema_plan
-from holdfast.store.driver import Readable, Tx
+from holdfast.store import message_codec
+from holdfast.store.driver import MISSING, DatabaseReader, Progress, SchemaFault, Tx
 
-CHUNK = 5_000
+ROWS_PER_PAGE = 5_000
 
 CHECKS = {
     "fsck_p1_orphan_messages": "P1",
@@ -47,10 +46,8 @@ CHECKS = {
     "fsck_people": "people",
 }
 
-Progress = Callable[[int, int], None]
 
-
-def check(driver: Readable, progress: Progress | None = None, *, schema: bool = False) -> types.Report:
+def check(driver: DatabaseReader, progress: Progress | None = None, *, schema: bool = False) -> types.Report:
     """Check every promise and every digest in one snapshot.
 
     With `schema`, triggers and indexes that differ from the declared ones are reported too. Tables are not: a table of
@@ -66,24 +63,24 @@ def check(driver: Readable, progress: Progress | None = None, *, schema: bool = 
     return types.Report(*counts, tuple(found + violations), time.monotonic() - began)
 
 
-def require_sound(report: types.Report, path: str) -> types.Report:
+def raise_if_damaged(report: types.Report, path: str) -> types.Report:
     """Return the report of a copy. Raises CopyDamaged if it lists violations."""
     if not report.ok:
         raise errors.CopyDamaged(path, [f"{bad.promise} {bad.detail}" for bad in report.violations])
     return report
 
 
-def _integrity_errors(driver: Readable) -> list[str]:
+def _integrity_errors(driver: DatabaseReader) -> list[str]:
     try:
         return driver.integrity_errors()
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
         return [str(error)]  # too damaged to be checked
 
 
-def _faults(driver: Readable, every: bool) -> list[schema_plan.Fault]:
+def _faults(driver: DatabaseReader, every: bool) -> list[SchemaFault]:
     try:
         found = driver.schema_faults()
-        return [each for each in found if each.what == schema_plan.MISSING or (every and each.kind != "table")]
+        return [each for each in found if each.what == MISSING or (every and each.kind != "table")]
     except (errors.StoreCorrupt, errors.StoreBroken):
         return []  # the other checks report the same damage
 
@@ -120,7 +117,7 @@ def _check_digests(tx: Tx, total: int, progress: Progress | None) -> list[types.
     done = 0
     for key, conversation_id, _ in tx.all("fsck_conversations"):
         after = 0
-        while rows := tx.all("fsck_digests", conversation=key, after=after, limit=CHUNK):
+        while rows := tx.all("fsck_digests", conversation=key, after=after, limit=ROWS_PER_PAGE):
             violations += [
                 types.Violation("P1", conversation_id, f"message {seq} does not match its digest")
                 for seq, uid, role, body, digest in rows

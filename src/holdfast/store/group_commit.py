@@ -1,17 +1,22 @@
 """The writes of one event loop: appends, and steps that change a row or two.
 
-On SQLite, writes that arrive while a commit is on its way to the disk share the next one. On PostgreSQL they run
-concurrently on several connections; the appends to one conversation, and steps that name the same queue, run in their
-order. Ordinary appends to different conversations share a statement (postgres/fast_append.py); an append that is left
-out of it, because its conversation is locked or anything else is special, runs in a transaction of its own.
+Writes that arrive while a transaction is on its way to the disk share the next one. SQLite has one transaction at a
+time. PostgreSQL has several:
 
-Each write is acknowledged after its commit. Cancelling the wait does not take a write back.
+- Appends to different conversations share a statement (postgres/fast_append.py), which waits for no lock.
+- Steps share a transaction, which waits for a lock only for a moment.
+- A write that has to wait longer, or that needs more than the statement can do, runs in a transaction of its own, so
+  that it delays no other.
+
+Appends to one conversation, and steps that name the same queue, run in the order of the calls. Each write is
+acknowledged after its commit. Cancelling the task that waits for a write does not cancel the write.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,219 +27,278 @@ from holdfast.store.driver import Driver, Tx
 T = TypeVar("T")
 
 MAX_GROUP = 256
-# Concurrent writes, and so connections, of one process. A write that takes longer than BLOCKED_AFTER seconds most
-# likely waits for a lock of another process; it does not count, so that it holds up no other conversation.
-MAX_CONCURRENT = 8
+# On PostgreSQL. A savepoint for each of more than 64 steps would slow down the server.
+MAX_STEPS = 32
+MAX_GROUPS = 4
+# A group that takes longer most likely waits for another process. It does not count towards MAX_GROUPS.
 BLOCKED_AFTER = 0.05
 MAX_THREADS = 32
 # Session ids whose conversation is remembered.
 MAX_SESSIONS = 4096
-
-_STEP = "step:"
-"""The start of a queue's name that a step gave; other queues have the id of their conversation."""
+# After one of these, a write to the same queue most likely fails as well, after another `write_timeout` seconds.
+UNAVAILABLE = (errors.StoreBusy, errors.StoreUnreachable, errors.StoreUnusable)
 
 Outcome = Any
-"""What a step returned, or the error it raised."""
+"""The result of a write, or the error it raised."""
+_BLOCKED = object()
+"""The outcome of a write that has to run in a transaction of its own."""
 
 
 class Pending(NamedTuple):
-    """A step, and the future of the task that waits for it."""
+    """A write, and the future of the task that waits for it."""
 
     step: write_step.WriteStep[Any]
+    queue: str | None
+    """Writes of one queue run one after the other."""
     future: asyncio.Future[Any]
     deadline: float
-    """From here on, by the loop's clock, it fails if the write before it has failed."""
+    """The time, by the loop's clock, from which on it fails together with the write before it in its queue."""
+
+
+class _Lane:
+    """Writes that wait for the next group."""
+
+    def __init__(self, max_groups: int, max_size: int) -> None:
+        self.max_groups, self._max_size = max_groups, max_size
+        self.waiting = deque[Pending]()
+        self.running = set[asyncio.Future[Any]]()
+        """The calls that start or run a group, except blocked ones."""
+        self.busy = set[str | None]()
+        """Queues with a write that runs."""
+
+    def take_group(self) -> list[Pending]:
+        """Take the next writes, except those whose queue is busy."""
+        group, skipped = list[Pending](), list[Pending]()
+        while self.waiting and len(group) < self._max_size:
+            pending = self.waiting.popleft()
+            (skipped if pending.queue in self.busy else group).append(pending)
+        self.waiting.extendleft(reversed(skipped))
+        self.busy.update(each.queue for each in group if each.queue is not None)
+        return group
 
 
 class GroupCommit:
-    """Runs the writes of one event loop in queues: one for everything on SQLite, one per conversation on PostgreSQL."""
+    """Runs the writes of one event loop."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._concurrent = driver.concurrent_writes
-        # Threads of their own: a long call on the store does not keep writes waiting.
+        # A separate thread pool: a long call on the store does not delay writes.
         threads = MAX_THREADS if self._concurrent else 1
         self._threads = executor.LoopExecutor(threads, "holdfast-write", driver.write_timeout)
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
-        self._queues: dict[str, list[Pending]] = {}
+        self._appends = self._steps = _Lane(1, MAX_GROUP)
+        if self._concurrent:
+            self._appends, self._steps = _Lane(MAX_GROUPS, MAX_GROUP), _Lane(MAX_GROUPS, MAX_STEPS)
         self._conversations: dict[str, str] = {}
         self._unresolved: list[tuple[str, Pending]] = []
-        """Appends in the order they came, from the first one on whose conversation is not known."""
-        self._ready: list[str] = []
-        """Conversations with one append, to be written together with those of others."""
-        self._flushing = False
-        self._tasks = set[asyncio.Task[Any]]()
+        """The first append whose conversation is not known, and all later ones."""
+        self._calls = set[asyncio.Future[Any]]()
+        """Calls on other threads whose callbacks have not run yet."""
 
     async def write(self, step: write_step.WriteStep[T]) -> T:
-        if self._concurrent and step.queue is None:
-            return await asyncio.shield(self._start(self._in_thread(partial(write_step.execute, self._driver, step))))
-        pending = self._pending(step)
-        self._put(f"{_STEP}{step.queue}" if self._concurrent else "", pending)
+        pending = self._pending(step, step.queue if self._concurrent else None)
+        self._put(self._steps, pending)
         result: T = await pending.future
         return result
 
     async def append(self, request: log.AppendRequest) -> list[types.Receipt]:
-        """Append; of one conversation, in the order of the calls, whichever of its session ids they name."""
-        pending = self._pending(write_step.WriteStep("append", request, restores_leases=False))
-        conversation = self._conversations.get(request.session_id) if self._concurrent else ""
-        if conversation is None or self._unresolved:
+        """Append. Appends to one conversation run in the order of the calls, even under different session ids."""
+        conversation = self._conversations.get(request.session_id)
+        pending = self._pending(write_step.WriteStep("append", request, restores_leases=False), conversation)
+        if self._concurrent and (conversation is None or self._unresolved):
             self._unresolved.append((request.session_id, pending))
             if len(self._unresolved) == 1:
-                self._start(self._resolve())
+                self._resolve()
         else:
-            self._put_append(conversation, pending)
+            self._put(self._appends, pending)
         receipts: list[types.Receipt] = await pending.future
         return receipts
 
     async def drain(self) -> None:
-        """Wait until everything that was given is written."""
-        while self._tasks:
-            # The tasks are not awaited: cancelling this call must not cancel them.
-            await asyncio.wait(self._tasks)
+        """Wait until all writes have ended."""
+        while self._calls:
+            # asyncio.wait does not cancel the calls if this task is cancelled.
+            await asyncio.wait(self._calls)
 
     def close(self) -> None:
         self._threads.close()
 
-    def _pending(self, step: write_step.WriteStep[Any]) -> Pending:
+    def _pending(self, step: write_step.WriteStep[Any], queue: str | None) -> Pending:
         loop = asyncio.get_running_loop()
-        return Pending(step, loop.create_future(), loop.time() + self._driver.write_timeout)
+        return Pending(step, queue, loop.create_future(), loop.time() + self._driver.write_timeout)
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def _on_done(self, call: asyncio.Future[Any], callback: Callable[[asyncio.Future[Any]], None]) -> None:
+        """Run a callback when a call ends. A task would not do: a program may cancel all tasks of its loop."""
+        self._calls.add(call)
+        call.add_done_callback(callback)
+        call.add_done_callback(self._calls.discard)
 
     # --- the conversation of an append ---------------------------------------------------------------
 
-    async def _resolve(self) -> None:
-        """Put appends into the queues of their conversations, in the order they came."""
+    def _resolve(self) -> None:
+        """Queue appends in the order of the calls, up to the first whose conversation is not known; look that up."""
         while self._unresolved:
             session_id, pending = self._unresolved[0]
             conversation = self._conversations.get(session_id)
             if conversation is None:
-                conversation = await self._look_up(session_id, pending)
+                self._on_done(
+                    self._threads.submit(partial(self._conversation_of, session_id)), self._record_conversation
+                )
+                return
             self._unresolved.pop(0)
-            if conversation is not None:
-                self._put_append(conversation, pending)
+            self._put(self._appends, pending._replace(queue=conversation))
 
-    async def _look_up(self, session_id: str, pending: Pending) -> str | None:
+    def _record_conversation(self, call: asyncio.Future[str | None]) -> None:
+        """Record the conversation that was looked up, queue its append and continue with the next one."""
+        session_id, pending = self._unresolved.pop(0)
         try:
-            found = await self._in_thread(partial(self._conversation_of, session_id))
+            found = call.result()
         except BaseException as error:  # noqa: BLE001 -- delivered to the task that awaits the append
             executor.settle(pending.future, error)
-            self._unresolved[1:] = [each for each in self._unresolved[1:] if not self._fails(each[1], error)]
-            return None
-        if found is None:
-            return session_id  # it does not exist, or the append creates it
-        if len(self._conversations) >= MAX_SESSIONS:
-            self._conversations.pop(next(iter(self._conversations)))
-        self._conversations[session_id] = found
-        return found
+            self._unresolved = [each for each in self._unresolved if not self._fail_overdue(each[1], error)]
+        else:
+            if found is not None:
+                if len(self._conversations) >= MAX_SESSIONS:
+                    self._conversations.pop(next(iter(self._conversations)))
+                self._conversations[session_id] = found
+            # Without a conversation, the append creates it or fails.
+            self._put(self._appends, pending._replace(queue=found or session_id))
+        self._resolve()
 
     def _conversation_of(self, session_id: str) -> str | None:
         try:
-            return self._driver.read(lambda tx: conversation_row.look(tx, session_id).id)
+            return self._driver.read(lambda tx: conversation_row.read(tx, session_id).id)
         except errors.NoSuchSession:
             return None
 
-    # --- the queues ----------------------------------------------------------------------------------
+    # --- groups --------------------------------------------------------------------------------------
 
-    def _put(self, name: str, pending: Pending) -> None:
-        if name in self._queues:
-            self._queues[name].append(pending)
-        else:
-            self._queues[name] = [pending]
-            self._start(self._work_off(name))
+    def _put(self, lane: _Lane, pending: Pending) -> None:
+        lane.waiting.append(pending)
+        self._start_group(lane)
 
-    def _put_append(self, conversation: str, pending: Pending) -> None:
-        if not self._concurrent or conversation in self._queues:
-            self._put(conversation, pending)
+    def _start_group(self, lane: _Lane) -> None:
+        if lane.waiting and len(lane.running) < lane.max_groups:
+            start = asyncio.get_running_loop().create_future()
+            lane.running.add(start)
+            self._on_done(start, partial(self._run_group, lane))
+            start.set_result(None)
+
+    def _run_group(self, lane: _Lane, start: asyncio.Future[None]) -> None:
+        # In a later step of the loop, so that tasks whose writes were just acknowledged can join with their next write.
+        lane.running.discard(start)
+        if not (group := lane.take_group()):
             return
-        self._queues[conversation] = [pending]
-        self._ready.append(conversation)
-        if not self._flushing:
-            self._flushing = True
-            self._start(self._flush())
+        call = self._threads.submit(partial(self._commit, group))
+        lane.running.add(call)
+        self._start_group(lane)
+        if self._concurrent:
+            timer = asyncio.get_running_loop().call_later(BLOCKED_AFTER, self._stop_counting, lane, call)
+            call.add_done_callback(lambda _: timer.cancel())
+        self._on_done(call, partial(self._end_group, lane, group))
 
-    async def _flush(self) -> None:
-        """Append to all conversations that are ready at once; a queue that has more is worked off on its own."""
-        while self._ready:
-            names, self._ready = self._ready[:MAX_GROUP], self._ready[MAX_GROUP:]
-            single = [name for name in names if len(self._queues[name]) == 1]
-            requests = [self._queues[name][0].step.run for name in single]
-            try:
-                outcomes = await self._threads.call(partial(self._driver.append_to_each, requests))
-            except BaseException as error:  # noqa: BLE001 -- delivered to the tasks that await the appends
-                outcomes = [error] * len(single)
-            for name, outcome in zip(single, outcomes, strict=True):
-                if outcome is not None:
-                    executor.settle(self._queues[name].pop(0).future, outcome)
-            for name in names:
-                if self._queues[name]:
-                    self._start(self._work_off(name))
-                else:
-                    del self._queues[name]
-        self._flushing = False
+    def _stop_counting(self, lane: _Lane, call: asyncio.Future[Any]) -> None:
+        """Let another group start although this one, which is blocked, has not ended."""
+        lane.running.discard(call)
+        self._start_group(lane)
 
-    async def _work_off(self, name: str) -> None:
-        queue = self._queues[name]
-        # Steps on PostgreSQL run one by one: two processes with the same rows in another order would block each other.
-        most = 1 if name.startswith(_STEP) else MAX_GROUP
-        while queue:
-            group = queue[:most]
-            del queue[:most]
-            try:
-                outcomes = await self._in_thread(partial(self._commit, [each.step for each in group]))
-            except BaseException as error:  # noqa: BLE001 -- delivered to the tasks that await the steps
-                outcomes = [error] * len(group)
-            for each, outcome in zip(group, outcomes, strict=True):
-                executor.settle(each.future, outcome)
-            if queue:
-                queue[:] = [each for each in queue if not self._fails(each, outcomes[-1])]
-        del self._queues[name]
+    def _end_group(self, lane: _Lane, group: list[Pending], call: asyncio.Future[list[Outcome]]) -> None:
+        lane.running.discard(call)
+        queues = dict[object, list[Pending]]()
+        for each in self._settle(lane, group, call):
+            queues.setdefault(each.queue or each, []).append(each)
+        for queue in queues.values():
+            alone = self._threads.submit(partial(self._commit_queue, queue))
+            self._on_done(alone, partial(self._end_group, lane, queue))
+        self._start_group(lane)
 
-    def _fails(self, pending: Pending, error: object) -> bool:
-        """Fail a step that has waited as long as the one before it, which failed; return whether it did."""
-        busy = isinstance(error, errors.StoreBusy | errors.StoreUnreachable)
-        if busy and pending.deadline <= asyncio.get_running_loop().time():
+    def _settle(self, lane: _Lane, group: list[Pending], call: asyncio.Future[list[Outcome]]) -> list[Pending]:
+        """Deliver the outcomes of a group; return the writes that are blocked, whose queues stay busy."""
+        try:
+            outcomes = call.result()
+        except BaseException as error:  # noqa: BLE001 -- delivered to the tasks that await the writes
+            outcomes = [error] * len(group)
+        blocked, failed = list[Pending](), dict[str | None, BaseException]()
+        for each, outcome in zip(group, outcomes, strict=True):
+            if outcome is _BLOCKED:
+                blocked.append(each)
+                continue
+            executor.settle(each.future, outcome)
+            lane.busy.discard(each.queue)
+            if isinstance(outcome, UNAVAILABLE):
+                failed[each.queue] = outcome
+        if failed:
+            lane.waiting = deque(each for each in lane.waiting if not self._fail_overdue(each, failed.get(each.queue)))
+        return blocked
+
+    def _fail_overdue(self, pending: Pending, error: BaseException | None) -> bool:
+        """Fail a write that has waited as long as the one before it, which failed; return whether it did."""
+        if isinstance(error, UNAVAILABLE) and pending.deadline <= asyncio.get_running_loop().time():
             executor.settle(pending.future, error)
             return True
         return False
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        if not self._concurrent:
-            return await self._threads.call(work)
-        async with self._slots:
-            future = self._threads.submit(work)
-            await asyncio.wait([future], timeout=BLOCKED_AFTER)
-        return await future
-
     # --- in a thread ---------------------------------------------------------------------------------
 
-    def _commit(self, steps: Sequence[write_step.WriteStep[Any]]) -> list[Outcome]:
-        """Run the steps in one transaction; if the database refuses it because of one of them, run each alone."""
+    def _commit(self, group: Sequence[Pending]) -> list[Outcome]:
+        if not self._concurrent or len(group) == 1:
+            return self._commit_together(group)
+        if not isinstance(group[0].step.run, log.AppendRequest):
+            return self._commit_together(group, BLOCKED_AFTER)
+        queues = Counter(each.queue for each in group)
+        if len(queues) == 1:
+            return self._commit_together(group)
+        return self._append_to_each(group, [place for place, each in enumerate(group) if queues[each.queue] == 1])
+
+    def _commit_queue(self, group: Sequence[Pending]) -> list[Outcome]:
+        """Run the writes of one queue; steps one by one, as two processes could wait for each other's rows."""
+        if isinstance(group[0].step.run, log.AppendRequest):
+            return self._commit_together(group)
+        return self._run_each(group)
+
+    def _append_to_each(self, group: Sequence[Pending], single: Sequence[int]) -> list[Outcome]:
+        """Append to the conversations that have a single append in the group; other appends are blocked."""
+        outcomes: list[Outcome] = [_BLOCKED] * len(group)
+        found = self._driver.append_to_each([group[place].step.run for place in single])
+        for place, receipts in zip(single, found, strict=True):
+            if receipts is not None:
+                outcomes[place] = receipts
+        return outcomes
+
+    def _commit_together(self, group: Sequence[Pending], lock_timeout: float | None = None) -> list[Outcome]:
+        """Run writes in one transaction; if it fails because of one of them, run each alone.
+
+        With `lock_timeout`, the longest wait for a lock in seconds, they are blocked in this case.
+        """
+        steps = [each.step for each in group]
         if len(steps) == 1:
-            return [self._run_alone(steps[0])]
-        group = _Group(steps)
+            return self._run_each(group)
+        together, durable = _Together(steps), any(step.durable for step in steps)
         try:
-            return self._driver.write(steps[0].operation, group, durable=any(step.durable for step in steps))
+            return self._driver.write(steps[0].operation, together, durable=durable, lock_timeout=lock_timeout)
         except write_step.STORE_WIDE as error:
-            return [error] * len(steps)
-        except Exception as error:  # noqa: BLE001 -- delivered to the tasks that await the steps
-            if group.has_failed or isinstance(error, errors.StoreRefused | errors.LeasesUnavailable):
-                return [self._run_alone(step) for step in steps]
-            return [error] * len(steps)
+            if lock_timeout is None or not isinstance(error, errors.StoreBusy):
+                return [error] * len(steps)
+        except BaseException as error:  # noqa: BLE001 -- delivered to the tasks that await the writes
+            if not together.has_failed and not isinstance(error, errors.StoreRefused | errors.LeasesUnavailable):
+                return [error] * len(steps)
+        return self._run_each(group) if lock_timeout is None else [_BLOCKED] * len(steps)
 
-    def _run_alone(self, step: write_step.WriteStep[Any]) -> Outcome:
-        try:
-            return write_step.execute(self._driver, step)
-        except Exception as error:  # noqa: BLE001 -- delivered to the task that awaits the step
-            return error
+    def _run_each(self, group: Sequence[Pending]) -> list[Outcome]:
+        """Run each write alone. Once the store is unavailable, the rest fail with the same error at once."""
+        outcomes: list[Outcome] = []
+        for each in group:
+            try:
+                outcomes.append(write_step.execute(self._driver, each.step))
+            except UNAVAILABLE as error:
+                return outcomes + [error] * (len(group) - len(outcomes))
+            except BaseException as error:  # noqa: BLE001 -- delivered to the task that awaits the write
+                outcomes.append(error)
+        return outcomes
 
 
-class _Group:
-    """Several steps in one transaction, each in a savepoint: a step that raises is undone, and the others go on."""
+class _Together:
+    """Several steps in one transaction, each in a savepoint: if one raises, only its changes are undone."""
 
     def __init__(self, steps: Sequence[write_step.WriteStep[Any]]) -> None:
         self._steps = steps
@@ -252,11 +316,8 @@ class _Group:
         try:
             with tx.savepoint():
                 return step.run(tx)
-        except errors.StoreError:
-            self.has_failed = True
-            raise
-        except errors.HoldfastError as error:
-            return error
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, errors.HoldfastError) and not isinstance(error, errors.StoreError):
+                return error
             self.has_failed = True
             raise

@@ -1,13 +1,12 @@
 """Leases: the right to do slow work on a conversation.
 
-A lease is a row with a token from the conversation's one fence counter, whatever its purpose: a newer
-token is always larger, so writes by an earlier holder are detected. A lease only saves work: the commit
-decides what is written.
+A lease is a row with a token. All leases of a conversation get their tokens from one counter, so that a newer token is
+always larger and writes by an earlier holder are detected. A lease only saves work: the commit compares head and epoch
+in any case.
 
-A clock decides when another process may take over, and never whether a commit is valid. On Linux, leases
-use CLOCK_BOOTTIME, which counts during suspend and cannot be set, and record the boot id: a lease from
-another boot has expired. Elsewhere, and with a clock given by the caller, they use Unix time. The column
-`boot` tells which of the two an expiry refers to.
+A clock decides when another process may take over, and never whether a commit is valid. On Linux, leases use
+CLOCK_BOOTTIME, which counts during suspend and cannot be set, and record the boot id: a lease from another boot has
+expired. Elsewhere, and with a clock given by the caller, they use Unix time; then the column `boot` is "unix".
 """
 
 from __future__ import annotations
@@ -25,57 +24,82 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from holdfast import alive, errors, types
 from holdfast.store import conversation_row, validation, write_step
-from holdfast.store.driver import Driver, LeaseClock, Row, Tx
+from holdfast.store.conversation_row import ConversationRow
+from holdfast.store.driver import Driver, LeaseClock, QueryCall, Tx
 
 logger = logging.getLogger("holdfast.store")
 
 PURPOSES: tuple[types.Purpose, ...] = ("compact", "turn")
-PURPOSE = validation.Kind(types.Purpose)
+PURPOSE = validation.ArgumentType(types.Purpose)
 NO_RIGHTS = "42501"
-"""PostgreSQL's code for a role without rights on a table: a table that another role restored has no grants."""
+"""The SQLSTATE for a table without grants for this role, such as one that another role restored."""
 LEASE_TTL = 30.0
 LOCK_TTL = 300.0
-# Names of holders to remember whose leases could not be released; those leases expire anyway.
+# Holders whose leases could not be released; older ones are forgotten, as their leases expire.
 MAX_ABANDONED = 1000
-_counted = itertools.count()
+_counter = itertools.count()
 acting_agent: ContextVar[str] = ContextVar("holdfast_agent", default="")
 """The agent that runs in this context; part of the default holder name."""
 
 
-class Leases:
-    """The lease methods of SessionDB. Compactions and turns continue without a lease when leases fail."""
-
-    driver: Driver
+class LeaseFailures:
+    """Failed leases of this process. Work continues without a lease, and each class of error is logged once."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
-        self._abandoned = deque[str](maxlen=MAX_ABANDONED)
+        self._logged: set[str] = set()
+        self.abandoned = deque[str](maxlen=MAX_ABANDONED)
+        """The holders of leases that could not be released."""
+
+    def report(self, error: Exception) -> str | None:
+        """Log an error as a warning and return its text; None if an error of its class was logged before."""
+        if not isinstance(error, errors.HoldfastError):
+            error = errors.LeasesUnavailable(
+                f"{errors.LeasesUnavailable.default_message} ({type(error).__name__}: {error})"
+            )
+        if type(error).__name__ in self._logged:
+            return None
+        self._logged.add(type(error).__name__)
+        logger.warning("%s", error)
+        return str(error)
+
+    def abandon(self, lease: types.Lease, error: Exception) -> None:
+        """Report a failed release, and let this process take the lease again before it expires."""
+        self.abandoned.append(lease.holder)
+        self.report(error)
+
+
+class LeaseMixin:
+    """The lease methods of SessionDB."""
+
+    driver: Driver
+    lease_failures: LeaseFailures
 
     @write_step.shareable
     def acquire_lease(
         self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
     ) -> write_step.WriteStep[types.Lease]:
-        """Take the right to do slow work, with a snapshot of the conversation; raise Busy when another holder has it.
+        """Take a lease, with a snapshot of the conversation. Raises Busy if another holder has it.
 
         The same holder gets a new token, which voids its old one.
         """
-        check_terms(purpose, holder, ttl)
-        who = this_process(holder)
-        # Not synced unless the caller names the holder: a power loss also ends the holding process, writes under the
-        # lease come later in the same log, and a token issued again after the loss has a holder with another name.
-        named = holder is not None
+        check_lease_arguments(purpose, holder, ttl)
+        who, abandoned = current_holder(holder), self.lease_failures.abandoned
+        # A lease with a generated holder name is not synced. A power loss ends its process, too, and the next holder
+        # has another name, so that even the same token, issued a second time, is not mistaken for the lost one.
         return write_step.WriteStep(
-            "acquire", lambda tx: acquire(tx, session_id, purpose, who, ttl, self._abandoned), durable=named
+            "acquire",
+            lambda tx: acquire(tx, session_id, purpose, who, ttl, abandoned),
+            durable=holder is not None,
         )
 
     def renew_lease(self, lease: types.Lease) -> None:
-        """Extend the lease by its ttl; raise LeaseLost when it is no longer held: stop the work at once."""
+        """Extend the lease by its ttl. Raises LeaseLost if it is no longer held: then stop the work."""
         validation.check_type(types.Lease, lease, "lease")
         self.driver.write("renew", lambda tx: renew(tx, lease), durable=False)
 
@@ -85,39 +109,34 @@ class Leases:
         validation.check_type(types.Lease, lease, "lease")
         return write_step.WriteStep("release", lambda tx: release(tx, lease), durable=False)
 
-    def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
-        """Log a failed release once, and let this process take the lease again before it expires."""
-        self._abandoned.append(lease.holder)
-        self.warn_once(error)
-
     def leases(self) -> list[types.LeaseHeld]:
         """Return every lease, and whether it is held, expired, or its holder dead."""
-        return self.driver.read(every)
+        return self.driver.read(list_all)
 
     def snapshot(self, session_id: str) -> types.Snapshot:
         """Return head, epoch and last seq of the conversation, for a compaction without a lease."""
-        return self.driver.read(lambda tx: snapshot(conversation_row.look(tx, session_id)))
+        return self.driver.read(lambda tx: snapshot(conversation_row.read(tx, session_id)))
 
     def begin_compaction(
         self, session_id: str, holder: str | None = None, ttl: float = LEASE_TTL
     ) -> types.Lease | types.Snapshot:
-        """Take a lease for a compaction; if that fails other than by Busy, warn once and return a snapshot.
+        """Take a lease for a compaction, or return a snapshot if leases are unavailable. Raises Busy.
 
-        Pass either to commit_compaction, which compares head and epoch in both cases.
+        Pass the result to commit_compaction, which compares head and epoch in both cases.
         """
-        check_terms("compact", holder, ttl)
+        check_lease_arguments("compact", holder, ttl)
         try:
             return self.acquire_lease(session_id, "compact", holder, ttl)
         except errors.Busy:
             raise
         except Exception as error:  # noqa: BLE001 -- the lock saves work only; the commit decides
-            snapshot = self.snapshot(session_id)
-            self.warn_once(error)
-            return snapshot
+            found = self.snapshot(session_id)
+            self.lease_failures.report(error)
+            return found
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Take the lock unless another holder has it, and return whether it was taken."""
-        check_terms("compact", _name(holder), ttl_seconds)
+        _check_lock(holder, ttl_seconds)
         try:
             self.acquire_lease(session_id, "compact", holder, ttl_seconds)
         except errors.Busy:
@@ -129,10 +148,10 @@ class Leases:
 
     def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Extend the lock, and return whether this holder still had it."""
-        check_terms("compact", _name(holder), ttl_seconds)
+        _check_lock(holder, ttl_seconds)
 
         def step(tx: Tx) -> bool:
-            lease = named(tx, session_id, "compact", holder, ttl_seconds)
+            lease = find_by_holder(tx, session_id, "compact", holder, ttl_seconds)
             if lease is not None:
                 renew(tx, lease)
             return lease is not None
@@ -147,20 +166,20 @@ class Leases:
 
     def release_compression_lock(self, session_id: str, holder: str) -> bool:
         """Free the lock if this holder has it, and return whether it did."""
-        check_terms("compact", _name(holder), LOCK_TTL)
+        _check_lock(holder)
 
         def step(tx: Tx) -> bool:
-            lease = named(tx, session_id, "compact", holder, LOCK_TTL)
+            lease = find_by_holder(tx, session_id, "compact", holder, LOCK_TTL)
             return lease is not None and release(tx, lease)
 
         try:
             return self.driver.write("release", step)
-        except Exception as error:  # noqa: BLE001 -- what is not released expires
+        except Exception as error:  # noqa: BLE001 -- the lock expires anyway
             self._fail_open(error)
             return False
 
     def get_compression_lock_holder(self, session_id: str) -> str | None:
-        """Return the holder of the lock; None when it is free or expired, or its process died."""
+        """Return the holder of the lock; None if it is free or expired, or its process died."""
         try:
             return self.driver.read(lambda tx: holder_name(tx, session_id, "compact"))
         except Exception as error:  # noqa: BLE001 -- an unknown holder blocks no work
@@ -171,29 +190,12 @@ class Leases:
         """Log a failure of the lock subsystem once, and raise any other error."""
         if not is_lock_failure(error):
             raise error
-        self.warn_once(error)
-
-    def warn_once(self, error: Exception) -> str | None:
-        """Log an error as a warning and return its text, once per class; None for repetitions."""
-        if not isinstance(error, errors.HoldfastError):
-            error = errors.LeasesUnavailable(
-                f"{errors.LeasesUnavailable.default_message} ({type(error).__name__}: {error})"
-            )
-        if type(error).__name__ in self._said:
-            return None
-        self._said.add(type(error).__name__)
-        logger.warning("%s", error)
-        return str(error)
+        self.lease_failures.report(error)
 
 
 def is_lock_failure(error: Exception) -> bool:
     """Return whether the lock subsystem failed, rather than the whole store or the caller's arguments."""
     return isinstance(error, errors.LeasesUnavailable) or not isinstance(error, errors.HoldfastError)
-
-
-def _name(holder: str) -> str:
-    """Make a missing name invalid: a lock without a holder could not be released."""
-    return "" if holder is None else holder
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -210,17 +212,17 @@ class Holder(msgspec.Struct, frozen=True):
 
     def is_dead(self) -> bool:
         """Return whether the process has certainly ended; False if it is on another host or in another container."""
-        if (self.host, self.namespace) != (_host(), _own()[1]):
+        if (self.host, self.namespace) != (_host(), _identity()[1]):
             return False
         if os.path.isdir("/proc/self"):
             return alive.started(self.pid) != self.started
         return not alive.exists(self.pid)
 
 
-def this_process(name: str | None) -> Holder:
+def current_holder(name: str | None) -> Holder:
     """Describe this thread as a holder. The default name is host, pid, thread, agent and a nonce."""
-    pid, namespace, started, seed = _own()
-    nonce, thread = f"{seed}{next(_counted):x}", threading.get_native_id()
+    pid, namespace, started, seed = _identity()
+    nonce, thread = f"{seed}{next(_counter):x}", threading.get_native_id()
     acting = re.sub(r"[^\w.#-]", "_", acting_agent.get(), flags=re.ASCII)[:60]
     name = name or f"{_process_name()}{thread}:{acting}:{nonce}"
     return Holder(name, _host(), namespace, pid, started, nonce, thread, acting)
@@ -232,7 +234,7 @@ def is_this_process(name: str) -> bool:
 
 
 def _process_name() -> str:
-    return f"{_host()}:{_own()[0]}:"
+    return f"{_host()}:{_identity()[0]}:"
 
 
 def encode_holder(holder: Holder) -> str:
@@ -259,14 +261,14 @@ def _host() -> str:
 
 
 @functools.cache
-def _own() -> tuple[int, str, str, str]:
+def _identity() -> tuple[int, str, str, str]:
     """Return pid, pid namespace, start time and nonce prefix of this process; computed once per process."""
     pid = os.getpid()
     return pid, _namespace(), alive.started(pid), os.urandom(6).hex()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_own.cache_clear)
+    os.register_at_fork(after_in_child=_identity.cache_clear)
 
 
 def _namespace() -> str:
@@ -276,15 +278,60 @@ def _namespace() -> str:
         return ""
 
 
-def check_terms(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
+def _check_lock(holder: str, ttl: float = LOCK_TTL) -> None:
+    validation.check_id(holder, "holder")
+    validation.check(validation.LeaseTtl, ttl=ttl)
+
+
+class LeaseRow(NamedTuple):
+    """A row of the table `leases`. Chat leases have the first four columns."""
+
+    token: int
+    holder: str
+    expires: float
+    boot: str
+    snap_seq: int = 0
+    acquired_at: float | None = None
+
+    @property
+    def decoded(self) -> Holder:
+        return decode_holder(self.holder)
+
+    def seconds_left(self, clock: LeaseClock) -> float:
+        return clock.left(self.boot, self.expires)
+
+    def state(self, clock: LeaseClock) -> Literal["held", "expired", "dead"]:
+        if self.seconds_left(clock) <= 0:
+            return "expired"
+        return "dead" if self.decoded.is_dead() else "held"
+
+    def describe(self, clock: LeaseClock, conversation_id: str, purpose: types.Purpose) -> types.LeaseHeld:
+        holder = self.decoded
+        return types.LeaseHeld(
+            conversation_id=conversation_id,
+            purpose=purpose,
+            token=self.token,
+            holder=holder.name,
+            host=holder.host,
+            pid=holder.pid,
+            expires_in=max(0.0, self.seconds_left(clock)),
+            state=self.state(clock),
+            snap_seq=self.snap_seq,
+            thread=holder.thread,
+            agent=holder.agent,
+            acquired_at=self.acquired_at,
+        )
+
+
+def check_lease_arguments(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
     validation.check(PURPOSE, purpose=purpose)
     validation.check(validation.LeaseTtl, ttl=ttl)
     validation.check_optional_id(holder, "holder")
 
 
 @contextmanager
-def reachable() -> Iterator[None]:
-    """Raise LeasesUnavailable for errors of the lease table, which the store can do without."""
+def lease_table_errors() -> Iterator[None]:
+    """Replace database errors of the block by LeasesUnavailable: callers then continue without a lease."""
     try:
         yield
     except (errors.StoreBroken, errors.StoreRefused, errors.StoreCorrupt) as error:
@@ -303,19 +350,19 @@ def acquire(
     ttl: float,
     abandoned: Collection[str] = (),
 ) -> types.Lease:
-    """Take the lease if it is free, expired, its holder dead, or already this holder's; else Busy.
+    """Take a lease that is free or expired, is this holder's, or whose holder died. Raises Busy otherwise.
 
-    abandoned: names of holders whose leases this process could not release, and may take.
+    A lease of a holder in `abandoned` can be taken, too: this process could not release it.
     """
-    asked = validation.check_id(session_id)
-    with reachable():
+    session_id = validation.check_id(session_id)
+    with lease_table_errors():
         rows, held = tx.batch(
-            ("lock_conversation", {"id": asked}), ("lease_of_session", {"id": asked, "purpose": purpose})
+            ("lock_conversation", {"id": session_id}), ("lease_of_session", {"id": session_id, "purpose": purpose})
         )
-    here = conversation_row.state(tx, asked, rows)
-    with reachable():
+    here = conversation_row.require(tx, session_id, next(iter(rows), None))
+    with lease_table_errors():
         if held:
-            _refuse_if_held(tx.clock, held[0], holder.name, abandoned)
+            refuse_if_held(tx.clock, LeaseRow(*held[0]), holder.name, abandoned)
         values = {
             "conversation": here.key,
             "purpose": purpose,
@@ -329,32 +376,36 @@ def acquire(
     return types.Lease(snapshot(here), purpose, fence[0], holder.name, ttl)
 
 
-def _refuse_if_held(clock: LeaseClock, row: Row, name: str, abandoned: Collection[str]) -> None:
-    _, text, expires, boot, _ = row
-    holder, left = decode_holder(text), clock.left(boot, expires)
+def refuse_if_held(clock: LeaseClock, row: LeaseRow, name: str, abandoned: Collection[str] = ()) -> None:
+    """Raise Busy if another holder has the lease."""
+    holder, left = row.decoded, row.seconds_left(clock)
     if holder.name != name and left > 0 and not holder.is_dead() and holder.name not in abandoned:
         raise errors.Busy(holder.name, left)
 
 
-def snapshot(here: conversation_row.State) -> types.Snapshot:
+def snapshot(here: ConversationRow) -> types.Snapshot:
     return types.Snapshot(here.id, here.head_id, here.epoch, here.last_seq)
 
 
-def check_held(tx: Tx, here: conversation_row.State, lease: types.Lease) -> None:
+def _read(tx: Tx, here: ConversationRow, purpose: types.Purpose) -> LeaseRow | None:
+    with lease_table_errors():
+        row = tx.one("lease_row", conversation=here.key, purpose=purpose)
+    return LeaseRow(*row) if row is not None else None
+
+
+def check_held(tx: Tx, here: ConversationRow, lease: types.Lease) -> None:
     """Raise LeaseLost unless the lease is held. The conversation is locked."""
-    with reachable():
-        row = tx.one("lease_row", conversation=here.key, purpose=lease.purpose)
-    check_row(tx, here, lease, row)
+    check_row(tx, here, lease, _read(tx, here, lease.purpose))
 
 
-def check_row(tx: Tx, here: conversation_row.State, lease: types.Lease, row: Row | None) -> None:
+def check_row(tx: Tx, here: ConversationRow, lease: types.Lease, row: LeaseRow | None) -> None:
     """Raise LeaseLost unless this row has the token and the holder of the lease, and has not expired."""
     if lease.conversation_id != here.id:
         raise errors.LeaseLost("The lease belongs to another conversation.")
-    with reachable():
+    with lease_table_errors():
         left = 0.0
-        if row is not None and row[0] == lease.token and decode_holder(row[1]).name == lease.holder:
-            left = tx.clock.left(row[3], row[2])
+        if row is not None and row.token == lease.token and row.decoded.name == lease.holder:
+            left = row.seconds_left(tx.clock)
     if left <= 0:
         raise errors.LeaseLost()
 
@@ -362,7 +413,7 @@ def check_row(tx: Tx, here: conversation_row.State, lease: types.Lease, row: Row
 def renew(tx: Tx, lease: types.Lease) -> None:
     here = conversation_row.lock(tx, lease.conversation_id)
     check_held(tx, here, lease)
-    with reachable():
+    with lease_table_errors():
         tx.run(
             "lease_extend",
             conversation=here.key,
@@ -375,83 +426,49 @@ def renew(tx: Tx, lease: types.Lease) -> None:
 
 def release(tx: Tx, lease: types.Lease) -> bool:
     """Free the lease if its token is still valid, and return whether it was."""
-    values = {"conversation_id": lease.conversation_id, "purpose": lease.purpose, "token": lease.token}
-    with reachable():
-        (released,) = tx.finish(("lease_release", values))
+    with lease_table_errors():
+        (released,) = tx.finish(_release(lease))
     return bool(released)
 
 
-def free(tx: Tx, here: conversation_row.State, purpose: types.Purpose, token: int) -> bool:
-    with reachable():
-        return tx.run("lease_delete", conversation=here.key, purpose=purpose, token=token) == 1
+def _release(lease: types.Lease | types.LeaseHeld) -> QueryCall:
+    values = {"conversation_id": lease.conversation_id, "purpose": lease.purpose, "token": lease.token}
+    return "lease_release", values
 
 
-def named(tx: Tx, session_id: str, purpose: types.Purpose, holder: str, ttl: float) -> types.Lease | None:
-    """Return the lease with this holder's name, for callers that identify themselves by name only."""
+def find_by_holder(tx: Tx, session_id: str, purpose: types.Purpose, holder: str, ttl: float) -> types.Lease | None:
+    """Return the lease if a holder of this name has it; the compression-lock methods know no token."""
     here = conversation_row.lock(tx, session_id)
-    with reachable():
-        row = tx.one("lease_row", conversation=here.key, purpose=purpose)
-    if row is None or decode_holder(row[1]).name != holder:
+    row = _read(tx, here, purpose)
+    if row is None or row.decoded.name != holder:
         return None
-    return types.Lease(snapshot(here), purpose, row[0], holder, ttl)
+    return types.Lease(snapshot(here), purpose, row.token, holder, ttl)
 
 
 def holder_name(tx: Tx, session_id: str, purpose: types.Purpose) -> str | None:
     """Return the name of the current holder; None if the lease is free or expired, or its holder died."""
-    here = conversation_row.look(tx, session_id)
-    with reachable():
-        row = tx.one("lease_row", conversation=here.key, purpose=purpose)
-    if row is None:
-        return None
-    return decode_holder(row[1]).name if _state(tx.clock, row) == "held" else None
+    row = _read(tx, conversation_row.read(tx, session_id), purpose)
+    return row.decoded.name if row is not None and row.state(tx.clock) == "held" else None
 
 
-def turn_began(tx: Tx, here: conversation_row.State) -> int | None:
-    """Return the last seq before the running turn; None when no turn runs or leases are unavailable."""
+def turn_start_seq(tx: Tx, here: ConversationRow) -> int | None:
+    """Return the last seq before the running turn; None if no turn runs or leases are unavailable."""
     try:
-        with reachable():
-            row = tx.one("lease_row", conversation=here.key, purpose="turn")
-        return row[4] if row is not None and _state(tx.clock, row) == "held" else None
+        row = _read(tx, here, "turn")
     except errors.LeasesUnavailable:
         return None
+    return row.snap_seq if row is not None and row.state(tx.clock) == "held" else None
 
 
-def every(tx: Tx) -> list[types.LeaseHeld]:
-    with reachable():
-        rows = tx.all("leases_all")
-    return [_as_seen(tx.clock, row[0], row[1], row[2:]) for row in rows]
+def list_all(tx: Tx) -> list[types.LeaseHeld]:
+    with lease_table_errors():
+        return [LeaseRow(*row).describe(tx.clock, id_, purpose) for id_, purpose, *row in tx.all("leases_all")]
 
 
 def free_stale(tx: Tx) -> int:
     """Free every lease that expired or whose holder died, and return how many."""
-    conversation_row.lock_all(tx, (lease.conversation_id for lease in every(tx) if lease.state != "held"))
+    conversation_row.lock_all(tx, (lease.conversation_id for lease in list_all(tx) if lease.state != "held"))
     # Read again under the locks: a lease may have been taken or deleted in between.
-    stale = [lease for lease in every(tx) if lease.state != "held"]
-    return sum(
-        free(tx, conversation_row.lock(tx, lease.conversation_id), lease.purpose, lease.token) for lease in stale
-    )
-
-
-def _as_seen(clock: LeaseClock, conversation: str, purpose: types.Purpose, row: Row) -> types.LeaseHeld:
-    token, text, expires, boot, snap_seq, acquired_at = row
-    holder = decode_holder(text)
-    return types.LeaseHeld(
-        conversation_id=conversation,
-        purpose=purpose,
-        token=token,
-        holder=holder.name,
-        host=holder.host,
-        pid=holder.pid,
-        expires_in=max(0.0, clock.left(boot, expires)),
-        state=_state(clock, row),
-        snap_seq=snap_seq,
-        thread=holder.thread,
-        agent=holder.agent,
-        acquired_at=acquired_at,
-    )
-
-
-def _state(clock: LeaseClock, row: Row) -> Literal["held", "expired", "dead"]:
-    if clock.left(row[3], row[2]) <= 0:
-        return "expired"
-    return "dead" if decode_holder(row[1]).is_dead() else "held"
+    stale = [_release(lease) for lease in list_all(tx) if lease.state != "held"]
+    with lease_table_errors():
+        return sum(map(len, tx.batch(*stale)))

@@ -1,4 +1,7 @@
-"""Encode messages as JSON, and refuse content that would not be read back unchanged."""
+"""Encode messages as JSON, compute digests, and generate uids.
+
+Content that would not be read back unchanged is refused.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,25 @@ MAX_BODY = 64 * 1024 * 1024
 MAX_DEPTH = 100
 MAX_METADATA = 4096
 MAX_METADATA_DEPTH = 8
-PLAIN = 1024 * 1024
+# Longer plain text is checked like other content.
+MAX_PLAIN = 1024 * 1024
 
 # Keys are sorted: the same content gives the same text, which is compared when a uid is repeated.
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Prepared(msgspec.Struct, frozen=True):
-    """A validated and encoded message, ready for any number of attempts to append it."""
+class EncodedMessage(msgspec.Struct, frozen=True):
+    """A validated and encoded message."""
 
     uid: str
-    minted: bool
+    is_uid_generated: bool
     role: str
     at: float
     body: str
 
 
-def given(message: types.NewMessage | Mapping[str, Any]) -> types.NewMessage:
-    """Return a message of a batch as NewMessage; a mapping has the same fields."""
+def to_new_message(message: types.NewMessage | Mapping[str, Any]) -> types.NewMessage:
+    """Convert a message of a batch; a mapping has the fields of NewMessage."""
     if isinstance(message, types.NewMessage):
         return message
     if not isinstance(message, Mapping):
@@ -48,15 +52,15 @@ def given(message: types.NewMessage | Mapping[str, Any]) -> types.NewMessage:
     return types.NewMessage(**message)
 
 
-def prepare(message: types.NewMessage, now: float) -> Prepared:
+def encode_message(message: types.NewMessage, now: float) -> EncodedMessage:
     role, uid, at = message.role, message.uid, message.at
     if role not in types.ROLES:
         raise errors.InvalidArgument(f"`role` must be one of {', '.join(types.ROLES)}, not {errors.shown(role)}.")
     body = encode(
         message.content, message.tool_calls, message.tool_call_id, message.model, message.usage, message.metadata
     )
-    return Prepared(
-        mint_uid() if uid is None else validation.check_id(uid, "uid"),
+    return EncodedMessage(
+        generate_uid() if uid is None else validation.check_id(uid, "uid"),
         uid is None,
         role,
         validation.check_time(now if at is None else at),
@@ -65,11 +69,11 @@ def prepare(message: types.NewMessage, now: float) -> Prepared:
 
 
 _process = os.urandom(4).hex()
-_minted = itertools.count(int.from_bytes(os.urandom(2), "big"))
+_uid_counter = itertools.count(int.from_bytes(os.urandom(2), "big"))
 
 
 def _change_process() -> None:
-    global _process  # noqa: PLW0603 -- a forked child must not mint its parent's uids
+    global _process  # noqa: PLW0603 -- a forked child must not generate its parent's uids
     _process = os.urandom(4).hex()
 
 
@@ -77,9 +81,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_change_process)
 
 
-def mint_uid() -> str:
-    """Return a new uid: time, process and a counter. It begins with the time, so the index of uids grows at its end."""
-    return f"{time.time_ns():016x}{_process}{next(_minted) & 0xFFFF:04x}"
+def generate_uid() -> str:
+    """Return a new uid: time, process and a counter. The time comes first, so the index of uids grows at its end."""
+    return f"{time.time_ns():016x}{_process}{next(_uid_counter) & 0xFFFF:04x}"
 
 
 def encode(
@@ -93,18 +97,18 @@ def encode(
     """Return the body as JSON text; raise InvalidArgument if it cannot be stored."""
     # Nearly every message is plain text, which needs no further checks.
     plain = not (tool_calls or model or usage) and tool_call_id is None and metadata is None
-    if plain and type(content) is str and len(content) < PLAIN:
+    if plain and type(content) is str and len(content) < MAX_PLAIN:
         try:
             return f'{{"content":{_encode(content).decode()}}}'
         except UnicodeEncodeError:  # Reported below, because this error carries the text.
             pass
     if not isinstance(tool_calls or (), list | tuple):
         raise errors.InvalidArgument("`tool_calls` must be a list.")
-    calls = tuple(tool_call(call) for call in tool_calls or ())
+    calls = tuple(to_tool_call(call) for call in tool_calls or ())
     if not isinstance(model, str | None) or not isinstance(usage, types.Usage | None):
         raise errors.InvalidArgument("`model` must be text, and `usage` a Usage.")
     body = types.Body(calls, tool_call_id, _content(content), model, usage, check_metadata(metadata))
-    return exact(body, "message")
+    return encode_exact(body, "message")
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -118,11 +122,11 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     if not isinstance(metadata, Mapping):
         raise errors.InvalidArgument("`metadata` must be an object.", parameter="metadata")
     found = dict(metadata)
-    if too_deep(found, MAX_METADATA_DEPTH):
+    if is_too_deep(found, MAX_METADATA_DEPTH):
         raise errors.InvalidArgument(
             f"`metadata` must be nested at most {MAX_METADATA_DEPTH} deep.", parameter="metadata"
         )
-    exact(_Metadata(found), "metadata")
+    encode_exact(_Metadata(found), "metadata")
     size = len(_encode(found))
     if size > MAX_METADATA:
         raise errors.InvalidArgument(
@@ -144,12 +148,12 @@ def decode_metadata(text: str | None, conversation_id: str) -> dict[str, Any]:
         raise errors.StoreCorrupt(f"The metadata of conversation {conversation_id} cannot be read.") from None
 
 
-def exact(value: msgspec.Struct, what: str) -> str:
+def encode_exact(value: msgspec.Struct, what: str) -> str:
     """Return JSON text that decodes to the same value, or raise InvalidArgument.
 
     The error is raised outside of any handler, because the error being handled may carry the text.
     """
-    problem, text = _encoded(value)
+    problem, text = _try_encode(value)
     if problem:
         raise errors.InvalidArgument(f"The {what} {problem}.")
     if len(text) > MAX_BODY:
@@ -159,8 +163,8 @@ def exact(value: msgspec.Struct, what: str) -> str:
     return text.decode()
 
 
-def _encoded(value: msgspec.Struct) -> tuple[str, bytes]:
-    if any(too_deep(getattr(value, field), MAX_DEPTH) for field in value.__struct_fields__):
+def _try_encode(value: msgspec.Struct) -> tuple[str, bytes]:
+    if any(is_too_deep(getattr(value, field), MAX_DEPTH) for field in value.__struct_fields__):
         return f"is nested more than {MAX_DEPTH} deep", b""
     try:
         text = _encode(value)
@@ -173,19 +177,19 @@ def _encoded(value: msgspec.Struct) -> tuple[str, bytes]:
     return ("", text) if same else ("holds a value that JSON does not return unchanged, such as a tuple or NaN", b"")
 
 
-def too_deep(value: object, left: int) -> bool:
-    """Whether a value is nested deeper than a reader can decode, however deep its own stack is."""
+def is_too_deep(value: object, left: int) -> bool:
+    """Return whether a value is nested more than `left` deep."""
     if isinstance(value, types.ToolCall):
-        return too_deep(value.arguments, left) or too_deep(value.extra, left)
+        return is_too_deep(value.arguments, left) or is_too_deep(value.extra, left)
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple):
         return False
-    return left == 0 or any(too_deep(inner, left - 1) for inner in value)
+    return left == 0 or any(is_too_deep(inner, left - 1) for inner in value)
 
 
-def written(content: types.Content, tool_call_id: str | None = None) -> str:
-    """Return the body of a message that is in no log, made from content that was validated before."""
+def encode_synthetic(content: types.Content, tool_call_id: str | None = None) -> str:
+    """Encode a message that is not stored, such as a summary in the context. Its content was validated before."""
     return _encode(types.Body(content=content, tool_call_id=tool_call_id)).decode()
 
 
@@ -202,8 +206,8 @@ def _content(content: object) -> types.Content:
 _CALL_KEYS = {"id", "type", "function", "name", "arguments", "extra"}
 
 
-def tool_call(call: types.ToolCall | Mapping[str, Any]) -> types.ToolCall:
-    """Return a call given as ToolCall, as a mapping, or in the form of most chat APIs (with `function` inside)."""
+def to_tool_call(call: types.ToolCall | Mapping[str, Any]) -> types.ToolCall:
+    """Convert a mapping, also in the format of chat APIs with an inner `function`, and validate the call."""
     if isinstance(call, Mapping):
         inner = call.get("function", call)
         if not isinstance(inner, Mapping):

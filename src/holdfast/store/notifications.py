@@ -10,27 +10,28 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
 # The longest id, route key or platform name in a hint, in characters.
-MAX_NAME = 500
+MAX_NAME_CHARACTERS = 500
 # A transaction that changes more conversations sends a single `lost`.
 MAX_HINTS = 1_000
 
-Kind = Literal["moved", "came", "freed", "arrived", "outgoing", "lost"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+HintKind = Literal["moved", "came", "freed", "arrived", "outgoing", "lost"]
+HINT_KINDS: tuple[HintKind, ...] = get_args(HintKind)
 
 # Queries that change a conversation, and the kind of hint they cause.
-_BY_CONVERSATION: dict[str, Kind] = {
+_BY_CONVERSATION: dict[str, HintKind] = {
     "message_insert": "moved",
-    "conversation_moves": "moved",
+    "conversation_update": "moved",
     "erase_conversation": "moved",
-    "inbound_insert": "came",
+    "inbox_insert": "came",
     "lease_delete": "freed",
     "erase_leases": "freed",
 }
 # Queries whose hint is about one of their parameters.
-_BY_PARAMETER: dict[str, tuple[Kind, str]] = {
+_BY_PARAMETER: dict[str, tuple[HintKind, str]] = {
     "arrival_insert": ("arrived", "route"),
     "lease_release": ("freed", "conversation_id"),
-    "outgoing_insert": ("outgoing", "platform"),
+    "post_insert": ("outgoing", "platform"),
+    "reply_insert": ("outgoing", "platform"),
 }
 
 
@@ -41,7 +42,7 @@ class Hint(NamedTuple):
     missed.
     """
 
-    kind: Kind
+    kind: HintKind
     conversation_id: str = ""
 
     def is_about(self, conversation_id: str) -> bool:
@@ -51,12 +52,14 @@ class Hint(NamedTuple):
 LOST = Hint("lost")
 
 
-class Recorder:
-    """Collects the hints of one transaction, to be sent after its commit."""
+class HintRecorder:
+    """Collects the hints of one transaction, to be sent after its commit, and the range it appends to each log."""
 
     def __init__(self) -> None:
         self._ids: dict[int, str] = {}
         self.hints = set[Hint]()
+        self.appended: dict[str, tuple[int, int]] = {}
+        """The first and last appended seq, by conversation."""
 
     def record_lock(self, row: tuple[Any, ...]) -> None:
         """Remember the id of a locked conversation. One created in this transaction has no readers yet."""
@@ -70,6 +73,9 @@ class Recorder:
             id_ = self._ids.get(values["conversation" if "conversation" in values else "key"])
             if id_ is not None:
                 self.hints.add(Hint(kind, id_))
+                if query == "message_insert":
+                    first, _ = self.appended.get(id_, (values["seq"], 0))
+                    self.appended[id_] = (first, values["seq"])
 
 
 def encode(hints: Iterable[Hint], sender: str) -> list[str]:
@@ -82,9 +88,9 @@ def decode(payload: str, own_sender: str) -> Hint | None:
     """Return the hint of a payload, or None for the driver's own and for malformed ones."""
     sender, _, rest = payload.partition(" ")
     kind, space, id_ = rest.partition(" ")
-    known = next((each for each in KINDS if each == kind), None)
+    known = next((each for each in HINT_KINDS if each == kind), None)
     if known is None or not space or sender == own_sender:
         return None
     if known == "lost":
         return LOST
-    return Hint(known, id_) if id_.isprintable() and 0 < len(id_) <= MAX_NAME else None
+    return Hint(known, id_) if id_.isprintable() and 0 < len(id_) <= MAX_NAME_CHARACTERS else None

@@ -97,3 +97,14 @@ def parse(text: str) -> list[tuple[list[str], str]]:
 def _without_comments(sql: str) -> str:
     lines = [line for line in sql.splitlines() if not line.lstrip().startswith("--")]
     return "\n".join(lines).strip().rstrip(";")
+
+
+def columns(sql: str) -> list[tuple[str, str]]:
+    """Return name and definition of each column of a CREATE TABLE statement; none of a virtual table.
+
+    Our schema files declare one column per line, before the table constraints.
+    """
+    if not sql.startswith("CREATE TABLE"):
+        return []
+    lines = [line.strip().rstrip(",") for line in sql.splitlines()[1:-1]]
+    return [(line.split()[0], line) for line in lines if line and line.split()[0].islower()]

@@ -1,77 +1,92 @@
-"""Sessions: create, continue, end and find them."""
+"""Sessions: create, continue, end and find them; and the routes that are bound to their conversations."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast import errors, types
-from holdfast.store import conversation_row, message_codec, validation
+from holdfast.store import conversation_row, message_codec, titles, validation
+from holdfast.store.conversation_row import ConversationRow
 from holdfast.store.driver import Row, Tx
 
 MAX_REASON = 100
 EVERY = 1_000_000
 
 
-def refuse_taken(tx: Tx, session_id: str) -> None:
+def check_id_free(tx: Tx, session_id: str) -> None:
     if tx.one("session_place", id=session_id):
         raise errors.IdTaken(session_id)
     if tx.one("tombstone", id=session_id):
         raise errors.ConversationDeleted(session_id)
 
 
-def born(
+def normalize(new: types.NewConversation) -> types.NewConversation:
+    """Validate the values of a new conversation and return them as they are stored."""
+    return msgspec.structs.replace(
+        new,
+        source=validation.check_id(new.source, "source"),
+        model=validation.check_optional_id(new.model, "model"),
+        title=titles.clean(new.title) if new.title is not None else None,
+        owner=validation.check_owner(new.owner),
+        route=validation.check_route(new.route) if new.route is not None else None,
+        folder=titles.clean_folder_or_none(new.folder),
+        metadata=message_codec.check_metadata(new.metadata),
+    )
+
+
+def insert_conversation(
     tx: Tx,
     conversation_id: str,
-    *,
-    owner: str,
-    source: str,
-    model: str | None,
-    title: str | None,
+    new: types.NewConversation,
     now: float,
+    *,
     forked_from: str | None = None,
     forked_at: int | None = None,
     forked_epoch: int | None = None,
     origin: int | None = None,
-    folder: str | None = None,
-    metadata: str | None = None,
-) -> conversation_row.State:
-    """Insert a conversation and its first session."""
+) -> ConversationRow:
+    """Insert a conversation and its first session. Raises TitleTaken."""
+    if new.title is not None:
+        titles.check_title_free(tx, new.owner, new.title)
     last_seq = forked_at or 0
-    tx.run(
-        "conversation_insert",
-        id=conversation_id,
-        owner=owner,
-        source=source,
-        title=title,
-        at=now,
-        last_seq=last_seq,
-        forked_from=forked_from,
-        forked_at=forked_at,
-        forked_epoch=forked_epoch,
-        origin=origin,
-        folder=folder,
-        metadata=metadata,
-    )
-    (key,) = tx.one("conversation_key", id=conversation_id) or (0,)
-    tx.run(
+    values = {
+        "id": conversation_id,
+        "owner": new.owner,
+        "source": new.source,
+        "title": new.title,
+        "at": now,
+        "last_seq": last_seq,
+        "forked_from": forked_from,
+        "forked_at": forked_at,
+        "forked_epoch": forked_epoch,
+        "origin": origin,
+        "folder": new.folder,
+        "metadata": message_codec.encode_metadata(new.metadata),
+    }
+    (((key,),),) = tx.batch(("conversation_insert", values))
+    tx.defer(
         "session_insert",
         conversation=key,
         ordinal=1,
         id=conversation_id,
         parent=None,
-        source=source,
-        model=model,
+        source=new.source,
+        model=new.model,
         at=now,
         first_seq=last_seq + 1,
     )
-    return conversation_row.State(
-        key, conversation_id, owner, source, title, 1, conversation_id, 1, 1, last_seq,
+    return ConversationRow(
+        key, conversation_id, new.owner, new.source, new.title, 1, conversation_id, 1, 1, last_seq,
         None, None, last_seq, origin, forked_epoch, 1,
     )  # fmt: skip
 
 
-def add(tx: Tx, here: conversation_row.State, child_id: str, source: str, model: str | None, now: float) -> None:
-    """Insert a continuation of the head; the caller moves the head."""
+def insert_continuation(
+    tx: Tx, here: ConversationRow, child_id: str, source: str, model: str | None, now: float
+) -> None:
+    """Insert a continuation of the head; the caller updates the conversation."""
     tx.defer(
         "session_insert",
         conversation=here.key,
@@ -85,16 +100,16 @@ def add(tx: Tx, here: conversation_row.State, child_id: str, source: str, model:
     )
 
 
-def continue_(tx: Tx, here: conversation_row.State, now: float) -> conversation_row.State:
+def continue_ended(tx: Tx, here: ConversationRow, now: float) -> ConversationRow:
     """Continue an ended conversation in a new session; its context does not change."""
-    child = conversation_row.NewId(None, now).settle(tx)
+    child = conversation_row.NewId(None, now).resolve(tx)
     source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
-    add(tx, here, child, source, model, now)
-    return conversation_row.moved(tx, here, head=here.head + 1, live=1)._replace(head_id=child)
+    insert_continuation(tx, here, child, source, model, now)
+    return conversation_row.update(tx, here, head=here.head + 1, live=1)._replace(head_id=child)
 
 
-def end_head(tx: Tx, here: conversation_row.State, reason: str, now: float) -> None:
-    """Mark the head as ended; the caller raises the epoch."""
+def end_head(tx: Tx, here: ConversationRow, reason: str, now: float) -> None:
+    """Mark the head as ended; the caller updates the conversation."""
     changed = tx.run(
         "session_end", conversation=here.key, ordinal=here.head, at=now, reason=reason, last_seq=here.last_seq
     )
@@ -105,17 +120,17 @@ def end_head(tx: Tx, here: conversation_row.State, reason: str, now: float) -> N
 def end(tx: Tx, session_id: str, reason: str, now: float, *, whole: bool) -> bool:
     """End this session, or the head of its conversation; return whether this call ended it. The first end wins."""
     here = conversation_row.lock(tx, session_id)
-    if not here.live or (not whole and here.asked != here.head):
+    if not here.live or (not whole and here.ordinal != here.head):
         return False
     end_head(tx, here, reason, now)
-    conversation_row.moved(tx, here, live=None)
+    conversation_row.update(tx, here, live=None)
     return True
 
 
 def resume(tx: Tx, session_id: str, now: float) -> str:
     """Return the live head, which is a new continuation if the conversation has ended."""
     here = conversation_row.lock(tx, session_id)
-    return here.head_id if here.live else continue_(tx, here, now).head_id
+    return here.head_id if here.live else continue_ended(tx, here, now).head_id
 
 
 # --- finding -----------------------------------------------------------------------------------------
@@ -131,33 +146,34 @@ def from_row(row: Row) -> types.Session:
 
 
 def head(tx: Tx, session_id: str) -> types.Session:
-    found = get(tx, conversation_row.look(tx, session_id).head_id)
+    found = get(tx, conversation_row.read(tx, session_id).head_id)
     if found is None:  # A foreign key guarantees the row.
-        raise errors.StoreCorrupt(f"The head of session {errors.shown(session_id)} is missing. Run `holdfast doctor`.")
+        raise errors.StoreCorrupt(f"The head session of {errors.shown(session_id)} is missing. Run `holdfast doctor`.")
     return found
 
 
-def conversation(tx: Tx, here: conversation_row.State) -> types.Conversation:
+def get_conversation(tx: Tx, here: ConversationRow) -> types.Conversation:
     row = tx.one("conversation", key=here.key)
     if row is None:  # The query joins the head, which a foreign key guarantees.
-        raise errors.StoreCorrupt(f"Conversation {here.id} has lost its head. Run `holdfast doctor`.")
-    return types.Conversation(*(*row[:-1], message_codec.decode_metadata(row[-1], here.id)))
+        raise errors.StoreCorrupt(f"The head session of conversation {here.id} is missing. Run `holdfast doctor`.")
+    found = types.Conversation(*(*row[:-1], message_codec.decode_metadata(row[-1], here.id)))
+    return msgspec.structs.replace(found, live=bool(found.live))  # SQLite has no booleans
 
 
-def of_conversation(tx: Tx, session_id: str) -> list[types.Session]:
-    here = conversation_row.look(tx, session_id)
+def list_of_conversation(tx: Tx, session_id: str) -> list[types.Session]:
+    here = conversation_row.read(tx, session_id)
     return [from_row(row) for row in tx.all("sessions_of", conversation=here.key)]
 
 
 def continuations(tx: Tx, session_id: str) -> list[types.Session]:
     """Return the continuation of this session, or nothing."""
-    here = conversation_row.look(tx, session_id)
-    row = tx.one("session_id_at", conversation=here.key, ordinal=here.asked + 1)
+    here = conversation_row.read(tx, session_id)
+    row = tx.one("session_id_at", conversation=here.key, ordinal=here.ordinal + 1)
     found = get(tx, row[0]) if row else None
     return [found] if found else []
 
 
-class Wanted(NamedTuple):
+class SessionFilter(NamedTuple):
     """Filters of a list; None matches all. A folder also matches conversations without a folder."""
 
     owner: str | None
@@ -167,7 +183,7 @@ class Wanted(NamedTuple):
     every: bool = False
 
 
-def listed(tx: Tx, wanted: Wanted, limit: int, skip: int = 0) -> list[types.Session]:
+def list_matching(tx: Tx, wanted: SessionFilter, limit: int, skip: int = 0) -> list[types.Session]:
     most = min(limit + skip, 2**63 - 1)
     rows = tx.all("sessions_list", **wanted._asdict(), limit=limit, skip=skip, most=most)
     return [from_row(row) for row in rows]
@@ -187,17 +203,17 @@ def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.S
     if by_title:
         return head(tx, by_title[0])
     if text == "last":
-        newest = listed(tx, Wanted(owner), 1)
+        newest = list_matching(tx, SessionFilter(owner), 1)
         if newest:
             return newest[0]
     found = [row[0] for row in tx.all("prefix_candidates", start=text, stop=text + "\U0010ffff", owner=owner)]
-    gone = conversation_row.missing(tx, text)
+    gone = conversation_row.not_found(tx, text)
     # The id of a deleted conversation is not a prefix: repeating a deletion must not delete another conversation.
     if isinstance(gone, errors.ConversationDeleted):
         # The owner of a deleted conversation is unknown, so its deletion is not reported to callers with an owner.
         raise errors.NoSuchSession(text) if owner else gone
     if not found:
-        found = _titled_nearly(tx, text, owner) if near else []
+        found = _match_titles(tx, text, owner) if near else []
     if not found:
         raise gone
     if len(found) > 1:
@@ -205,10 +221,50 @@ def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.S
     return head(tx, found[0])
 
 
-def _titled_nearly(tx: Tx, text: str, owner: str | None) -> list[str]:
+def _match_titles(tx: Tx, text: str, owner: str | None) -> list[str]:
     """Match titles case-insensitively: equal ones, else by prefix, else by substring."""
     wanted = " ".join(text.casefold().split())
-    heads = listed(tx, Wanted(owner), EVERY)
+    heads = list_matching(tx, SessionFilter(owner), EVERY)
     titles = [(head.id, head.title.casefold()) for head in heads if head.title]
     ways = (str.__eq__, str.startswith, str.__contains__)
     return next((found for fits in ways if (found := [each for each, title in titles if fits(title, wanted)])), [])
+
+
+# --- routes: chat keys that are bound to conversations -----------------------------------------------
+
+
+def get_route(tx: Tx, key: str) -> types.Route:
+    """Return a route; version 0 means that it was never bound."""
+    row = tx.one("route_get", key=key)
+    return types.Route(*row) if row else types.Route(key, None, 0)
+
+
+def list_routes(tx: Tx, session_id: str | None) -> list[types.Route]:
+    conversation = conversation_row.read(tx, session_id).key if session_id is not None else None
+    return [types.Route(*row) for row in tx.all("routes_all", conversation=conversation)]
+
+
+def bind_route(tx: Tx, key: str, session_id: str | None, version: int, now: float) -> types.Route:
+    """Bind a route by compare-and-swap; raise RouteMoved if its version is not the one the caller read."""
+    here = conversation_row.lock(tx, session_id) if session_id is not None else None
+    found, bound = get_route(tx, key), types.Route(key, here.id if here else None, version + 1)
+    if found == bound and tx.retry_state.get("route") == bound:
+        return bound
+    tx.retry_state["route"] = bound
+    if found.version != version:
+        raise errors.RouteMoved(key, found.conversation_id, found.version)
+    target = here.key if here else None
+    if found.version == 0:
+        tx.run("route_insert", key=key, conversation=target, at=now)
+    elif tx.run("route_swap", key=key, conversation=target, version=version, at=now) != 1:
+        found = get_route(tx, key)
+        raise errors.RouteMoved(key, found.conversation_id, found.version)
+    return bound
+
+
+def bind_unbound_route(tx: Tx, key: str, here: ConversationRow, now: float) -> None:
+    """Bind the route of a new conversation; raise RouteMoved if another conversation has it."""
+    found = get_route(tx, key)
+    if found.conversation_id is not None:
+        raise errors.RouteMoved(key, found.conversation_id, found.version)
+    bind_route(tx, key, here.id, found.version, now)

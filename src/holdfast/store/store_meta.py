@@ -1,4 +1,4 @@
-"""The keys that the store uses in the table `meta`. Callers cannot write them; most are not copied to other stores."""
+"""Keys of the table `meta` that the store itself uses. `set_meta` refuses them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from holdfast.store.driver import Tx
 
 # When the store was created.
 MADE = "created_at"
-# Restores and copies: see `begin_generation`.
+# The number of restores and copies: see `begin_generation`.
 GENERATION = "generation"
-# When a backup was made; only in the backup.
+# When a backup was made. Only the backup has it.
 BACKUP = "backup_at"
 # The store and generation that this store is a copy of, and when the copy was finished.
 COPY_OF, COPIED_AT = "copy_of", "copied_at"
@@ -21,33 +21,32 @@ BACKUP_FAILED = "scheduled_backup_failed_at"
 STORE_ID = "store_id"
 SCRUBS, SCRUBBED_AT = "scrubs", "scrubbed_at"
 UPKEEP_DONE = "upkeep_done_at"
-# When a memory or mail was last forgotten.
+# When a memory or mail was last deleted.
 FORGOTTEN = "forgotten_at"
 # The profile of the gateways that work on the store.
 PROFILE = "gateway_profile"
 # Prefix of the keys that describe the schema.
 SCHEMA = "schema_"
 
-OWN = {
+NOT_COPIED = {
     *(MADE, GENERATION, BACKUP, COPY_OF, COPIED_AT, SCRUBS, SCRUBBED_AT),
     *(BACKUP_DONE, BACKUP_CLAIMED, BACKUP_FAILED, STORE_ID),
 }
 LASTING = {UPKEEP_DONE, FORGOTTEN, PROFILE}
-RESERVED = OWN | LASTING | {SCHEMA + name for name in ("format", "revision", "server", "shape", "cookie")}
+RESERVED = NOT_COPIED | LASTING | {SCHEMA + name for name in ("format", "revision", "server", "shape", "cookie")}
 
 
-def goes_over(key: str) -> bool:
-    """Return whether a key is copied to another store."""
-    return key not in OWN and not key.startswith(SCHEMA)
+def is_copied(key: str) -> bool:
+    """Return whether a copy of the store gets this key."""
+    return key not in NOT_COPIED and not key.startswith(SCHEMA)
 
 
 def begin_generation(tx: Tx, number: int) -> None:
-    """Void all leases, and advance every fencing counter past all values used before.
+    """Void all leases, and advance every fencing counter beyond all values used before.
 
-    The generation counts restores and copies. Counters of generation n begin at n * 2^32 and grow by one at a
-    time, so none of an earlier generation reaches there, whichever backup is restored after which, and even for
-    conversations that were deleted or absent in between. The random part keeps two stores apart that were
-    made from one, as when the first was lost.
+    Counters of generation n begin at n * 2^32 plus a random number and grow by one at a time, so a counter of an
+    earlier generation never reaches them, in whatever order backups are restored. The random number distinguishes two
+    stores that were restored from the same backup.
     """
     counter = (number << 32) + random.SystemRandom().getrandbits(31)
     tx.run("restore_leases")
@@ -58,22 +57,22 @@ def begin_generation(tx: Tx, number: int) -> None:
     tx.run("meta_set", key=GENERATION, value=str(number))
 
 
-def generation(tx: Tx) -> int:
+def get_generation(tx: Tx) -> int:
     """Return how often the store was restored or copied."""
     row = tx.one("meta_get", key=GENERATION)
     return int(row[0]) if row and str(row[0]).isdigit() else 0
 
 
-def profile(tx: Tx) -> str | None:
+def get_profile(tx: Tx) -> str | None:
     """Return the gateway profile of this store; None if no gateway has used it."""
     row = tx.one("meta_get", key=PROFILE)
     return unquote(str(row[0])) if row else None
 
 
-def keep_profile(tx: Tx, wanted: str) -> str:
+def get_or_set_profile(tx: Tx, wanted: str) -> str:
     """Return the gateway profile of this store, which is set to `wanted` if it has none."""
     tx.one("lock_meta")
-    found = profile(tx)
+    found = get_profile(tx)
     if found is None:
         tx.run("meta_set", key=PROFILE, value=quote(wanted, safe=""))
     return wanted if found is None else found

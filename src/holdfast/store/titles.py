@@ -18,12 +18,13 @@ from typing import Any
 
 from holdfast import errors
 from holdfast.store import conversation_row, message_codec, validation
+from holdfast.store.conversation_row import ConversationRow
 from holdfast.store.driver import Driver, Tx
 from holdfast.store.search import query_parser
 
 MAX_TITLE = 100
 MAX_FOLDER = 4096
-# The length at which a title made from the first words of a message is cut.
+# The maximum length of a title that is made from the first words of a message.
 AUTOMATIC = 60
 # Control, zero-width and direction characters, lone surrogates, private and unassigned code points.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn"}
@@ -34,7 +35,7 @@ _WORD = re.compile(r"[^\W_]+")
 _START, _BETWEEN, _END = r"(?<![^\W_])", r"[\W_]+", r"(?![^\W_])"
 
 
-class Titles:
+class TitleMixin:
     """The methods of SessionDB for the title, folder and metadata of a conversation."""
 
     driver: Driver
@@ -69,11 +70,11 @@ class Titles:
 
 
 def clean(text: object, name: str = "title", max_length: int = MAX_TITLE) -> str:
-    """Collapse whitespace and remove invisible characters; raise InvalidArgument if the text is empty or too long."""
+    """Normalize a title; raise InvalidArgument if it is empty or too long."""
     if not isinstance(text, str):
         raise validation.invalid(name, "text", text)
     # A text far above the limit is refused without cleaning it.
-    cleaned = plain(text) if len(text) <= 100 * max_length else text
+    cleaned = normalize(text) if len(text) <= 100 * max_length else text
     if not 0 < len(cleaned) <= max_length:
         raise errors.InvalidArgument(
             f"`{name}` must have 1 to {max_length} visible characters, not {len(cleaned):,}.", parameter=name
@@ -81,19 +82,19 @@ def clean(text: object, name: str = "title", max_length: int = MAX_TITLE) -> str
     return cleaned
 
 
-def plain(text: str) -> str:
+def normalize(text: str) -> str:
     """Collapse whitespace to single spaces and remove invisible characters."""
     spaced = "".join(" " if character.isspace() else character for character in text)
-    return " ".join(_seen(spaced).split())
+    return " ".join(_remove_invisible(spaced).split())
 
 
-def _seen(text: str) -> str:
+def _remove_invisible(text: str) -> str:
     """Remove invisible characters. Each distinct character is classified once, as texts may be long."""
     unseen = [each for each in set(text) if not each.isspace() and unicodedata.category(each) in _UNSEEN]
     return text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
 
 
-def refuse_taken(tx: Tx, owner: str, title: str, but: str | None = None) -> None:
+def check_title_free(tx: Tx, owner: str, title: str, but: str | None = None) -> None:
     row = tx.one("title_holder", owner=owner, title=title)
     if row is not None and row[0] != but:
         raise errors.TitleTaken(title, row[0])
@@ -102,12 +103,12 @@ def refuse_taken(tx: Tx, owner: str, title: str, but: str | None = None) -> None
 def set_title(tx: Tx, session_id: str, title: str | None) -> None:
     here = conversation_row.lock(tx, session_id)
     if title is not None:
-        refuse_taken(tx, here.owner, title, but=here.id)
+        check_title_free(tx, here.owner, title, but=here.id)
     tx.run("title_set", key=here.key, title=title)
 
 
-def numbered(tx: Tx, owner: str, title: str | None) -> str | None:
-    """Return the title of a branch: `name #2`, or with the first free number."""
+def next_branch_title(tx: Tx, owner: str, title: str | None) -> str | None:
+    """Return the title of a branch: `name #2`, or the first number that is free."""
     if title is None:
         return None
     base = _NUMBER.sub("", title)[: MAX_TITLE - 8].rstrip()
@@ -115,16 +116,16 @@ def numbered(tx: Tx, owner: str, title: str | None) -> str | None:
     return next(name for name in (f"{base} #{n}" for n in range(2, len(taken) + 3)) if name not in taken)
 
 
-def folded(text: str) -> str:
-    """Return a text as `repeats` compares titles with it."""
-    return query_parser.index_text(_seen(text).casefold())
+def fold(text: str) -> str:
+    """Fold case and accents, for `is_derived_from`."""
+    return query_parser.index_text(_remove_invisible(text).casefold())
 
 
-def repeats(title: str, text: str) -> bool:
-    """Return whether a title repeats a folded text, so that it must go when the text is redacted.
+def is_derived_from(title: str, text: str) -> bool:
+    """Return whether a title repeats words of a folded text. Then it is removed when the text is redacted.
 
-    One meaningful word in common is enough. A title of common words and single characters has to occur as a whole.
-    The number of a branch is not compared.
+    One word in common is enough, unless it is a stop word or a single character: a title of only these has to occur as
+    a whole. The number of a branch is not compared.
     """
     base = _BRANCHED.sub("", title).casefold()
     found = _WORD.findall(query_parser.index_text(base))
@@ -171,7 +172,7 @@ def set_folder(tx: Tx, session_id: str, folder: str | None) -> None:
     tx.run("folder_set", key=conversation_row.lock(tx, session_id).key, folder=folder)
 
 
-def merge_metadata(tx: Tx, here: conversation_row.State, patch: Mapping[str, Any]) -> dict[str, Any]:
+def merge_metadata(tx: Tx, here: ConversationRow, patch: Mapping[str, Any]) -> dict[str, Any]:
     row = tx.one("metadata_get", key=here.key)
     merged: dict[str, Any] = merge_patch(message_codec.decode_metadata(row[0] if row else None, here.id), patch)
     tx.run("metadata_set", key=here.key, metadata=message_codec.encode_metadata(merged))

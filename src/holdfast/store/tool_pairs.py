@@ -14,7 +14,7 @@ from holdfast.store import message_codec
 
 NO_RESULT = "[No result: the process that ran this call ended before it finished.]"
 LATE_RESULT = "[Result of an earlier tool call, {id}]\n"
-# The start of the uid of such a message: a user may type the text above, but cannot choose the uid.
+# The prefix of the uid of such a message. Users may type the text above, but cannot choose the uid.
 _LATE_UID = "late:"
 
 
@@ -39,7 +39,7 @@ def arrange(messages: Sequence[types.Message], turn_began: int | None) -> tuple[
 
 
 def has_calls(messages: Iterable[types.Message]) -> bool:
-    """Return whether there is anything to arrange. The start of a body shows it, so that none is decoded."""
+    """Return whether there are tool calls or results. It looks at the start of a body only, which is faster."""
     return any(message.role == "tool" or message.body.startswith('{"tool_calls') for message in messages)
 
 
@@ -70,7 +70,7 @@ def _late_result(message: types.Message) -> types.Message:
     note = LATE_RESULT.format(id=message.tool_call_id or "unknown")
     content = message.content
     parts = note + content if isinstance(content, str) else [{"type": "text", "text": note}, *content]
-    uid, body = f"{_LATE_UID}{message.uid}", message_codec.written(parts)
+    uid, body = f"{_LATE_UID}{message.uid}", message_codec.encode_synthetic(parts)
     return types.Message(message.seq, uid, message.session_id, "user", message.at, body)
 
 
@@ -80,5 +80,5 @@ def is_late(message: types.Message) -> bool:
 
 
 def _synthetic_result(message: types.Message, call: types.ToolCall) -> types.Message:
-    body = message_codec.written(NO_RESULT, tool_call_id=call.id)
+    body = message_codec.encode_synthetic(NO_RESULT, tool_call_id=call.id)
     return types.Message(message.seq, f"{message.uid}:{call.id}", message.session_id, "tool", message.at, body)

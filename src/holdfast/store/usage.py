@@ -1,7 +1,7 @@
 """Token usage of a conversation, and the budget of slow work on it.
 
-Usage is the sum of what each reply reports. A budget is a JSON object with one row per conversation that all processes
-see, so a limit holds across processes and restarts. A budget is deleted with its conversation, and is not exported.
+Usage is the sum of the counts that replies report. A budget is one JSON object per conversation, so that a limit holds
+across processes and restarts. It is deleted with its conversation, and is not exported.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class BudgetBody(msgspec.Struct, frozen=True):
     spent: dict[str, Any]
 
 
-class Accounting:
-    """The part of SessionDB that adds up usage and keeps budgets."""
+class UsageMixin:
+    """The usage and budget methods of SessionDB."""
 
     driver: Driver
 
@@ -38,24 +38,24 @@ class Accounting:
         """Return the version and content of the conversation's budget; 0 and {} when nothing was spent."""
         return self.driver.read(lambda tx: get_budget(tx, session_id))
 
-    def spend(self, session_id: str, version: int, body: Mapping[str, Any]) -> bool:
+    def update_budget(self, session_id: str, version: int, body: Mapping[str, Any]) -> bool:
         """Write the budget as version + 1 if its version is still this one; return whether it was written.
 
         After False nothing has changed: read the budget again, and decide again. The body is a JSON object of up to
         64 KiB, else InvalidArgument.
         """
         validation.check(validation.whole_number(0, 2**63 - 2), version=version)
-        text, uid = encode_budget(body), message_codec.mint_uid()
+        text, uid = encode_budget(body), message_codec.generate_uid()
         return self.driver.write("budget", lambda tx: put_budget(tx, session_id, version, text, uid))
 
 
 def _sum_usage(tx: Tx, session_id: str) -> dict[str, types.Usage]:
-    rows = tx.all("usage_by_model", conversation=conversation_row.look(tx, session_id).key)
+    rows = tx.all("usage_by_model", conversation=conversation_row.read(tx, session_id).key)
     return {model or UNNAMED: types.Usage(*counts) for model, *counts in rows}
 
 
 def get_budget(tx: Tx, session_id: str) -> tuple[int, dict[str, Any]]:
-    here = conversation_row.look(tx, session_id)
+    here = conversation_row.read(tx, session_id)
     row = tx.one("budget_get", conversation=here.key)
     if row is None:
         return 0, {}
@@ -66,7 +66,7 @@ def get_budget(tx: Tx, session_id: str) -> tuple[int, dict[str, Any]]:
 
 
 def put_budget(tx: Tx, session_id: str, version: int, text: str, uid: str) -> bool:
-    """Write the budget. The uid was minted before the first attempt: a retry recognises its own row by it."""
+    """Write the budget. The uid was generated before the first attempt: a retry recognises its own row by it."""
     key = conversation_row.lock(tx, session_id).key
     query = "budget_swap" if version else "budget_open"
     if tx.run(query, conversation=key, version=version, uid=uid, body=text) == 1:
@@ -78,7 +78,7 @@ def put_budget(tx: Tx, session_id: str, version: int, text: str, uid: str) -> bo
 def encode_budget(body: object) -> str:
     if not isinstance(body, Mapping):
         raise errors.InvalidArgument("`body` must be an object.")
-    text = message_codec.exact(BudgetBody(dict(body)), "budget")
+    text = message_codec.encode_exact(BudgetBody(dict(body)), "budget")
     size = len(text.encode())
     if size > MAX_BUDGET:
         raise errors.InvalidArgument(f"`body` must have at most {MAX_BUDGET:,} bytes as JSON, not {size:,}.")

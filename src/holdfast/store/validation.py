@@ -1,8 +1,8 @@
 """Check the arguments of the store's public methods.
 
 Every check raises InvalidArgument with a sentence that names the parameter: "`limit` must be a whole number from 0 on,
-not 'x'." msgspec compares numbers, flags and choices with an annotated type: True is not a number, 1.0 is not a whole
-number, NaN is in no range. Text is compared here, because msgspec has no constraint for printable characters.
+not 'x'." msgspec checks numbers, flags and choices: True is not a number, 1.0 is not a whole number, NaN is in no
+range. Text is checked here, because msgspec has no constraint for printable characters.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from holdfast import errors
 MAX_ID = 200
 MAX_ROUTE = 500
 MAX_PLATFORM = 40
+MAX_TEXT = 1_000_000
 
 T = TypeVar("T")
 
 
-class Kind:
-    """An annotated type that msgspec checks, and its description for an error message.
+class ArgumentType:
+    """An annotated type for msgspec, and its description for error messages.
 
-    msgspec caches what it knows about a struct and analyses any other type at each call, so the type is the only field
-    of a struct.
+    The type is wrapped in a struct with one field, because msgspec caches its analysis of structs only.
     """
 
     def __init__(self, annotated: Any) -> None:
         self.argument: Any = msgspec.defstruct("Argument", [("value", annotated)], array_like=True)
         self.description = _describe(annotated)
 
-    def optional(self) -> Kind:
-        return Kind(self.argument.__annotations__["value"] | None)
+    def optional(self) -> ArgumentType:
+        return ArgumentType(self.argument.__annotations__["value"] | None)
 
 
 def _describe(annotated: Any) -> str:
@@ -50,42 +50,42 @@ def _describe(annotated: Any) -> str:
 
 
 @functools.cache
-def whole_number(low: int, high: int) -> Kind:
-    return Kind(Annotated[int, Meta(ge=low, le=high, description=f"a whole number from {low:,} to {high:,}")])
+def whole_number(low: int, high: int) -> ArgumentType:
+    return ArgumentType(Annotated[int, Meta(ge=low, le=high, description=f"a whole number from {low:,} to {high:,}")])
 
 
-WholeNumber = Kind(Annotated[int, Meta(ge=0, le=2**63 - 1, description="a whole number from 0 on")])
+WholeNumber = ArgumentType(Annotated[int, Meta(ge=0, le=2**63 - 1, description="a whole number from 0 on")])
 OptionalNumber = WholeNumber.optional()
-Timestamp = Kind(Annotated[float, Meta(ge=0, lt=1e12, description="a time in Unix seconds")])
-Duration = Kind(Annotated[float, Meta(ge=0, lt=1e6, description="a number from 0 to 1,000,000")])
+Timestamp = ArgumentType(Annotated[float, Meta(ge=0, lt=1e12, description="a time in Unix seconds")])
+Duration = ArgumentType(Annotated[float, Meta(ge=0, lt=1e6, description="a number from 0 to 1,000,000")])
 OptionalDuration = Duration.optional()
-LeaseTtl = Kind(Annotated[float, Meta(gt=0, le=86_400, description="more than 0 and at most 86,400 seconds")])
-Flag = Kind(Annotated[bool, Meta(description="True or False")])
+LeaseTtl = ArgumentType(Annotated[float, Meta(gt=0, le=86_400, description="more than 0 and at most 86,400 seconds")])
+Flag = ArgumentType(Annotated[bool, Meta(description="True or False")])
 OptionalFlag = Flag.optional()
 
 
-def check(kind: Kind, **values: object) -> None:
-    """Raise InvalidArgument unless every value, named like its parameter, is of this kind."""
+def check(expected: ArgumentType, **values: object) -> None:
+    """Raise InvalidArgument unless every value, named like its parameter, has this type."""
     for name, value in values.items():
-        convert(kind, value, name)
+        convert(expected, value, name)
 
 
-def convert(kind: Kind, value: object, name: str) -> Any:
-    """Return the value as the type of this kind: a whole number, for example, as the float that is asked for."""
+def convert(expected: ArgumentType, value: object, name: str) -> Any:
+    """Return the value as this type; for example an int as a float."""
     try:
-        return msgspec.convert((value,), kind.argument).value
+        return msgspec.convert((value,), expected.argument).value
     except (msgspec.ValidationError, UnicodeError, OverflowError):
         pass  # Raised outside of the handler, so that the error does not carry the value.
-    raise invalid(name, kind.description, value)
+    raise invalid(name, expected.description, value)
 
 
 def invalid(name: str, expected: str, value: object) -> errors.InvalidArgument:
     return errors.InvalidArgument(f"`{name}` must be {expected}, not {errors.shown(value)}.", parameter=name)
 
 
-def check_type(kind: type[T], value: object, name: str) -> T:
-    if not isinstance(value, kind):
-        raise invalid(name, f"a {kind.__name__}", value)
+def check_type(expected: type[T], value: object, name: str) -> T:
+    if not isinstance(value, expected):
+        raise invalid(name, f"a {expected.__name__}", value)
     return value
 
 
@@ -97,7 +97,7 @@ def check_text(value: object, name: str, max_length: int) -> str:
 
 
 def check_id(value: object, name: str = "session_id") -> str:
-    """Return an id of a caller. It is data, never a path or SQL."""
+    """Return an id that a caller chose. The store never uses it as a path or as SQL."""
     return check_text(value, name, MAX_ID)
 
 
@@ -135,7 +135,7 @@ def is_unicode(text: str) -> bool:
 
 
 def check_owner(value: object, name: str = "owner") -> str:
-    """Return the name of an owner; the empty one is that of a store with a single user."""
+    """Return the name of an owner; it is empty in a store with a single user."""
     return "" if value == "" else check_text(value, name, MAX_ID)
 
 

@@ -47,7 +47,7 @@ class WriteStep(NamedTuple, Generic[T]):
     """Steps of one event loop that name the same queue run in the order of the calls."""
 
 
-def restoring_leases(driver: Driver, work: Callable[[], T]) -> T:
+def run_with_lease_repair(driver: Driver, work: Callable[[], T]) -> T:
     """Do the work; if the lease table is lost or damaged, restore the declared schema and do it once more."""
     try:
         return work()
@@ -81,7 +81,7 @@ def execute(driver: Driver, step: WriteStep[T]) -> T:
         return driver.write(step.operation, step.run, durable=step.durable)
 
     try:
-        return restoring_leases(driver, write) if step.restores_leases else write()
+        return run_with_lease_repair(driver, write) if step.restores_leases else write()
     except errors.StoreRefused:
         if step.refused is None:
             raise

@@ -177,7 +177,7 @@ class Held:
                 raise errors.RpcRefused(wire.INVALID, f"A prompt has at most {attached.MOST} images.")
             content = await attached.content(self._door.db, text, pictures)
             self.choose(wire.Options(), [])
-        return self._submitted(events.Submit(text, uid or message_codec.mint_uid(), content))
+        return self._submitted(events.Submit(text, uid or message_codec.generate_uid(), content))
 
     def _submitted(self, message: events.Submit) -> wire.Submitted:
         uid = message.uid or ""

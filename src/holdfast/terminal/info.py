@@ -66,7 +66,7 @@ def pending_title(door: runtime.Runtime, conversation_id: str) -> str | None:
     """The title that is still to be given: with the first prompt, or with the next where the store failed."""
     wanted = door.wanted_title(conversation_id)
     # What a command wants is only looked at when it is given.
-    return titles.plain(wanted) if wanted is not None else None
+    return titles.normalize(wanted) if wanted is not None else None
 
 
 async def _compacted_to(db: async_db.AsyncSessionDB, found: types.Conversation | None) -> int:

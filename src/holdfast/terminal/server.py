@@ -177,7 +177,7 @@ class Server:
             return await session.info()
 
     def _fresh(self, peer: peers.Peer) -> held.Held:
-        fresh = conversation_row.mint_session_id(time.time())
+        fresh = conversation_row.generate_session_id(time.time())
         return self._sessions.open(peer, fresh, fresh)
 
     async def _list(self, peer: peers.Peer, asked: wire.List) -> wire.Sessions:

@@ -18,7 +18,7 @@ TITLES = 1_000
 
 async def new(asked: port.Asked) -> None:
     """The row comes with the first message: whoever opens a conversation and says nothing leaves nothing behind."""
-    fresh = conversation_row.mint_session_id(time.time())
+    fresh = conversation_row.generate_session_id(time.time())
     if asked.argument:
         asked.desk.want_title(fresh, asked.argument)
     asked.emit(events.Moved(fresh, new=True))

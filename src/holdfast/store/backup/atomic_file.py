@@ -14,8 +14,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from holdfast import errors
-from holdfast.store import fault_points, leases
+from holdfast import errors, fault_points
+from holdfast.store import leases
 from holdfast.store.sqlite import paths as sqlite_paths
 
 # The name of a temporary file contains the beginning of the name of the file.
@@ -51,14 +51,14 @@ def temporary_file(path: str) -> Iterator[str]:
 
 def prepare_folder(folder: str) -> None:
     """Create a folder if it is missing, and refuse one that other users can write to."""
-    sqlite_paths.make(folder)
-    sqlite_paths.refuse_shared(folder)
+    sqlite_paths.make_directory(folder)
+    sqlite_paths.check_not_shared(folder)
 
 
 def create(folder: str, name: str) -> str:
-    """Create an empty temporary file for a name with mode 0600, and remove those that dead processes left."""
+    """Create an empty temporary file with mode 0600, and remove the files that dead processes left for this name."""
     remove_abandoned(folder, name)
-    me = leases.this_process(None)
+    me = leases.current_holder(None)
     temp = os.path.join(folder, f".{name[:_MAX_NAME]}.{_host(me)}-{me.pid}-{me.started}-{me.nonce}.draft")
     os.close(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return temp
@@ -102,7 +102,7 @@ def remove_abandoned(folder: str, name: str | None = None) -> int:
 
 
 def find_abandoned(folder: str, name: str | None = None) -> list[str]:
-    me, found = leases.this_process(None), []
+    me, found = leases.current_holder(None), []
     for entry in sorted(os.listdir(folder)):
         match = _NAME.search(entry) if entry.startswith("." if name is None else f".{name[:_MAX_NAME]}.") else None
         if match is None or match[1] != _host(me):

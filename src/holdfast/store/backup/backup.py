@@ -21,7 +21,6 @@ from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Row, Tx
-from holdfast.store.search import search
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import copy as store_copy
 
@@ -30,10 +29,8 @@ FILE = "sqlite"
 NOT_SENT = "Not sent: the store was restored from a backup."
 
 
-class Backups(blobs.UsesBlobs):
+class BackupAdmin(blobs.AdminFacet):
     """The backup methods of `db.admin`. A backup is a SQLite file, whichever database the store is in."""
-
-    searcher: search.Searcher
 
     def backup(
         self, path: str | os.PathLike[str], *, overwrite: bool = False, progress: Progress | None = None
@@ -43,13 +40,13 @@ class Backups(blobs.UsesBlobs):
         The file gets its name only after it passed every check of fsck. An earlier backup is replaced; anything else
         raises CopyRefused, unless `overwrite` is set.
         """
-        target = _target(self.driver, path, overwrite)
-        with _as_file(self.driver, target, progress) as driver:
-            return _backup(driver, self._blob_files, target, self._clock(), progress)
+        target = _check_target(self.driver, path, overwrite)
+        with _open_as_file(self.driver, target, progress) as driver:
+            return _write_backup(driver, self._blob_files, target, self._clock(), progress)
 
     def check_backup(self, path: str | os.PathLike[str]) -> types.Report:
         """Count what a backup holds, and check it as `restore` does first."""
-        source = _source(self.driver, path)
+        source = _check_source(self.driver, path)
         with _copy_backup(self.driver, source) as temp, _open_current(self.driver, temp, source) as copy:
             return fsck.check(copy)
 
@@ -59,18 +56,18 @@ class Backups(blobs.UsesBlobs):
         Other processes keep the store open; work they began before gets LeaseLost or Superseded. A PostgreSQL store
         must be empty: CopyRefused when it holds data.
         """
-        source = _source(self.driver, path)
+        source = _check_source(self.driver, path)
         began = time.monotonic()
         if self.driver.name != FILE:
             return _restore_by_copy(self, source, progress)
         with _copy_backup(self.driver, source) as temp:
             with _open_current(self.driver, temp, source) as copy:
-                report = fsck.require_sound(fsck.check(copy), source)
+                report = fsck.raise_if_damaged(fsck.check(copy), source)
                 wanted = copy.read(blobs.read_digests)
             lost = blobs.copy_contents(self._blob_files, blobs.files_next_to(source), wanted)
-            change = _NextState()
+            change = _RestoreStep()
             self.driver.replace_with(temp, change, progress)
-        store_copy.discard_index(self)
+        self.searcher.discard()
         counts = (report.conversations, report.sessions, report.messages)
         seconds = time.monotonic() - began
         return reports.RestoreReport(source, change.generation, *counts, lost, tuple(change.brought_back), seconds)
@@ -83,51 +80,55 @@ class Backups(blobs.UsesBlobs):
         Returns None when no backup is due. With `every_hours` 0 one is always due. The newest `keep` scheduled backups
         of this store are kept. Of several processes that call this at the same time, one makes the backup.
         """
-        backup_schedule.check(every_hours, keep)
+        validation.check(validation.Duration, every_hours=every_hours)
+        validation.check(validation.whole_number(1, 10_000), keep=keep)
         home, now = os.path.realpath(validation.check_path(folder, "folder")), self._clock()
-        store, done = backup_schedule.identify(self.driver)
-        earlier = backup_schedule.find(home, store)
-        claim = backup_schedule.Claim(now, every_hours * 3600, None if earlier else done)
-        if not self.driver.write("claim", claim.take):
+        store = backup_schedule.identify_store(self.driver)
+        done = self.driver.read(lambda tx: backup_schedule.read_time(tx, store_meta.BACKUP_DONE))
+        earlier = backup_schedule.find_backups(home, store)
+        claim = backup_schedule.BackupClaim(now, every_hours * 3600, None if earlier else done)
+        if not self.driver.write("claim", claim.acquire):
             return None
         try:
             if os.path.isdir(home):
                 atomic_file.remove_abandoned(home)  # Names contain the time, so no later backup has the same name.
-            near = blobs.files_next_to(earlier[-1]) if earlier else None
-            target = _target(self.driver, backup_schedule.next_path(home, store, now), False)
-            with _as_file(self.driver, target) as driver:
-                report = _backup(driver, self._blob_files, target, now, None, near)
+            link_from = blobs.files_next_to(earlier[-1]) if earlier else None
+            target = _check_target(self.driver, backup_schedule.next_path(home, store, now), False)
+            with _open_as_file(self.driver, target) as driver:
+                report = _write_backup(driver, self._blob_files, target, now, None, link_from)
         except BaseException as error:
-            # Raise the error of the backup, not that of this note.
+            # An error while releasing the claim must not replace the backup's error.
             with contextlib.suppress(errors.StoreError):
-                self.driver.write("claim", partial(claim.fail, record=isinstance(error, Exception)))
+                self.driver.write("claim", partial(claim.release, failed=isinstance(error, Exception)))
             raise
-        self.driver.write("claim", claim.fulfil)
-        others = [path for path in backup_schedule.find(home, store) if path != report.path]
+        self.driver.write("claim", claim.record_success)
+        others = [path for path in backup_schedule.find_backups(home, store) if path != report.path]
         for old in others[: max(0, len(others) + 1 - keep)]:
-            _discard(old)
+            with atomic_file.translate_errors(old), contextlib.suppress(FileNotFoundError):
+                os.unlink(old)
+            blobs.files_next_to(old).remove_all()
         return report
 
 
 # --- backup --------------------------------------------------------------------------------------------
 
 
-def _backup(
+def _write_backup(
     driver: Driver,
     attachments: blob_files.BlobFiles,
     target: str,
     now: float,
     progress: Progress | None,
-    near: blob_files.BlobFiles | None = None,
+    link_from: blob_files.BlobFiles | None = None,
 ) -> reports.BackupReport:
     began = time.monotonic()
     copies = blobs.files_next_to(target)
     with atomic_file.replace(target, "backup") as temp:
-        driver.copy_to(temp, partial(_mark, now=now), progress)
+        driver.copy_to(temp, partial(_mark_as_backup, now=now), progress)
         with contextlib.closing(driver.open_copy(temp)) as copy:
-            report = fsck.require_sound(fsck.check(copy), target)
+            report = fsck.raise_if_damaged(fsck.check(copy), target)
             wanted = copy.read(blobs.read_digests)
-        lost = blobs.copy_contents(copies, attachments, wanted, near)
+        lost = blobs.copy_contents(copies, attachments, wanted, link_from)
         size = os.path.getsize(temp)
     # After the rename: until then, the earlier backup needs its attachments.
     copies.keep_only(wanted)
@@ -136,7 +137,7 @@ def _backup(
 
 
 @contextlib.contextmanager
-def _as_file(driver: Driver, target: str, progress: Progress | None = None) -> Iterator[Driver]:
+def _open_as_file(driver: Driver, target: str, progress: Progress | None = None) -> Iterator[Driver]:
     """Yield the driver of a store that is a file, or a temporary file with a snapshot of one that is not."""
     if driver.name == FILE:
         yield driver
@@ -148,15 +149,15 @@ def _as_file(driver: Driver, target: str, progress: Progress | None = None) -> I
         yield snapshot
 
 
-def _mark(tx: Tx, now: float) -> None:
+def _mark_as_backup(tx: Tx, now: float) -> None:
     tx.run("meta_set", key=store_meta.BACKUP, value=repr(now))
-    backup_schedule.forget_attempts(tx)
+    backup_schedule.delete_attempts(tx)
 
 
-def _target(driver: Driver, path: object, overwrite: bool) -> str:
+def _check_target(driver: Driver, path: object, overwrite: bool) -> str:
     target = os.path.realpath(validation.check_path(path, "path"))
     if driver.has_file:
-        sqlite_paths.refuse_own(driver.path, target)
+        sqlite_paths.check_not_own_file(driver.path, target)
     if os.path.isdir(target):
         raise errors.CopyRefused(f"{errors.shown(target, 250)} is a folder. Name a file in it.")
     if os.path.exists(f"{target}-wal"):
@@ -169,7 +170,7 @@ def _target(driver: Driver, path: object, overwrite: bool) -> str:
 
 
 def is_backup(driver: Driver, path: str) -> bool:
-    """Tell whether `backup` made this file and it was not opened as a store since."""
+    """Return whether `backup` made this file and it was not opened as a store since."""
     try:
         with contextlib.closing(driver.open_copy(path)) as copy:
             return not copy.was_opened() and copy.read(lambda tx: tx.one("meta_get", key=store_meta.BACKUP)) is not None
@@ -177,10 +178,10 @@ def is_backup(driver: Driver, path: str) -> bool:
         return False
 
 
-def made_at(driver: Driver, path: str | os.PathLike[str]) -> float | None:
+def read_backup_time(driver: Driver, path: str | os.PathLike[str]) -> float | None:
     """Return the time of a backup, or None if it is not recorded."""
-    source = _source(driver, path)
-    with _blame_backup(source), contextlib.closing(driver.open_copy(source)) as copy:
+    source = _check_source(driver, path)
+    with _translate_damage(source), contextlib.closing(driver.open_copy(source)) as copy:
         at = copy.read(lambda tx: backup_schedule.read_time(tx, store_meta.BACKUP))
     return at if at > 0 else None
 
@@ -188,7 +189,7 @@ def made_at(driver: Driver, path: str | os.PathLike[str]) -> float | None:
 # --- restore -------------------------------------------------------------------------------------------
 
 
-def _source(driver: Driver, path: object) -> str:
+def _check_source(driver: Driver, path: object) -> str:
     source = os.path.realpath(validation.check_path(path, "path"))
     if not os.path.isfile(source):
         raise errors.CopyRefused(f"There is no backup at {errors.shown(source, 250)}.")
@@ -198,7 +199,7 @@ def _source(driver: Driver, path: object) -> str:
 
 
 @contextlib.contextmanager
-def _blame_backup(source: str) -> Iterator[None]:
+def _translate_damage(source: str) -> Iterator[None]:
     """Raise CopyDamaged for damage to the backup, instead of an error that names the store."""
     try:
         yield
@@ -208,11 +209,14 @@ def _blame_backup(source: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _copy_backup(driver: Driver, source: str) -> Iterator[str]:
-    """Yield a temporary copy of a backup in the folder of the store, which is private and on the disk with room."""
+    """Yield a temporary copy of a backup.
+
+    It is in the store's directory, which is private and on the file system that will hold the restored data.
+    """
     with contextlib.ExitStack() as stack:
         folder = os.path.dirname(driver.path) if driver.has_file else stack.enter_context(tempfile.TemporaryDirectory())
         temp = stack.enter_context(atomic_file.temporary_file(os.path.join(folder, "restore")))
-        with _blame_backup(source), contextlib.closing(driver.open_copy(source)) as copy:
+        with _translate_damage(source), contextlib.closing(driver.open_copy(source)) as copy:
             copy.copy_to(temp)
         yield temp
 
@@ -220,7 +224,7 @@ def _copy_backup(driver: Driver, source: str) -> Iterator[str]:
 @contextlib.contextmanager
 def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
     """Open the copy of a backup and migrate it to the schema of this version."""
-    with _blame_backup(source):
+    with _translate_damage(source):
         try:
             copy = driver.open_store(temp)
         except errors.StoreUnusable as error:
@@ -229,7 +233,7 @@ def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
             yield copy
 
 
-def refuse_filled(driver: Driver) -> None:
+def check_restorable(driver: Driver) -> None:
     """Refuse to restore into a PostgreSQL store that holds data, because other hosts may write to it."""
     if driver.name != FILE and not driver.read(store_copy.can_copy_into):
         raise errors.CopyRefused(
@@ -238,12 +242,12 @@ def refuse_filled(driver: Driver) -> None:
         )
 
 
-def _restore_by_copy(store: Backups, source: str, progress: Progress | None) -> reports.RestoreReport:
-    refuse_filled(store.driver)
+def _restore_by_copy(store: BackupAdmin, source: str, progress: Progress | None) -> reports.RestoreReport:
+    check_restorable(store.driver)
     with _copy_backup(store.driver, source) as temp, _open_current(store.driver, temp, source) as copy:
-        fsck.require_sound(fsck.check(copy), source)
+        fsck.raise_if_damaged(fsck.check(copy), source)
         copy.write("restore", settle_open_mail)
-        done = store_copy.copy_from(copy, blobs.files_next_to(source), store, progress)
+        done = store_copy.copy(copy, blobs.files_next_to(source), store, progress)
     counts = (done.conversations, done.sessions, done.messages)
     return reports.RestoreReport(source, done.generation, *counts, done.lost_blobs, (), done.seconds)
 
@@ -251,16 +255,16 @@ def _restore_by_copy(store: Backups, source: str, progress: Progress | None) -> 
 def settle_open_mail(tx: Tx) -> None:
     """Settle the mail that was open when the backup was made.
 
-    It has most likely been answered since, and must not be answered again weeks later. It is settled with the time it
-    came in, so that a step that runs again writes the same.
+    It has most likely been answered since, and must not be answered again weeks later. `settled_at`
+    is its arrival time, so that a retried step is idempotent.
     """
     tx.run("restore_arrivals")
     tx.run("restore_inbox")
     tx.run("restore_outgoing", error=NOT_SENT)
 
 
-class _NextState:
-    """Turns the content of a backup into the next state of the store rather than an old one."""
+class _RestoreStep:
+    """The step of a restore: makes the content of a backup the next state of the store, with advanced counters."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -269,23 +273,20 @@ class _NextState:
     def __call__(self, old: Tx, new: Tx) -> None:
         deleted: list[Row] = []
         store_id: Row | None = None
-        self.generation = store_meta.generation(new) + 1
+        self.generation = store_meta.get_generation(new) + 1
         # The store to be replaced may be damaged.
         with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
-            self.generation = max(self.generation, store_meta.generation(old) + 1)
+            self.generation = max(self.generation, store_meta.get_generation(old) + 1)
             store_id = old.one("meta_get", key=store_meta.STORE_ID)
             deleted = old.all("tombstones_all")
         store_meta.begin_generation(new, self.generation)
         settle_open_mail(new)
         new.run("meta_delete", key=store_meta.BACKUP)
-        backup_schedule.forget_attempts(new)
-        backup_schedule.keep_id(new, store_id)
+        backup_schedule.delete_attempts(new)
+        # With the id of another store it would manage the scheduled backups of that store.
+        new.run("meta_delete", key=store_meta.STORE_ID)
+        if store_id is not None:
+            new.run("meta_set", key=store_meta.STORE_ID, value=store_id[0])
         for id_, at in deleted:
             if not new.run("tombstone_keep", id=id_, at=at) and new.one("conversation_key", id=id_):
                 self.brought_back.append(id_)
-
-
-def _discard(path: str) -> None:
-    with atomic_file.translate_errors(path), contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    blobs.files_next_to(path).remove_all()

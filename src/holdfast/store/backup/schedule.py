@@ -13,9 +13,9 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from holdfast.store import store_meta, validation
+from holdfast.store import store_meta
 from holdfast.store.backup import atomic_file
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.driver import Driver, Tx
 
 CLAIM_TTL_SECONDS = 3600.0
 # Backups are overdue after this many intervals.
@@ -25,11 +25,6 @@ _ID = re.compile(r"[0-9a-f]{8}")
 _NEVER = float("-inf")
 
 
-def check(every_hours: object, keep: object) -> None:
-    validation.check(validation.Duration, every_hours=every_hours)
-    validation.check(validation.whole_number(1, 10_000), keep=keep)
-
-
 class StoreName(NamedTuple):
     """The beginning of the file names of a store's backups: the stem of its own name and its id."""
 
@@ -37,15 +32,13 @@ class StoreName(NamedTuple):
     id: str
 
 
-def identify(driver: Driver) -> tuple[StoreName, float]:
-    """Return the name of the store, with a new id if it has none, and when its last scheduled backup was made."""
-    row, done = driver.read(
-        lambda tx: (tx.one("meta_get", key=store_meta.STORE_ID), read_time(tx, store_meta.BACKUP_DONE))
-    )
+def identify_store(driver: Driver) -> StoreName:
+    """Return the name of the store, with a new id if it has none."""
+    row = driver.read(lambda tx: tx.one("meta_get", key=store_meta.STORE_ID))
     if row is None or not _ID.fullmatch(str(row[0])):
         row = (driver.write("claim", partial(_assign_id, fresh=secrets.token_hex(4))),)
     stem = os.path.splitext(os.path.basename(driver.path))[0] if driver.has_file else "store"
-    return StoreName(stem, row[0]), done
+    return StoreName(stem, row[0])
 
 
 def _assign_id(tx: Tx, fresh: str) -> str:
@@ -57,7 +50,7 @@ def _assign_id(tx: Tx, fresh: str) -> str:
     return fresh
 
 
-class Claim(NamedTuple):
+class BackupClaim(NamedTuple):
     """One attempt at a backup, recorded in the store, so that other processes do not begin another.
 
     `missing` is the time of the last backup if the folder does not have it: then one is due.
@@ -67,31 +60,38 @@ class Claim(NamedTuple):
     every: float
     missing: float | None
 
-    def take(self, tx: Tx) -> bool:
+    def acquire(self, tx: Tx) -> bool:
         """Claim the backup if it is due and not claimed. The claim of a dead process expires after an hour."""
         tx.one("lock_meta")
         done = read_time(tx, store_meta.BACKUP_DONE)
         recent = 0 <= self.now - done < self.every and done != self.missing
-        taken = self.every > 0 and 0 <= self.now - read_time(tx, store_meta.BACKUP_CLAIMED) < CLAIM_TTL_SECONDS
-        if recent or taken:
+        claimed = self.every > 0 and 0 <= self.now - read_time(tx, store_meta.BACKUP_CLAIMED) < CLAIM_TTL_SECONDS
+        if recent or claimed:
             return False
         tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value=repr(self.now))
         return True
 
-    def fulfil(self, tx: Tx) -> None:
+    def record_success(self, tx: Tx) -> None:
         tx.run("meta_set", key=store_meta.BACKUP_DONE, value=repr(self.now))
-        forget_attempts(tx)
+        delete_attempts(tx)
 
-    def fail(self, tx: Tx, record: bool) -> None:
+    def release(self, tx: Tx, failed: bool) -> None:
+        """Give the claim up, unless another process has it now."""
         if read_time(tx, store_meta.BACKUP_CLAIMED) == self.now:
             tx.run("meta_delete", key=store_meta.BACKUP_CLAIMED)
-        if record:
+        if failed:
             tx.run("meta_set", key=store_meta.BACKUP_FAILED, value=repr(self.now))
+
+
+def delete_attempts(tx: Tx) -> None:
+    """Delete the record of a running or failed attempt, also from a copy of the store."""
+    for key in (store_meta.BACKUP_CLAIMED, store_meta.BACKUP_FAILED):
+        tx.run("meta_delete", key=key)
 
 
 def overdue_warning(done: str | None, failed: str | None, every_hours: float, now: float) -> str | None:
     """Return a warning if backups fail or are overdue, else None. Times are given as the store records them."""
-    made = _number(done)
+    made = _parse_time(done)
     if failed is not None:
         return "The last attempt at a scheduled backup failed."
     if made == _NEVER:
@@ -101,10 +101,10 @@ def overdue_warning(done: str | None, failed: str | None, every_hours: float, no
 
 def read_time(tx: Tx, key: str) -> float:
     row = tx.one("meta_get", key=key)
-    return _number(row[0] if row else None)
+    return _parse_time(row[0] if row else None)
 
 
-def _number(text: str | None) -> float:
+def _parse_time(text: str | None) -> float:
     try:
         return _NEVER if text is None else float(text)
     except ValueError:
@@ -113,7 +113,7 @@ def _number(text: str | None) -> float:
 
 def next_path(folder: str, store: StoreName, now: float) -> str:
     """Return a file name with this time, or with the first later second whose name is free."""
-    names = _names(folder)
+    names = _list_names(folder)
     while True:
         name = f"{store.stem}-{store.id}-{time.strftime(_STAMP, time.gmtime(now))}.db"
         if name not in names and not any(each.startswith(f".{name}.") for each in names):
@@ -121,28 +121,12 @@ def next_path(folder: str, store: StoreName, now: float) -> str:
         now += 1
 
 
-def find(folder: str, store: StoreName) -> list[str]:
+def find_backups(folder: str, store: StoreName) -> list[str]:
     """Return the scheduled backups of this store, oldest first."""
     form = re.compile(re.escape(f"{store.stem}-{store.id}") + r"-\d{8}-\d{6}\.db")
-    return [os.path.join(folder, name) for name in sorted(_names(folder)) if form.fullmatch(name)]
+    return [os.path.join(folder, name) for name in sorted(_list_names(folder)) if form.fullmatch(name)]
 
 
-def _names(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     with atomic_file.translate_errors(folder):
         return os.listdir(folder) if os.path.isdir(folder) else []
-
-
-# --- copies of the store --------------------------------------------------------------------------------
-
-
-def forget_attempts(tx: Tx) -> None:
-    """Delete the record of a running or failed attempt from a copy of the store."""
-    for key in (store_meta.BACKUP_CLAIMED, store_meta.BACKUP_FAILED):
-        tx.run("meta_delete", key=key)
-
-
-def keep_id(tx: Tx, row: Row | None) -> None:
-    """Keep the id of the store in a restore: with another id it would manage another store's scheduled backups."""
-    tx.run("meta_delete", key=store_meta.STORE_ID)
-    if row is not None:
-        tx.run("meta_set", key=store_meta.STORE_ID, value=row[0])

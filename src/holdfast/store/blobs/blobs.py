@@ -10,29 +10,34 @@ from __future__ import annotations
 import io
 import os
 import re
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
+from msgspec import Meta
 
-from holdfast import errors, types
-from holdfast.store import fault_points, validation
+from holdfast import errors, fault_points, types
+from holdfast.store import validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.blobs import tables as blob_tables
-from holdfast.store.driver import Driver, Readable, Row, Tx
-from holdfast.store.facet import Facet
+from holdfast.store.driver import DatabaseReader, Driver, Facet, Row, Tx
+from holdfast.store.search import search
 from holdfast.store.sqlite import connection as sqlite_connection
 
 MAX_SEQ = 2**32 - 1
 _KEY = '"blob":"'
 _REFERENCE = re.compile(r'"blob":"([0-9a-f]{64})"')
-MEDIA_TYPE = r"[\w.+-]{1,60}/[\w.+-]{1,60}(; ?[\w.+-]+=[\w.+\"-]+)*"
+_MEDIA_TYPE = r"(?a)^[\w.+-]{1,60}/[\w.+-]{1,60}(; ?[\w.+-]+=[\w.+\"-]+)*\Z"
 
-Marks = dict[int, int]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="64 hexadecimal characters")]
+MediaType = Annotated[str, Meta(max_length=200, pattern=_MEDIA_TYPE, description="a media type such as image/png")]
+DIGEST_ARGUMENT = validation.ArgumentType(Digest)
+MEDIA_TYPE_ARGUMENT = validation.ArgumentType(MediaType)
+
+# The last seq of each conversation, by key.
+LastSeqs = dict[int, int]
 
 
 class Blobs(Facet):
@@ -46,35 +51,28 @@ class Blobs(Facet):
             if self.driver.stores_blobs:
                 self._opened_files = blob_tables.BlobTables(self.driver)
             else:
-                self._opened_files = blob_files.BlobFiles(self._blob_folder())
+                self._opened_files = files_next_to(self.driver.path) if self.driver.has_file else blob_files.BlobFiles()
         return self._opened_files
-
-    def _blob_folder(self) -> str:
-        if self.driver.has_file:
-            return f"{self.driver.path}.blobs"
-        made = tempfile.mkdtemp(prefix="holdfast-blobs-")
-        weakref.finalize(self, blob_files.BlobFiles(made).remove_all)
-        return made
 
     def put(self, content: bytes | str | os.PathLike[str], media_type: str = "application/octet-stream") -> types.Blob:
         """Store these bytes, or the file at this path. Messages refer to it by its digest.
 
         `collect` removes a blob without references after a day.
         """
-        _check_media_type(media_type)
+        validation.check(MEDIA_TYPE_ARGUMENT, media_type=media_type)
         self.driver.read(lambda _: None)  # Raises if the store is closed or forked, before anything is written.
         now = self._clock()
-        with _open(content) as source, atomic_file.translate_errors(self.files.folder):
+        with _open_content(content) as source, atomic_file.translate_errors(self.files.folder):
             staged = self.files.stage(source)
         return _store(self.driver, self.files, staged, media_type, now)
 
     def get(self, digest: str) -> types.Blob | None:
-        _check_digest(digest)
-        return self.driver.read(lambda tx: look(tx, digest))
+        validation.check(DIGEST_ARGUMENT, digest=digest)
+        return self.driver.read(lambda tx: read_blob(tx, digest))
 
     def open(self, digest: str) -> BinaryIO:
         """Open the content of a blob after verifying its digest. Raises NotFound or BlobDamaged."""
-        _check_digest(digest)
+        validation.check(DIGEST_ARGUMENT, digest=digest)
         with atomic_file.translate_errors(self.files.folder):
             return self.files.open(digest)
 
@@ -86,31 +84,22 @@ class Blobs(Facet):
             return collect(self.driver, self.files, self._clock() - age, time.time() - age)
 
 
-class UsesBlobs(Facet):
-    """A part of `db.admin` that reads or writes attachments."""
+class AdminFacet(Facet):
+    """The base class of the parts of `db.admin`."""
 
-    def __init__(self, driver: Driver, clock: Callable[[], float], blobs: Blobs) -> None:
+    def __init__(self, driver: Driver, clock: Callable[[], float], blobs: Blobs, searcher: search.Searcher) -> None:
         super().__init__(driver, clock)
         self.blobs = blobs
+        self.searcher = searcher
 
     @property
     def _blob_files(self) -> blob_files.BlobFiles:
         return self.blobs.files
 
 
-def _check_digest(digest: object) -> None:
-    if not isinstance(digest, str) or not blob_files.DIGEST.fullmatch(digest):
-        raise errors.InvalidArgument("`digest` must be 64 hexadecimal characters.")
-
-
-def look(tx: Tx, digest: str) -> types.Blob | None:
+def read_blob(tx: Tx, digest: str) -> types.Blob | None:
     row = tx.one("blob_get", digest=digest)
     return types.Blob(*row) if row else None
-
-
-def _check_media_type(media_type: object) -> None:
-    if not isinstance(media_type, str) or len(media_type) > 200 or not re.fullmatch(MEDIA_TYPE, media_type, re.ASCII):
-        raise errors.InvalidArgument("`media_type` must look like image/png.")
 
 
 def _store(
@@ -125,7 +114,7 @@ def _store(
     """Store staged content. With `keep_type`, a blob that the store knows keeps its media type."""
 
     def step(tx: Tx) -> types.Blob:
-        earlier = look(tx, staged.digest) if keep_type else None
+        earlier = read_blob(tx, staged.digest) if keep_type else None
         blob = types.Blob(staged.digest, staged.size, earlier.media_type if earlier else media_type, now)
         # The row first: it waits for a collection that is running, which may remove the content.
         tx.run("blob_put", **msgspec.structs.asdict(blob))
@@ -139,11 +128,11 @@ def _store(
         atomic_file.discard(staged.temp)
 
 
-def _open(content: bytes | str | os.PathLike[str]) -> BinaryIO:
+def _open_content(content: bytes | str | os.PathLike[str]) -> BinaryIO:
     if isinstance(content, bytes | bytearray | memoryview):
         return io.BytesIO(content)
     path = validation.check_path(content, "content")
-    sqlite_connection.refuse_live(path)
+    sqlite_connection.check_not_open_here(path)
     with atomic_file.translate_errors(path):
         return open(path, "rb")
 
@@ -167,12 +156,12 @@ def copy_contents(
     target: blob_files.BlobFiles,
     source: blob_files.BlobFiles,
     digests: Iterable[str],
-    near: blob_files.BlobFiles | None = None,
+    link_from: blob_files.BlobFiles | None = None,
 ) -> tuple[str, ...]:
     """Copy attachments. Return the digests that the source lacks, which is never an error."""
     with atomic_file.translate_errors(target.folder):
         target.remove_abandoned()
-        return tuple(digest for digest in digests if not target.copy_from(source, digest, near))
+        return tuple(digest for digest in digests if not target.copy_from(source, digest, link_from))
 
 
 class IncomingBlobs:
@@ -187,16 +176,14 @@ class IncomingBlobs:
         self.missing = set[str]()
 
     def store(self, wanted: Mapping[str, types.Blob | None], *, referenced: bool) -> None:
-        """Store these blobs as far as the source has them. `referenced`: messages of the store refer to them already.
+        """Store the blobs that the source has. `referenced`: stored messages refer to them already.
 
         If the messages are refused afterwards, `collect` removes the blobs like any others without references.
         """
         for digest, blob in wanted.items():
-            if digest in self._seen or self._has(digest, blob, referenced):
-                self._seen.add(digest)
-                continue
+            if digest not in self._seen and not self._has(digest, blob, referenced):
+                (self.stored if blob is not None and self._store(blob) else self.missing).add(digest)
             self._seen.add(digest)
-            (self.stored if blob is not None and self._store(blob) else self.missing).add(digest)
 
     def _has(self, digest: str, blob: types.Blob | None, referenced: bool) -> bool:
         if self._files.state(digest) != "sound":
@@ -212,33 +199,35 @@ class IncomingBlobs:
         return True
 
     def _store(self, blob: types.Blob) -> bool:
-        staged = _stage(self._files, self._source, blob) if self._source is not None else None
-        if staged is not None:
-            _store(self._driver, self._files, staged, blob.media_type, blob.at, keep_type=True)
-        return staged is not None
-
-
-def _stage(files: blob_files.BlobFiles, source: blob_files.BlobFiles, blob: types.Blob) -> blob_files.StagedBlob | None:
-    """Stage the content of a blob. Return None when it is missing, damaged or of another size."""
-    try:
-        file = source.open_unverified(blob.digest)
-    except (errors.NotFound, errors.BlobDamaged, OSError):
-        return None
-    with file, atomic_file.translate_errors(files.folder):
-        # Compare sizes before anything is copied: a hostile file could fill the disk.
-        if os.fstat(file.fileno()).st_size != blob.size:
-            return None
+        """Store a blob. Return False when its content is missing, damaged or of another size."""
+        if self._source is None:
+            return False
         try:
-            return files.stage_as(file, blob.digest)
-        except errors.BlobDamaged:
-            return None
+            file = self._source.open_unverified(blob.digest)
+        except (errors.NotFound, errors.BlobDamaged, OSError):
+            return False
+        with file, atomic_file.translate_errors(self._files.folder):
+            # Compare sizes before anything is copied: a hostile file could fill the disk.
+            if os.fstat(file.fileno()).st_size != blob.size:
+                return False
+            try:
+                staged = self._files.stage_as(file, blob.digest)
+            except errors.BlobDamaged:
+                return False
+        _store(self._driver, self._files, staged, blob.media_type, blob.at, keep_type=True)
+        return True
 
 
-def mark_dropped(tx: Tx, conversation: int, after: int, upto: int, now: float) -> None:
+def mark_for_collection(tx: Tx, conversation: int, after: int, upto: int, now: float) -> None:
     """Mark the blobs of messages that are about to be removed: the next collection does not wait for them to age."""
-    bodies = tx.all("blob_mentions_between", conversation=conversation, after=after, upto=upto)
-    for digest in set().union(*(find_references(body) for (body,) in bodies)):
+    rows = tx.all("blob_mentions_between", conversation=conversation, after=after, upto=upto)
+    for digest in _references_of(rows):
         tx.run("blob_dropped", digest=digest, at=now)
+
+
+def _references_of(rows: Iterable[Row]) -> set[str]:
+    """Return the digests that bodies refer to. The body is the last column."""
+    return set().union(*(find_references(row[-1]) for row in rows))
 
 
 def collect(driver: Driver, files: blob_files.BlobFiles, before: float, strays_before: float) -> types.Collected:
@@ -247,35 +236,30 @@ def collect(driver: Driver, files: blob_files.BlobFiles, before: float, strays_b
     strays = files.find_older(strays_before)
     if not strays and driver.read(lambda tx: not tx.all("blobs_all")):
         return types.Collected(0, 0)
-    named, marks = driver.read(_read_references)
+    named, last_seqs = driver.read(_read_references)
     fault_points.reach("collect", "read")
     rows = driver.read(lambda tx: tx.all("blobs_all"))
-    done = not _unreferenced(rows, named, before) and not any(dropped_at for _, _, _, dropped_at in rows)
-    if done and not _unknown(strays, rows, named):
+    done = not _find_unreferenced(rows, named, before) and not any(dropped_at for _, _, _, dropped_at in rows)
+    if done and not _find_unknown(strays, rows, named):
         return types.Collected(0, 0)  # Maintenance calls this often: take no lock when there is nothing to do.
-    return driver.write("collect", lambda tx: _collect(tx, files, named, marks, before, strays))
+    return driver.write("collect", lambda tx: _collect(tx, files, named, last_seqs, before, strays))
 
 
-def _read_references(tx: Tx) -> tuple[set[str], Marks]:
-    found = set().union(*(find_references(body) for _, _, body in tx.all("blob_mentions")))
-    return found | _references_of_mail(tx), dict(tx.all("blob_marks"))
+def _read_references(tx: Tx) -> tuple[set[str], LastSeqs]:
+    """Return the references of all messages, and of mail that is not handled or not sent."""
+    return _references_of([*tx.all("blob_mentions"), *tx.all("blob_mentions_open")]), dict(tx.all("blob_marks"))
 
 
-def _references_of_mail(tx: Tx) -> set[str]:
-    """Return the references of inbound messages that are not handled and of outbound messages that are not sent."""
-    return set().union(*(find_references(body) for (body,) in tx.all("blob_mentions_open")))
-
-
-def _references_since(tx: Tx, marks: Marks) -> set[str]:
-    found = _references_of_mail(tx)
+def _references_since(tx: Tx, last_seqs: LastSeqs) -> set[str]:
+    found = _references_of(tx.all("blob_mentions_open"))
     for key, last_seq in tx.all("blob_marks"):
-        if last_seq > marks.get(key, 0):
-            rows = tx.all("blob_mentions_between", conversation=key, after=marks.get(key, 0), upto=last_seq)
-            found = found.union(*(find_references(body) for (body,) in rows))
+        if last_seq > last_seqs.get(key, 0):
+            after = last_seqs.get(key, 0)
+            found |= _references_of(tx.all("blob_mentions_between", conversation=key, after=after, upto=last_seq))
     return found
 
 
-def _unreferenced(rows: Sequence[Row], named: set[str], before: float) -> dict[str, int]:
+def _find_unreferenced(rows: Sequence[Row], named: set[str], before: float) -> dict[str, int]:
     """Return the digests and sizes of blobs without references that were dropped or are old."""
     return {
         digest: size
@@ -284,29 +268,29 @@ def _unreferenced(rows: Sequence[Row], named: set[str], before: float) -> dict[s
     }
 
 
-def _unknown(strays: set[str], rows: Sequence[Row], named: set[str]) -> set[str]:
+def _find_unknown(strays: set[str], rows: Sequence[Row], named: set[str]) -> set[str]:
     return strays - {row[0] for row in rows} - named
 
 
 def _collect(
-    tx: Tx, files: blob_files.BlobFiles, named: set[str], marks: Marks, before: float, strays: set[str]
+    tx: Tx, files: blob_files.BlobFiles, named: set[str], last_seqs: LastSeqs, before: float, strays: set[str]
 ) -> types.Collected:
     tx.one("lock_blobs")
-    named = named | _references_since(tx, marks)
+    named = named | _references_since(tx, last_seqs)
     rows = tx.all("blobs_all")
-    gone = _unreferenced(rows, named, before)
+    gone = _find_unreferenced(rows, named, before)
     for digest, _, _, dropped_at in rows:
         if digest in gone:
             tx.run("blob_delete", digest=digest)
         elif dropped_at is not None:
             tx.run("blob_kept", digest=digest)
     # Before the commit: after it, this could remove content that another process has just stored.
-    for digest in [*gone, *_unknown(strays, rows, named)]:
+    for digest in [*gone, *_find_unknown(strays, rows, named)]:
         files.remove(digest, tx)
     return types.Collected(len(gone), sum(gone.values()))
 
 
-def check_contents(report: types.Report, driver: Readable, files: blob_files.BlobFiles) -> types.Report:
+def check_contents(report: types.Report, driver: DatabaseReader, files: blob_files.BlobFiles) -> types.Report:
     """Add a violation to the report for each referenced blob whose content is missing or damaged."""
     try:
         mentions = driver.read(lambda tx: tx.all("blob_mentions"))

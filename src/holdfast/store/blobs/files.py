@@ -12,19 +12,20 @@ import os
 import re
 import shutil
 import stat
+import tempfile
+import weakref
 from collections.abc import Collection, Iterator
 from hashlib import blake2b
 from typing import BinaryIO, Literal, NamedTuple
 
-from holdfast import errors
-from holdfast.store import fault_points
+from holdfast import errors, fault_points
 from holdfast.store.backup import atomic_file
 from holdfast.store.driver import Tx
 from holdfast.store.sqlite import paths as sqlite_paths
 
-CHUNK = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 NAME = "blob"
-DIGEST = re.compile(r"[0-9a-f]{64}")
+DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 # Do not follow links or wait for a pipe: a folder may come from an untrusted source.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -38,21 +39,23 @@ class StagedBlob(NamedTuple):
 
 
 class BlobFiles:
-    """The attachments of one store, backup or export."""
+    """The attachments of one store, backup or export. Without a folder, they are removed with this object."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | None = None) -> None:
+        self.folder = folder or tempfile.mkdtemp(prefix="holdfast-blobs-")
+        if folder is None:
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def path(self, digest: str) -> str:
         return os.path.join(self.folder, digest[:2], digest[2:])
 
     def stage(self, source: BinaryIO) -> StagedBlob:
         """Write content to a temporary file and compute its digest."""
-        sqlite_paths.make(self.folder)
+        sqlite_paths.make_directory(self.folder)
         temp, digest, size = atomic_file.create(self.folder, NAME), blake2b(digest_size=32), 0
         try:
             with open(temp, "wb") as file:
-                while part := source.read(CHUNK):
+                while part := source.read(CHUNK_BYTES):
                     file.write(part)
                     digest.update(part)
                     size += len(part)
@@ -69,7 +72,7 @@ class BlobFiles:
         BlobTables writes in the transaction; files ignore it.
         """
         path = self.path(staged.digest)
-        sqlite_paths.make(os.path.dirname(path))
+        sqlite_paths.make_directory(os.path.dirname(path))
         try:
             os.replace(staged.temp, path)
         except FileNotFoundError:
@@ -81,15 +84,14 @@ class BlobFiles:
         fault_points.reach("blob", "kept")
 
     def has(self, digest: str, tx: Tx | None = None) -> bool:  # noqa: ARG002
-        """Tell whether there is content under this digest, valid or not."""
+        """Return whether there is content under this digest, valid or not."""
         return os.path.exists(self.path(digest))
 
     def open(self, digest: str) -> BinaryIO:
         """Open the content after verifying its digest. Raises NotFound or BlobDamaged."""
         file = self.open_unverified(digest)
         try:
-            found = _digest(file)
-            if found != digest:
+            if _digest(file) != digest:
                 raise errors.BlobDamaged(digest)
             file.seek(0)
         except BaseException:
@@ -98,7 +100,7 @@ class BlobFiles:
         return file
 
     def open_unverified(self, digest: str) -> BinaryIO:
-        """The file of this name, whatever is in it."""
+        """Open the file of this name. Raises NotFound, and BlobDamaged for a link or anything but a regular file."""
         path = self.path(digest)
         if os.path.islink(os.path.dirname(path)):
             raise errors.BlobDamaged(digest)
@@ -124,11 +126,11 @@ class BlobFiles:
             return "damaged"
         return "sound"
 
-    def copy_from(self, other: BlobFiles, digest: str, near: BlobFiles | None = None) -> bool:
-        """Copy a file, or hard-link it from `near` (an earlier backup). Return False when it is missing or damaged."""
-        if self.has(digest) and self.state(digest) == "sound":
+    def copy_from(self, other: BlobFiles, digest: str, link_from: BlobFiles | None = None) -> bool:
+        """Copy a file, or hard-link it from an earlier backup. Return False when it is missing or damaged."""
+        if self.state(digest) == "sound":
             return True
-        if near is not None and self._link(near, digest):
+        if link_from is not None and self._link(link_from, digest):
             return True
         try:
             with other.open_unverified(digest) as source:
@@ -149,12 +151,12 @@ class BlobFiles:
             raise errors.BlobDamaged(digest)
         return staged
 
-    def _link(self, near: BlobFiles, digest: str) -> bool:
-        if near.state(digest) != "sound":
+    def _link(self, link_from: BlobFiles, digest: str) -> bool:
+        if link_from.state(digest) != "sound":
             return False
-        sqlite_paths.make(os.path.dirname(self.path(digest)))
+        sqlite_paths.make_directory(os.path.dirname(self.path(digest)))
         with contextlib.suppress(OSError):
-            os.link(near.path(digest), self.path(digest))
+            os.link(link_from.path(digest), self.path(digest))
         return os.path.exists(self.path(digest))
 
     def remove(self, digest: str, tx: Tx | None = None) -> None:  # noqa: ARG002
@@ -186,7 +188,7 @@ class BlobFiles:
             inside = os.path.join(self.folder, first)
             for rest in () if len(first) != 2 or os.path.islink(inside) else _list(inside):
                 with contextlib.suppress(FileNotFoundError):
-                    if DIGEST.fullmatch(first + rest):
+                    if DIGEST_PATTERN.fullmatch(first + rest):
                         yield first + rest, os.lstat(os.path.join(inside, rest))
 
 
@@ -199,6 +201,6 @@ def _list(folder: str) -> list[str]:
 
 def _digest(file: BinaryIO) -> str:
     digest = blake2b(digest_size=32)
-    while part := file.read(CHUNK):
+    while part := file.read(CHUNK_BYTES):
         digest.update(part)
     return digest.hexdigest()

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-import weakref
 from typing import BinaryIO, cast
 
-from holdfast import errors
-from holdfast.store import fault_points
+from holdfast import errors, fault_points
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Tx
 
@@ -22,9 +20,8 @@ MAX_MEMORY_BYTES = 8 * 1024 * 1024
 
 class BlobTables(blob_files.BlobFiles):
     def __init__(self, driver: Driver) -> None:
-        super().__init__(tempfile.mkdtemp(prefix="holdfast-blobs-"))
+        super().__init__()
         self._driver = driver
-        weakref.finalize(self, blob_files.BlobFiles(self.folder).remove_all)
 
     def put(self, staged: blob_files.StagedBlob, tx: Tx | None = None) -> None:
         if tx is None:

@@ -1,9 +1,8 @@
-"""Contacts: who may talk to the agent from outside, and pairing codes for strangers.
+"""Contacts: senders that an operator allowed or denied, and pairing codes for unknown senders.
 
-A sender is a stranger until an operator allows them, by name or by a pairing code that the stranger passes on. Only a
-digest of a code is stored; it is valid for an hour, and once. The message with the code is queued without it: the code
-is made when the message is sent. After five wrong codes none is accepted for an hour, in all processes and after a
-restart.
+A sender is a stranger until an operator allows them, directly or by a pairing code that the stranger passes on. Only a
+digest of a code is stored. A code is valid once and for an hour. The message that contains it is queued without it: the
+code is generated when the message is sent. After five wrong codes none is accepted for an hour, by any process.
 """
 
 from __future__ import annotations
@@ -12,38 +11,41 @@ import hmac
 import os
 import secrets
 from hashlib import blake2b
-from typing import NamedTuple
 
 from holdfast import errors, types
 from holdfast.store import validation
-from holdfast.store.driver import Row, Tx
-from holdfast.store.facet import Facet
+from holdfast.store.driver import Facet, Tx, struct_from_row
 
 # Without characters that look alike: 0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B, U and V.
-ALPHABET = "34679ACDEFGHJKMNPQRTWXY"
-LENGTH = 8
-GOOD_FOR = 3600.0
-BETWEEN = 600.0
-MOST_WAITING = 100
-FAILURES = 5
-LOCKED_FOR = 3600.0
+CODE_ALPHABET = "34679ACDEFGHJKMNPQRTWXY"
+CODE_LENGTH = 8
+CODE_TTL = 3600.0
+MIN_CODE_INTERVAL = 600.0
+MAX_PENDING_CODES = 100
+MAX_FAILURES = 5
+LOCKOUT_SECONDS = 3600.0
 MAX_NAME = 100
-# The platform name that counts wrong codes given without a platform.
-ANYWHERE = "*"
+# Counts the wrong codes that were given without a platform.
+ANY_PLATFORM = "*"
+
+SenderKey = dict[str, str]
+"""The parameters `platform` and `sender` of a query."""
 
 
 class Contacts(Facet):
-    """`db.contacts`: who may talk to the agent from outside, and pairing codes for strangers."""
+    """`db.contacts`: senders that were allowed or denied, and pairing codes for strangers."""
 
     def get(self, platform: str, sender: str) -> types.Contact | None:
         """Return a contact who was allowed or denied; None for a stranger."""
-        where, who = _checked(platform, sender)
-        return self.driver.read(lambda tx: get(tx, where, who))
+        key = _check_key(platform, sender)
+        return self.driver.read(lambda tx: get(tx, key))
 
     def all(self, platform: str | None = None) -> list[types.Contact]:
         """Return all contacts who were allowed or denied."""
-        where = None if platform is None else validation.check_platform(platform)
-        return self.driver.read(lambda tx: [_person(row) for row in tx.all("people_all", platform=where)])
+        only = None if platform is None else validation.check_platform(platform)
+        return self.driver.read(
+            lambda tx: [struct_from_row(types.Contact, row) for row in tx.all("contacts_all", platform=only)]
+        )
 
     def allow(
         self, platform: str, sender: str, role: types.ContactRole = "user", by: str = "", name: str = ""
@@ -51,172 +53,146 @@ class Contacts(Facet):
         """Allow a sender as a user or an admin, also one who was denied."""
         if role not in ("user", "admin"):
             raise errors.InvalidArgument("`role` must be user or admin.")
-        where, who = _checked(platform, sender)
-        giver, called, now = cleaned(by), cleaned(name), self._clock()
-        return self.driver.write("people", lambda tx: put(tx, where, who, role, called, giver, now))
+        return self._put(platform, sender, role, by, name)
 
     def deny(self, platform: str, sender: str, by: str = "") -> types.Contact:
         """Deny a sender; their pairing code becomes invalid."""
-        where, who = _checked(platform, sender)
-        giver, now = cleaned(by), self._clock()
-        return self.driver.write("people", lambda tx: put(tx, where, who, "denied", "", giver, now))
+        return self._put(platform, sender, "denied", by, "")
 
-    def forget(self, platform: str, sender: str) -> bool:
+    def _put(self, platform: str, sender: str, role: types.ContactRole, by: str, name: str) -> types.Contact:
+        key, operator, display_name, now = _check_key(platform, sender), clean_name(by), clean_name(name), self._clock()
+        return self.driver.write("contacts", lambda tx: put(tx, key, role, display_name, operator, now))
+
+    def delete(self, platform: str, sender: str) -> bool:
         """Delete a contact, who is a stranger again; return whether there was one."""
-        where, who = _checked(platform, sender)
-        return self.driver.write("people", lambda tx: forget(tx, where, who))
+        key = _check_key(platform, sender)
+        return self.driver.write(
+            "contacts", lambda tx: tx.run("stranger_delete", **key) + tx.run("contact_delete", **key) > 0
+        )
 
     def mark_stranger_notified(self, platform: str, sender: str, now: float | None = None) -> bool:
         """Record that a stranger is notified; return True the first time only."""
-        where, who = _checked(platform, sender)
-        when = self._clock() if now is None else validation.check_time(now)
-        return self.driver.write("people", lambda tx: record_notice(tx, where, who, when))
+        key, at = _check_key(platform, sender), self._clock() if now is None else validation.check_time(now)
+        return self.driver.write("contacts", lambda tx: mark_notified(tx, key, at))
 
     def create_pairing_code(self, platform: str, sender: str, name: str = "", now: float | None = None) -> str | None:
         """Return a code that a stranger passes on to the operator.
 
-        None if the sender was allowed or denied, got a code within ten minutes, too many strangers wait, or the
+        None if the sender was allowed or denied, got a code within ten minutes, too many codes are pending, or the
         platform is locked after wrong codes.
         """
-        where, who = _checked(platform, sender)
-        when = self._clock() if now is None else validation.check_time(now)
-        code = minted()
-        asked = Asked(where, who, cleaned(name), digested(code, salt := os.urandom(16)), salt, when)
-        return code if self.driver.write("people", lambda tx: ask(tx, asked)) else None
+        key, at = _check_key(platform, sender), self._clock() if now is None else validation.check_time(now)
+        code, values = _generate_code(at)
+        display_name = clean_name(name)
+        return code if self.driver.write("contacts", lambda tx: store_code(tx, key, display_name, values, at)) else None
+
+    def renew_pairing_code(self, platform: str, sender: str) -> str | None:
+        """Replace the code of a stranger and return the new one; None if the old one expired, was used or withdrawn."""
+        key, now = _check_key(platform, sender), self._clock()
+        code, values = _generate_code(now)
+        renewed = self.driver.write("contacts", lambda tx: tx.run("stranger_renew_code", **key, **values, now=now))
+        return code if renewed else None
 
     def pair(self, platform: str | None, code: str, by: str = "") -> types.Contact:
         """Allow the stranger with this code, on one platform or (None) on any; PairingRefused for a wrong code."""
-        where = None if platform is None else validation.check_platform(platform)
+        only = None if platform is None else validation.check_platform(platform)
         if not isinstance(code, str):
             raise errors.InvalidArgument("`code` must be text.")
-        given, giver, now = spelled(code), cleaned(by), self._clock()
+        given, operator, now = normalize_code(code), clean_name(by), self._clock()
         # Raised outside of the transaction, whose rollback would undo the count of failures.
-        found = self.driver.write("people", lambda tx: pair(tx, where, given, giver, now))
+        found = self.driver.write("contacts", lambda tx: pair(tx, only, given, operator, now))
         if isinstance(found, errors.PairingRefused):
             raise found
         return found
 
-    def renew_pairing_code(self, platform: str, sender: str) -> str | None:
-        """Replace the code of a stranger and return the new one; None if the old one expired, was used or withdrawn."""
-        where, who = _checked(platform, sender)
-        code, salt, now = minted(), os.urandom(16), self._clock()
-        values = {"digest": digested(code, salt), "salt": salt, "expires_at": now + GOOD_FOR, "now": now}
-        found = self.driver.write(
-            "people", lambda tx: tx.run("stranger_code_again", platform=where, sender=who, **values) == 1
-        )
-        return code if found else None
+
+def _check_key(platform: object, sender: object) -> SenderKey:
+    return {"platform": validation.check_platform(platform), "sender": validation.check_id(sender, "sender")}
 
 
-def minted() -> str:
-    return "".join(secrets.choice(ALPHABET) for _ in range(LENGTH))
-
-
-class Asked(NamedTuple):
-    """A stranger who asks for access, and their code."""
-
-    platform: str
-    sender: str
-    name: str
-    digest: bytes
-    salt: bytes
-    at: float
-
-
-def _checked(platform: object, sender: object) -> tuple[str, str]:
-    return validation.check_platform(platform), validation.check_id(sender, "sender")
-
-
-def cleaned(name: object) -> str:
-    """What somebody goes by, as far as it is kept: it is for people to read, and tells nothing."""
+def clean_name(name: object) -> str:
+    """Return a display name with single spaces and without control characters, cut to MAX_NAME."""
     if not isinstance(name, str):
         raise errors.InvalidArgument("`name` must be text.")
     return " ".join("".join(each if each.isprintable() else " " for each in name).split())[:MAX_NAME]
 
 
-def spelled(code: str) -> str:
-    """Normalize a typed code: upper case, letters and digits only."""
+def normalize_code(code: str) -> str:
+    """Return a typed code in upper case, letters and digits only."""
     return "".join(each for each in code[:100].upper() if each.isalnum())
 
 
-def digested(code: str, salt: bytes) -> bytes:
+def _generate_code(now: float) -> tuple[str, dict[str, object]]:
+    """Return a new code, and the parameters of the query that stores it."""
+    code, salt = "".join(secrets.choice(CODE_ALPHABET) for _ in range(CODE_LENGTH)), os.urandom(16)
+    return code, {"digest": digest_code(code, salt), "salt": salt, "expires_at": now + CODE_TTL}
+
+
+def digest_code(code: str, salt: bytes) -> bytes:
     """Digest a code. A fast digest is enough for an hour; the salt prevents a lookup table."""
     return blake2b(code.encode(), digest_size=32, salt=salt, person=b"pairing").digest()
 
 
-def get(tx: Tx, platform: str, sender: str) -> types.Contact | None:
-    row = tx.one("person_get", platform=platform, sender=sender)
-    return None if row is None else _person(row)
+def get(tx: Tx, key: SenderKey) -> types.Contact | None:
+    row = tx.one("contact_get", **key)
+    return None if row is None else struct_from_row(types.Contact, row)
 
 
-def put(tx: Tx, platform: str, sender: str, role: types.ContactRole, name: str, by: str, now: float) -> types.Contact:
-    tx.run("person_put", platform=platform, sender=sender, role=role, name=name, at=now, by=by)
-    tx.run("stranger_code_void", platform=platform, sender=sender)
-    found = get(tx, platform, sender)
-    assert found is not None  # just written
-    return found
+def put(tx: Tx, key: SenderKey, role: types.ContactRole, name: str, by: str, now: float) -> types.Contact:
+    values = {**key, "role": role, "name": name, "at": now, "by": by}
+    *_, rows = tx.batch(("contact_put", values), ("stranger_void_code", key), ("contact_get", key))
+    return struct_from_row(types.Contact, rows[0])
 
 
-def forget(tx: Tx, platform: str, sender: str) -> bool:
-    stranger = tx.run("stranger_forget", platform=platform, sender=sender)
-    return tx.run("person_forget", platform=platform, sender=sender) + stranger > 0
+def mark_notified(tx: Tx, key: SenderKey, now: float) -> bool:
+    tx.run("stranger_insert", **key)
+    if tx.run("stranger_mark_notified", **key, at=now) == 1:
+        tx.retry_state["notified"] = True
+    return bool(tx.retry_state.get("notified", False))
 
 
-def record_notice(tx: Tx, platform: str, sender: str, now: float) -> bool:
-    tx.run("stranger_met", platform=platform, sender=sender)
-    if tx.run("stranger_told", platform=platform, sender=sender, at=now) == 1:
-        tx.retry_state["noticed"] = True
-    return bool(tx.retry_state.get("noticed", False))
-
-
-def ask(tx: Tx, asked: Asked) -> bool:
-    who = {"platform": asked.platform, "sender": asked.sender}
-    tx.run("stranger_met", **who)
-    before, digest = tx.one("stranger_asked", **who) or (None, None)
-    if digest == asked.digest:
+def store_code(tx: Tx, key: SenderKey, name: str, code: dict[str, object], now: float) -> bool:
+    """Store the code of a stranger; return whether the stranger may have one."""
+    tx.run("stranger_insert", **key)
+    requested_at, digest = tx.one("stranger_get", **key) or (None, None)
+    if digest == code["digest"]:
         return True  # an earlier attempt whose commit outcome is unknown
-    if get(tx, asked.platform, asked.sender) is not None or locked(tx, asked.platform, asked.at):
+    if get(tx, key) is not None or _is_locked(tx, key["platform"], now):
         return False
-    waiting = tx.one("strangers_waiting", platform=asked.platform, now=asked.at) or (0,)
-    if (before is not None and asked.at < before + BETWEEN) or waiting[0] >= MOST_WAITING:
+    if requested_at is not None and now < requested_at + MIN_CODE_INTERVAL:
         return False
-    code = {"name": asked.name, "digest": asked.digest, "salt": asked.salt}
-    return tx.run("stranger_code", **who, **code, at=asked.at, expires_at=asked.at + GOOD_FOR) == 1
+    (pending,) = tx.one("pairing_codes_count", platform=key["platform"], now=now) or (0,)
+    return pending < MAX_PENDING_CODES and tx.run("stranger_set_code", **key, **code, name=name, at=now) == 1
 
 
 def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.Contact | errors.PairingRefused:
-    bucket = ANYWHERE if platform is None else platform
-    tx.run("lockout_met", platform=bucket)
-    failures, failed_at = tx.one("lockout_get", platform=bucket) or (0, 0.0)
-    left = _locked_for(failures, failed_at, now)
+    counter = ANY_PLATFORM if platform is None else platform
+    tx.run("lockout_insert", platform=counter)
+    failures, failed_at = tx.one("lockout_get", platform=counter) or (0, 0.0)
+    left = _lockout_left(failures, failed_at, now)
     if left > 0:
         return errors.PairingRefused(locked_for=left)
     match = None
     # All codes are compared, so that the duration reveals nothing about a guess.
-    for where, who, name, digest, salt in tx.all("strangers_with_codes", platform=platform, now=now):
-        if hmac.compare_digest(bytes(digest), digested(code, bytes(salt))):
-            match = (where, who, name)
-    if match is not None and not (platform is None and locked(tx, match[0], now)):
-        tx.run("lockout_set", platform=bucket, failures=0, at=now)
-        tx.retry_state["paired"] = match
-        return put(tx, match[0], match[1], "user", match[2], by, now)
-    done = tx.retry_state.get("paired")
-    if done is not None and (person := get(tx, done[0], done[1])) is not None:
-        return person  # an earlier attempt whose commit outcome is unknown
-    so_far = failures if now < failed_at + LOCKED_FOR else 0
-    tx.run("lockout_set", platform=bucket, failures=so_far + 1, at=now)
-    return errors.PairingRefused(locked_for=_locked_for(so_far + 1, now, now))
+    for row_platform, sender, name, digest, salt in tx.all("pairing_codes", platform=platform, now=now):
+        if hmac.compare_digest(bytes(digest), digest_code(code, bytes(salt))):
+            match = {"platform": row_platform, "sender": sender}, name
+    if match is not None and not (platform is None and _is_locked(tx, match[0]["platform"], now)):
+        tx.run("lockout_set", platform=counter, failures=0, at=now)
+        tx.retry_state["paired"] = match[0]
+        return put(tx, match[0], "user", match[1], by, now)
+    paired = tx.retry_state.get("paired")
+    if paired is not None and (contact := get(tx, paired)) is not None:
+        return contact  # an earlier attempt whose commit outcome is unknown
+    recent = failures if now < failed_at + LOCKOUT_SECONDS else 0
+    tx.run("lockout_set", platform=counter, failures=recent + 1, at=now)
+    return errors.PairingRefused(locked_for=_lockout_left(recent + 1, now, now))
 
 
-def locked(tx: Tx, platform: str, now: float) -> bool:
-    """Return whether a platform is locked after too many wrong codes."""
+def _is_locked(tx: Tx, platform: str, now: float) -> bool:
     failures, failed_at = tx.one("lockout_get", platform=platform) or (0, 0.0)
-    return _locked_for(failures, failed_at, now) > 0
+    return _lockout_left(failures, failed_at, now) > 0
 
 
-def _locked_for(failures: int, failed_at: float, now: float) -> float:
-    return failed_at + LOCKED_FOR - now if failures >= FAILURES else 0.0
-
-
-def _person(row: Row) -> types.Contact:
-    platform, sender, role, name, at, by = row
-    return types.Contact(platform=platform, sender=sender, role=role, name=name, at=at, by=by)
+def _lockout_left(failures: int, failed_at: float, now: float) -> float:
+    return failed_at + LOCKOUT_SECONDS - now if failures >= MAX_FAILURES else 0.0

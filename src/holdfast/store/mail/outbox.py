@@ -1,54 +1,45 @@
 """The outbox: messages to be sent to chats.
 
-A reply is inserted in the transaction that records the outcome of the inbound message it answers, part by part, and
-goes to the chat of that message: the database refuses any other. Messages to one chat are sent in order. That a message
-was delivered, or failed for good, is final.
+The parts of a reply are inserted in the transaction that records the outcome of the message they answer, and go to the
+chat of that message: the database refuses any other. Messages to one chat are sent in order. A delivery and a final
+failure cannot be changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
 import msgspec
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation, write_step
-from holdfast.store.driver import Query, Row, Tx
-from holdfast.store.facet import Facet
+from holdfast.store.driver import Facet, QueryCall, Row, Tx, struct_from_row
 from holdfast.store.mail import chat_leases
 from holdfast.store.records import permissions
 
-KINDS = get_args(types.OutgoingKind)
-LONGEST = 1_000_000
+KIND = validation.ArgumentType(types.OutgoingKind)
 MAX_ADDRESS = 16 * 1024
 MAX_PARTS = 1_000
-ELSEWHERE = "It was addressed to another place than what it answers came from."
+MAX_ERROR = 500
+WRONG_CHAT = "The message is addressed to another chat than the message it answers."
 
 
-class Named(msgspec.Struct, frozen=True):
-    """An attachment, named as messages name theirs."""
+class AttachmentRef(msgspec.Struct, frozen=True):
+    """An attachment in the stored JSON, named as in the log."""
 
     blob: str
 
 
-class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+class OutgoingBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """The text and attachments of an outbound message, as stored in JSON."""
 
     text: str = ""
-    attachments: tuple[Named, ...] = ()
+    attachments: tuple[AttachmentRef, ...] = ()
 
 
-class Address(msgspec.Struct, frozen=True):
-    """An address as it is given, to be checked as other values are."""
-
-    where: dict[str, Any]
-
-
-class Prepared(NamedTuple):
-    """A validated and encoded outbound message."""
-
-    values: dict[str, Any]
+class _Address(msgspec.Struct, frozen=True):
+    value: dict[str, Any]
 
 
 class Outbox(Facet):
@@ -62,15 +53,19 @@ class Outbox(Facet):
         inbound_id: int | None = None,
         conversation_id: str | None = None,
     ) -> types.Outgoing:
-        """Queue a message that is not a reply: a question or a notice in the middle of a turn.
+        """Queue a message that is not a reply, such as a question or a notice in the middle of a turn.
 
         The same key again returns the stored message. `inbound_id` is the message being answered; StoreRefused if the
         new one is addressed to another chat.
         """
-        (ready,) = prepared([new], self._clock())
+        (values,) = encode_messages([new], self._clock())
         validation.check(validation.OptionalNumber, inbound_id=inbound_id)
-        named = message_codec.mint_uid() if key is None else validation.check_id(key, "key")
-        return self.driver.write("post", lambda tx: post(tx, ready, named, inbound_id, conversation_id))
+        values |= {
+            "key": message_codec.generate_uid() if key is None else validation.check_id(key, "key"),
+            "arrival": inbound_id,
+        }
+        validation.check_optional_id(conversation_id, "conversation_id")
+        return self.driver.write("post", lambda tx: post(tx, values, conversation_id))
 
     def outgoing(self, outgoing_id: int) -> types.Outgoing | None:
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
@@ -79,14 +74,14 @@ class Outbox(Facet):
     def replies(self, inbound_id: int) -> list[types.Outgoing]:
         """Return the messages that answer an inbound message, in order: posts and the parts of the reply."""
         validation.check(validation.WholeNumber, inbound_id=inbound_id)
-        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of", arrival=inbound_id)])
+        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of_arrival", arrival=inbound_id)])
 
     def questions(self, conversation_id: str, limit: int = 100) -> list[types.Outgoing]:
         """Return the questions of a conversation, part by part, newest first. NoSuchSession."""
         validation.check(validation.WholeNumber, limit=limit)
 
         def read(tx: Tx) -> list[types.Outgoing]:
-            key = conversation_row.look(tx, conversation_id).key
+            key = conversation_row.read(tx, conversation_id).key
             return [from_row(row) for row in tx.all("outgoing_questions", conversation=key, limit=limit)]
 
         return self.driver.read(read)
@@ -94,12 +89,12 @@ class Outbox(Facet):
     def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
         """Return the first undelivered message of each chat if it is due, the longest due first."""
         validation.check(validation.WholeNumber, limit=limit)
-        where, when = validation.check_platform(platform), self._clock() if now is None else validation.check_time(now)
-        return self.driver.read(
-            lambda tx: [
-                from_row(row[:-1], row[-1] - 1) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)
-            ]
-        )
+        values = {
+            "platform": validation.check_platform(platform),
+            "now": self._clock() if now is None else validation.check_time(now),
+            "limit": limit,
+        }
+        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_due", **values)])
 
     @write_step.shareable
     def begin_sending(
@@ -107,13 +102,14 @@ class Outbox(Facet):
     ) -> write_step.WriteStep[types.Outgoing | None]:
         """Record an attempt to send a message and return it; None if it was delivered or failed for good.
 
-        No lease is needed for messages that only one process can send. LeaseLost when the lease was taken over;
-        SendRefused when the message is addressed to another chat than the message it answers.
+        A message that only one process can send needs no lease. LeaseLost when the lease was taken over; SendRefused
+        when the message is addressed to another chat than the message it answers.
         """
         if lease is not None:
-            chat_leases.checked(lease)
+            chat_leases.check_lease(lease)
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
-        return write_step.WriteStep("send", lambda tx: begin(tx, lease, outgoing_id), durable=False)
+        uid = message_codec.generate_uid()
+        return write_step.WriteStep("send", lambda tx: begin_sending(tx, lease, outgoing_id, uid), durable=False)
 
     @write_step.shareable
     def mark_delivered(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
@@ -122,117 +118,115 @@ class Outbox(Facet):
         It needs no lease: a process may report its delivery after it lost the lease.
         """
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
-        name, now = None if external is None else _clipped(external, validation.MAX_ID), self._clock()
-        return write_step.WriteStep(
-            "delivered", lambda tx: _ended(tx, "outgoing_delivered", id=outgoing_id, external=name, at=now)
-        )
+        values = {
+            "id": outgoing_id,
+            "external": None if external is None else _clean(external, "external", validation.MAX_ID),
+            "at": self._clock(),
+        }
+        return write_step.WriteStep("delivered", lambda tx: record_result(tx, "outgoing_delivered", values))
 
     def mark_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
         """Record a failed attempt: retry at `retry_at`, or (None) never; return whether it was recorded."""
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
-        due = None if retry_at is None else validation.check_time(retry_at)
-        said, now = _clipped(error, 500) or "failed", self._clock()
-        query, when = ("outgoing_failed", now) if due is None else ("outgoing_later", due)
-        return self.driver.write(
-            "send", lambda tx: _ended(tx, query, id=outgoing_id, error=said, at=when), durable=due is None
-        )
+        query, at = "outgoing_failed", self._clock()
+        if retry_at is not None:
+            query, at = "outgoing_retry", validation.check_time(retry_at)
+        values = {"id": outgoing_id, "error": _clean(error, "error", MAX_ERROR) or "failed", "at": at}
+        return self.driver.write("send", lambda tx: record_result(tx, query, values), durable=retry_at is None)
 
 
-def address(where: object) -> str:
-    """Encode an address as JSON."""
-    if not isinstance(where, dict):
+def encode_address(address: object) -> str:
+    if not isinstance(address, dict):
         raise errors.InvalidArgument("`address` must be an object.")
-    text = message_codec.exact(Address(where), "address")[len('{"where":') : -1]
-    if len(text.encode()) > MAX_ADDRESS:
+    message_codec.encode_exact(_Address(address), "address")
+    text = msgspec.json.encode(address)
+    if len(text) > MAX_ADDRESS:
         raise errors.InvalidArgument(f"`address` must have at most {MAX_ADDRESS:,} bytes as JSON.")
-    return text
+    return text.decode()
 
 
-def decoded(text: str) -> dict[str, Any]:
+def decode_address(text: str) -> dict[str, Any]:
     """Decode an address; that of a redacted message is empty."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise errors.StoreCorrupt("An address is damaged and cannot be read.") from None
+        raise errors.StoreCorrupt("The address of a chat is damaged and cannot be read.") from None
 
 
-def prepared(several: object, now: float) -> tuple[Prepared, ...]:
-    if not isinstance(several, Sequence) or len(several) > MAX_PARTS:
+def encode_messages(messages: object, now: float) -> list[dict[str, Any]]:
+    """Validate outbound messages, and return the parameters of the queries that insert them."""
+    if not isinstance(messages, Sequence) or len(messages) > MAX_PARTS:
         raise errors.InvalidArgument(f"`outgoing` must be a list of at most {MAX_PARTS:,} messages.")
-    return tuple(Prepared(_values(new, now)) for new in several)
+    return [_encode(new, now) for new in messages]
 
 
-def _values(given: object, now: float) -> dict[str, Any]:
+def _encode(given: object, now: float) -> dict[str, Any]:
     new = validation.check_type(types.NewOutgoing, given, "outgoing")
-    if new.kind not in KINDS:
-        raise errors.InvalidArgument(f"`kind` must be one of {', '.join(KINDS)}.")
-    validation.check_content(new.text, "text", LONGEST, min_length=0)
+    validation.convert(KIND, new.kind, "kind")
+    validation.check_content(new.text, "text", validation.MAX_TEXT, min_length=0)
     validation.check(validation.OptionalNumber, seq=new.seq)
     if not isinstance(new.attachments, list | tuple):
         raise errors.InvalidArgument("`attachments` must be a list of digests.")
-    named = tuple(Named(validation.check_id(digest, "digest")) for digest in new.attachments)
+    attachments = tuple(AttachmentRef(validation.check_id(digest, "digest")) for digest in new.attachments)
     return {
         "platform": validation.check_platform(new.platform),
         "chat": validation.check_route(new.chat),
-        "address": address(new.address),
+        "address": encode_address(new.address),
         "kind": new.kind,
-        "body": message_codec.exact(Body(new.text, named), "message"),
+        "body": message_codec.encode_exact(OutgoingBody(new.text, attachments), "message"),
         "seq": new.seq,
         "at": now,
     }
 
 
-def parts_inserted(
-    several: Sequence[Prepared],
-    *,
-    inbound_id: int | None = None,
-    inbox_entry_id: int | None = None,
-    conversation: int | None = None,
-) -> list[Query]:
-    """Return the queries that insert the parts of one reply; they run after the query that records its outcome."""
-    of = {"arrival": inbound_id, "inbound": inbox_entry_id, "conversation": conversation, "key": None}
-    inserts: list[Query] = [
-        ("outgoing_insert", {"part": part, **of, **each.values}) for part, each in enumerate(several)
-    ]
-    return [_chat_locked(several[0]), *inserts] if several else []
+def insert_replies(messages: Sequence[dict[str, Any]], answered_id: int, uid: str) -> list[QueryCall]:
+    """Return the queries that insert the parts of a reply if the message it answers was settled by `uid`."""
+    if not messages:
+        return []
+    answered = {"id": answered_id, "uid": uid}
+    inserts = [("reply_insert", {**answered, "part": part, **values}) for part, values in enumerate(messages)]
+    return [_lock_chat(messages[0]), *inserts]
 
 
-def _chat_locked(first: Prepared) -> Query:
-    """Return the query that locks a chat: no message may come between the parts of a reply."""
-    return "outgoing_chat", {"platform": first.values["platform"], "chat": first.values["chat"]}
+def _lock_chat(values: dict[str, Any]) -> QueryCall:
+    """Return the query that locks a chat, so that no message is inserted between the parts of a reply."""
+    return "outgoing_lock_chat", {"platform": values["platform"], "chat": values["chat"]}
 
 
-def post(tx: Tx, ready: Prepared, key: str, inbound_id: int | None, conversation_id: str | None) -> types.Outgoing:
-    conversation = None if conversation_id is None else conversation_row.lock(tx, conversation_id).key
-    of = {"arrival": inbound_id, "inbound": None, "conversation": conversation, "key": key, "part": None}
-    by_key = "outgoing_by_key", {"key": key}
-    (rows,) = tx.batch(by_key)
+def post(tx: Tx, values: dict[str, Any], conversation_id: str | None) -> types.Outgoing:
+    by_key = "outgoing_by_key", {"key": values["key"]}
+    locks = [] if conversation_id is None else [("lock_conversation", {"id": conversation_id})]
+    *locked, rows = tx.batch(*locks, by_key)
+    conversation = None
+    if conversation_id is not None:
+        conversation = conversation_row.require(tx, conversation_id, next(iter(locked[0]), None)).key
     if not rows:
-        *_, rows = tx.finish(_chat_locked(ready), ("outgoing_insert", {**of, **ready.values}), by_key)
+        *_, rows = tx.finish(_lock_chat(values), ("post_insert", {**values, "conversation": conversation}), by_key)
     return from_row(rows[0])
 
 
-def begin(tx: Tx, lease: types.ChatLease | None, outgoing_id: int) -> types.Outgoing | None:
-    leases = [chat_leases.locked(lease)] if lease is not None else []
-    *held, rows, origin = tx.batch(
-        *leases, ("outgoing_get", {"id": outgoing_id}), ("outgoing_origin", {"id": outgoing_id})
-    )
+def begin_sending(tx: Tx, lease: types.ChatLease | None, outgoing_id: int, uid: str) -> types.Outgoing | None:
+    """Count an attempt in one round trip, once per uid.
+
+    The SQL conditions enforce the checks; the code below only selects the error to raise.
+    """
+    by_id = {"id": outgoing_id}
+    locks = [] if lease is None else [chat_leases.lock_query(lease)]
+    attempt = "outgoing_begin", {**by_id, "uid": uid, **chat_leases.lease_values(lease)}
+    *held, _, rows, origins = tx.finish(*locks, attempt, ("outgoing_get", by_id), ("outgoing_origin", by_id))
     if lease is not None:
-        chat_leases.verify(lease, held[0])
+        chat_leases.check_held(lease, held[0])
     found = from_row(rows[0]) if rows else None
     if found is None or not found.open:
         return None
-    if origin and (origin[0][:2] != (found.platform, found.chat) or decoded(origin[0][2]) != found.address):
-        raise errors.SendRefused(ELSEWHERE)
-    # If a repeated attempt finds one attempt more than the first, the first one was committed.
-    before = tx.retry_state.setdefault(("send", outgoing_id), found.attempts)
-    if found.attempts == before and not tx.finish(("outgoing_begin", {"id": outgoing_id}))[0]:
-        return None
-    return msgspec.structs.replace(found, attempts=before + 1)
+    attempted_by, *origin = origins[0]
+    if origin[0] is not None and tuple(origin) != rows[0][1:4]:
+        raise errors.SendRefused(WRONG_CHAT)
+    return found if attempted_by == uid else None
 
 
-def _ended(tx: Tx, query: str, **values: Any) -> bool:
-    """Record how a delivery ended; whether this call was the first to do so."""
+def record_result(tx: Tx, query: str, values: dict[str, Any]) -> bool:
+    """Record the result of an attempt to send; return whether this call was the first to do so."""
     mine = (query, values["id"])
     retried, tx.retry_state[mine] = tx.retry_state.get(mine, False), True
     if tx.finish((query, values))[0]:
@@ -243,9 +237,9 @@ def _ended(tx: Tx, query: str, **values: Any) -> bool:
     return bool(tx.retry_state[mine])
 
 
-def _clipped(text: object, most: int) -> str:
+def _clean(text: object, name: str, max_length: int) -> str:
     """Shorten a text from a platform and replace characters that are not printable."""
-    return "".join(each if each.isprintable() else " " for each in permissions.clipped(text)[:most])
+    return "".join(each if each.isprintable() else " " for each in permissions.clip(text, name)[:max_length])
 
 
 def _one(tx: Tx, query: str, **values: Any) -> types.Outgoing | None:
@@ -253,34 +247,13 @@ def _one(tx: Tx, query: str, **values: Any) -> types.Outgoing | None:
     return None if row is None else from_row(row)
 
 
-def from_row(row: Row, behind: int = 0) -> types.Outgoing:
-    (id_, inbound_id, inbox_entry_id, part, key, conversation_id, seq, platform, chat, where, kind, body) = row[:12]
-    at, attempts, due_at, delivered_at, external, failed_at, error, redacted = row[12:]
+def from_row(row: Row) -> types.Outgoing:
+    """Decode a row of `outbox`; only `outgoing_due` has the last column, the number of messages behind it."""
+    id_, platform, chat, address, body, *rest, redacted, behind = row
     try:
-        said = msgspec.json.decode(body, type=Body) if body else Body()
+        content = msgspec.json.decode(body, type=OutgoingBody) if body else OutgoingBody()
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise errors.StoreCorrupt(f"What goes out as {id_} is damaged and cannot be read.") from None
-    return types.Outgoing(
-        id=id_,
-        platform=platform,
-        chat=chat,
-        address=decoded(where),
-        text=said.text,
-        attachments=[named.blob for named in said.attachments],
-        kind=kind,
-        at=at,
-        inbound_id=inbound_id,
-        inbox_entry_id=inbox_entry_id,
-        part=part,
-        key=key,
-        conversation_id=conversation_id,
-        seq=seq,
-        attempts=attempts,
-        due_at=due_at,
-        delivered_at=delivered_at,
-        external=external,
-        failed_at=failed_at,
-        error=error,
-        redacted=bool(redacted),
-        behind=behind,
-    )
+        raise errors.StoreCorrupt(f"Outbound message {id_} is damaged and cannot be read.") from None
+    attachments = [each.blob for each in content.attachments]
+    head = (id_, platform, chat, decode_address(address), content.text, attachments)
+    return struct_from_row(types.Outgoing, (*head, *rest, bool(redacted), behind))

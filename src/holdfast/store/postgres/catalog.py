@@ -13,10 +13,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.store import queries, schema_plan
+from holdfast.store import queries
+from holdfast.store.driver import MISSING, Execute, SchemaFault
 
 FOLDER = "postgres"
-QUERIES = "postgres_catalog"
+QUERY_FOLDER = "postgres_catalog"
 # Recreated without changing a row.
 REPAIRABLE = ("function", "index", "trigger")
 DISABLED = "is disabled"
@@ -25,11 +26,11 @@ NOT_VALID = "was never checked against the existing rows"
 
 ATTEMPTS = 10
 
-Key = tuple[str, str, str]  # kind, name, and the table of the object or ""
-Definitions = dict[Key, str]
+ObjectKey = tuple[str, str, str]  # kind, name, and the table of the object or ""
+Definitions = dict[ObjectKey, str]
 
 
-class Statement(NamedTuple):
+class SchemaStatement(NamedTuple):
     """A statement of the declared schema and the object it creates."""
 
     kind: str
@@ -38,15 +39,15 @@ class Statement(NamedTuple):
     sql: str
 
 
-class Declared(NamedTuple):
+class DeclaredSchema(NamedTuple):
     """The statements of the declared schema in order."""
 
-    statements: tuple[Statement, ...]
+    statements: tuple[SchemaStatement, ...]
 
     def names(self, kind: str) -> list[str]:
         return [each.name for each in self.statements if each.kind == kind]
 
-    def has(self, key: Key) -> bool:
+    def has(self, key: ObjectKey) -> bool:
         kind, name, table = key
         return any((each.kind, each.name) == (kind, name) and each.table in ("", table) for each in self.statements)
 
@@ -70,17 +71,17 @@ _NO_TRUNCATE = (
 
 
 @functools.cache
-def declared() -> Declared:
+def declared_schema() -> DeclaredSchema:
     store, *more = (
-        [parse(sql) for sql in split(queries.schema(*file))]
+        [parse_statement(sql) for sql in split_statements(queries.schema(*file))]
         for file in ((FOLDER, "schema.sql"), (FOLDER, "functions.sql"), (f"{FOLDER}_search", "schema.sql"))
     )
     # TRUNCATE bypasses the row triggers. The search index may be truncated and rebuilt.
-    guards = [parse(_NO_TRUNCATE.format(table=each.name)) for each in store if each.kind == "table"]
-    return Declared((*store, *guards, *(each for part in more for each in part)))
+    guards = [parse_statement(_NO_TRUNCATE.format(table=each.name)) for each in store if each.kind == "table"]
+    return DeclaredSchema((*store, *guards, *(each for part in more for each in part)))
 
 
-def split(text: str) -> Iterator[str]:
+def split_statements(text: str) -> Iterator[str]:
     """Yield the statements of a schema file without comments."""
     for piece in _END.split(text):
         sql = "\n".join(line for line in piece.splitlines() if not line.lstrip().startswith("--")).strip()
@@ -88,13 +89,13 @@ def split(text: str) -> Iterator[str]:
             yield sql
 
 
-def parse(sql: str) -> Statement:
+def parse_statement(sql: str) -> SchemaStatement:
     found = _CREATES.match(sql)
     if found is None:
         raise ValueError(f"not a schema statement: {sql[:60]}")
     kind = "alter" if found["alter"] else found["kind"].removeprefix("UNIQUE ").lower()
     on = _ON.search(sql) if kind in ("trigger", "index") else None
-    return Statement(kind, found["name"], on[1] if on else "", sql)
+    return SchemaStatement(kind, found["name"], on[1] if on else "", sql)
 
 
 def qualify(sql: str, schema: str) -> str:
@@ -109,9 +110,9 @@ def quote(name: str) -> str:
 # --- the server's definitions -------------------------------------------------------------------------
 
 
-def read_definitions(execute: schema_plan.Execute, schema: Declared) -> Definitions:
+def read_definitions(execute: Execute, schema: DeclaredSchema) -> Definitions:
     for _ in range(ATTEMPTS):
-        rows = list(execute(queries.load(QUERIES)["definitions"], schema.parameters))
+        rows = list(execute(queries.load(QUERY_FOLDER)["definitions"], schema.parameters))
         # A definition is NULL if another session replaced the object while the query ran.
         if all(row[3] is not None for row in rows):
             break
@@ -130,9 +131,9 @@ def decode(text: str) -> Definitions:
 # --- differences --------------------------------------------------------------------------------------
 
 
-def faults(
-    found: Definitions, recorded: Definitions, schema: Declared, *, newer: bool, same_server: bool
-) -> list[schema_plan.Fault]:
+def find_faults(
+    found: Definitions, recorded: Definitions, schema: DeclaredSchema, *, newer: bool, same_server: bool
+) -> list[SchemaFault]:
     """Return the differences. `newer`: a newer version changed the schema, so only missing objects count."""
     names = {(kind, name) for kind, name, _ in found}
     missing = [
@@ -141,15 +142,15 @@ def faults(
         if each.kind != "alter" and (each.kind, each.name) not in names
     ]
     if newer:
-        return [_fault(key, schema_plan.MISSING) for key in missing]
+        return [_fault(key, MISSING) for key in missing]
     # The columns and constraints of a missing table are not listed one by one.
     missing += [key for key in recorded if key not in found and (not key[2] or ("table", key[2], "") in found)]
     changed = {key: what for key, text in found.items() if (what := _compare(text, recorded.get(key), same_server))}
     declared_triggers = set(schema.names("trigger"))
     foreign = sorted({name for kind, name, _ in found if kind == "trigger" and name not in declared_triggers})
     return [
-        *(_fault(key, what) for key, what in (dict.fromkeys(missing, schema_plan.MISSING) | changed).items()),
-        *(schema_plan.Fault("trigger", name, "is not part of the schema", False) for name in foreign),
+        *(_fault(key, what) for key, what in (dict.fromkeys(missing, MISSING) | changed).items()),
+        *(SchemaFault("trigger", name, "is not part of the schema", False) for name in foreign),
     ]
 
 
@@ -163,10 +164,10 @@ def _compare(text: str, before: str | None, same_server: bool) -> str:
     return CHANGED if before is not None and same_server else ""
 
 
-def _fault(key: Key, what: str) -> schema_plan.Fault:
+def _fault(key: ObjectKey, what: str) -> SchemaFault:
     kind, name, table = key
     full_name = f"{name} of {table}" if kind in ("column", "constraint") else name
-    return schema_plan.Fault(kind, full_name, what, kind in REPAIRABLE or what != CHANGED)
+    return SchemaFault(kind, full_name, what, kind in REPAIRABLE or what != CHANGED)
 
 
 def violations_query(recorded: Definitions) -> str:

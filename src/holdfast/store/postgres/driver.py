@@ -1,27 +1,40 @@
 """The PostgreSQL driver: a connection pool, transactions with retries, and the schema.
 
-Any number of threads, processes and hosts write concurrently. A write step locks the conversations it changes; other
-rows it read may change before it commits. Then a constraint refuses the commit, and the step runs again. A step also
-runs again after a lost connection: the ids it generated before the first attempt show whether that was committed.
+Any number of threads, processes and hosts write concurrently. A write step locks the conversations it changes. If other
+rows it has read change before it commits, a constraint refuses the commit, and the driver runs the step again. It also
+does so after a lost connection: the ids that the step generated before the first attempt show whether that attempt was
+committed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import psycopg
 
-from holdfast import errors, types
-from holdfast.store import address, fault_points, log, notifications, queries, schema_plan
-from holdfast.store.driver import Copy, Driver, Row, SearchIndex, Tx
+from holdfast import errors, fault_points, types
+from holdfast.store import log, notifications, queries
+from holdfast.store.driver import (
+    SCHEMA_PLAN,
+    DatabaseCopy,
+    Driver,
+    Row,
+    SchemaFault,
+    SchemaPlan,
+    SearchIndex,
+    Tx,
+    hide_password,
+)
 from holdfast.store.postgres import connection as postgres_connection
 from holdfast.store.postgres import errors as postgres_errors
-from holdfast.store.postgres import fast_append, listener, notifier, server_status, table_rewrite, transaction
+from holdfast.store.postgres import fast_append, notify, server_status, table_rewrite, transaction
 from holdfast.store.postgres.migration import Migration
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import driver as sqlite_driver
@@ -30,17 +43,17 @@ T = TypeVar("T")
 
 DURABILITY = ("power-loss", "process-crash")
 FOLDER = "postgres"
-# Idle connections to keep: as many as the threads of an AsyncSessionDB use at once. Any number may be in use.
-IDLE = 40
-# How often a step is retried that conflicts with concurrent writers.
-ATTEMPTS = 10
+# The pool keeps as many idle connections as the threads of an AsyncSessionDB use at once. Any number may be in use.
+MAX_IDLE = 40
+# The number of retries of a step that conflicts with concurrent writers.
+MAX_CONFLICTS = 10
 
-_UNSYNCED = "; SET LOCAL synchronous_commit = off"
-_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '1h'"
+_ASYNC_COMMIT = "; SET LOCAL synchronous_commit = off"
+_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '1h'"
 
 
 class PostgresDriver:
-    """A store in one schema of a PostgreSQL database: the first of the connection's search_path."""
+    """A store in one schema of a PostgreSQL database: the first schema of the connection's search_path."""
 
     name = "postgres"
     has_file = False
@@ -55,7 +68,7 @@ class PostgresDriver:
         durability: str = "power-loss",
         clock: Callable[[], float] | None = None,
         write_timeout: float = 10.0,
-        plan: schema_plan.Plan = schema_plan.PLAN,
+        plan: SchemaPlan = SCHEMA_PLAN,
     ) -> None:
         if durability not in DURABILITY:
             raise errors.InvalidArgument(f"`durability` must be one of {', '.join(DURABILITY)}.")
@@ -68,24 +81,24 @@ class PostgresDriver:
         self.pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self._idle: list[transaction.Transaction] = []
-        self._tails = fast_append.Tails()
-        self._notifier = notifier.Notifier(self._connect_unpooled, self._translating)
-        self._listeners: list[listener.Listener] = []
-        self.path = address.hide_password(target)
+        self._idle: list[transaction.PostgresTransaction] = []
+        self._tails = fast_append.TailCache()
+        self._notifier = notify.Notifier(self._connect_unpooled, self._translate_errors)
+        self._listeners: list[notify.Listener] = []
+        self.path = hide_password(target)
         self._connector = postgres_connection.Connector(target, write_timeout, durable=durability == "power-loss")
         try:
             # Retried when another process migrates the schema, but not while the server is unreachable.
-            self._retry(self._prepare_schema, seconds=0.0)
+            self._with_migration(lambda migration: migration.prepare(self._now()), seconds=0.0)
         except BaseException:
             self._drop_idle()
             raise
 
     # --- connections ---------------------------------------------------------------------------------
 
-    def _connect(self) -> transaction.Transaction:
+    def _connect(self) -> transaction.PostgresTransaction:
         connection = self._connector.open()
-        tx = transaction.Transaction(connection, self._sql, self._translate, self.clock)
+        tx = transaction.PostgresTransaction(connection, self._sql, self._translate, self.clock)
         try:
             self._connector.configure(connection, tx.execute)
         except BaseException:
@@ -94,29 +107,25 @@ class PostgresDriver:
         return tx
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[transaction.Transaction]:
+    def _transaction(self) -> Iterator[transaction.PostgresTransaction]:
         """Borrow a connection for one transaction."""
-        tx = self._acquire()
+        self._check_usable()
+        with self._lock:
+            tx = self._idle.pop() if self._idle else None
+        if tx is None:
+            with self._translate_errors():
+                tx = self._connect()
         try:
             yield tx
         finally:
             self._release(tx)
 
-    def _acquire(self) -> transaction.Transaction:
-        self._check_usable()
-        with self._lock:
-            tx = self._idle.pop() if self._idle else None
-        if tx is not None:
-            return tx
-        with self._translating():
-            return self._connect()
-
-    def _release(self, tx: transaction.Transaction) -> None:
-        fit = tx.end()
+    def _release(self, tx: transaction.PostgresTransaction) -> None:
+        is_usable = tx.end()
         if tx.connection.closed:
             self._drop_idle()  # most likely lost as well
         with self._lock:
-            keep = fit and len(self._idle) < IDLE and not self._closed
+            keep = is_usable and len(self._idle) < MAX_IDLE and not self._closed
             if keep:
                 self._idle.append(tx)
         if not keep:
@@ -144,7 +153,7 @@ class PostgresDriver:
             raise errors.StoreClosed()
 
     @contextlib.contextmanager
-    def _translating(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         failure: errors.StoreError | None = None
         try:
             yield
@@ -160,119 +169,114 @@ class PostgresDriver:
         self, seconds: float | None = None, lost: errors.StoreUnreachable | None = None
     ) -> postgres_errors.RetryPolicy:
         seconds = self.write_timeout if seconds is None else seconds
-        return postgres_errors.RetryPolicy(seconds, ATTEMPTS, writable=self._connector.writable, lost=lost)
+        return postgres_errors.RetryPolicy(seconds, MAX_CONFLICTS, writable=self._connector.writable, lost=lost)
 
-    def _retry(self, work: Callable[[transaction.Transaction], T], seconds: float | None = None) -> T:
+    def _retry(self, work: Callable[[transaction.PostgresTransaction], T], seconds: float | None = None) -> T:
         """Run work that is safe to repeat; retry it on another connection for some seconds."""
-        retries = self._retry_policy(seconds)
-        while True:
-            try:
-                with self._translating(), self._transaction() as tx:
-                    return work(tx)
-            except errors.StoreError as error:
-                retries.retry_or_raise(error)
+
+        def attempt() -> T:
+            with self._translate_errors(), self._transaction() as tx:
+                return work(tx)
+
+        return self._retry_policy(seconds).run(attempt)
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def write(self, operation: str, step: Callable[[Tx], T], begin: str = "BEGIN", *, durable: bool = True) -> T:
+    def write(
+        self,
+        operation: str,
+        step: Callable[[Tx], T],
+        begin: str = "BEGIN",
+        *,
+        durable: bool = True,
+        lock_timeout: float | None = None,
+    ) -> T:
         retries = self._retry_policy(lost=getattr(step, "lost", None))
         if not isinstance(step, log.AppendRequest):
-            return self._run(operation, step, begin if durable else begin + _UNSYNCED, retries)
-        receipts = self._append_fast(step, retries) or self._run(operation, step, begin, retries)
-        self._tails.note(step.session_id, receipts)
+            begin += "" if durable else _ASYNC_COMMIT
+            begin += "" if lock_timeout is None else f"; SET LOCAL lock_timeout = {round(lock_timeout * 1000)}"
+            return retries.run(partial(self._transact, operation, step, begin, {}))
+        receipts = self._append_fast(step, retries)
+        if receipts is None:
+            receipts = retries.run(partial(self._transact, operation, step, begin, {}))
+            self._tails.record_session(step.session_id, receipts[-1])
         return cast("T", receipts)
 
-    def _run(self, operation: str, step: Callable[[Tx], T], begin: str, retries: postgres_errors.RetryPolicy) -> T:
-        """Run the step in transactions until one is committed, or raise its error."""
-        retry_state = dict[Any, Any]()
-        while True:
-            try:
-                return self._transact(operation, step, begin, retry_state)
-            except errors.StoreError as error:
-                retries.retry_or_raise(error)
-
     def _transact(self, operation: str, step: Callable[[Tx], T], begin: str, retry_state: dict[Any, Any]) -> T:
-        if fault_points.hook is not None:
-            fault_points.reach(operation, "queued")
-        with self._translating(), self._transaction() as tx:
+        fault_points.reach(operation, "queued")
+        with self._translate_errors(), self._transaction() as tx:
             tx.begin(operation, begin)
             tx.retry_state = retry_state
-            if fault_points.hook is not None:
-                fault_points.reach(operation, "begun")
+            fault_points.reach(operation, "begun")
             result = step(tx)
-            if fault_points.hook is not None:
-                fault_points.reach(operation, "committing")
+            tx.operation = operation  # a group of steps has changed it
             tx.commit()
-            hints = tx.recorder.hints
-        if fault_points.hook is not None:
-            fault_points.reach(operation, "committed")
-        self._notifier.notify(hints)
+            changes = tx.recorder
+        for conversation_id, (first_seq, last_seq) in changes.appended.items():
+            self._tails.record_append(conversation_id, first_seq, last_seq)
+        self._notifier.notify(changes.hints)
         return result
 
     def _append_fast(
         self, request: log.AppendRequest, retries: postgres_errors.RetryPolicy
     ) -> list[types.Receipt] | None:
         """Append in one round trip; None if the request needs a transaction, which then reports any error."""
-        values = self._tails.values(request, self.clock() if self.clock else None)
-        if values is None:
+        parameters = self._tails.build_parameters(request, self.clock() if self.clock else None)
+        if parameters is None:
             return None
         try:
-            row = self._execute_append(values)
+            row = self._execute_append(parameters)
         except errors.StoreError as error:
-            request.is_retry = True  # it may have been committed
+            request.may_be_stored = True  # it may have been committed
             if isinstance(error, errors.StoreUnreachable) or not postgres_errors.should_run_in_transaction(error):
                 retries.retry_or_raise(error)
             return None
         if row is None:
             return None
-        self._notifier.notify((notifications.Hint("moved", values["conversation"]),))
-        return [fast_append.receipt(request, values["conversation"], row)]
+        self._notifier.notify((notifications.Hint("moved", parameters["conversation"]),))
+        return self._record_append(request, parameters["conversation"], row)
 
-    def append_to_each(self, requests: Sequence[log.AppendRequest]) -> list[list[types.Receipt] | None]:
-        now = self.clock() if self.clock else None
-        receipts: list[list[types.Receipt] | None] = [None] * len(requests)
-        found = self._tails.group_values(requests, now)
-        if found is None:
-            return receipts
-        included, values = found
-        if fault_points.hook is not None:
-            fault_points.reach("append", "queued")
-        try:
-            with self._translating(), self._transaction() as tx:
-                if fault_points.hook is not None:
-                    fault_points.reach("append", "committing")
-                rows = tx.all("append_to_each", **values)
-        except errors.StoreError as error:
-            for index in included:
-                requests[index].is_retry = True  # it may have been committed
-                requests[index].lost = error if isinstance(error, errors.StoreUnreachable) else None
-            return receipts
-        if fault_points.hook is not None:
-            fault_points.reach("append", "committed")
-        for number, *row in rows:
-            index = included[number - 1]
-            conversation_id = values["conversations"][number - 1]
-            made = receipts[index] = [fast_append.receipt(requests[index], conversation_id, tuple(row))]
-            self._tails.note(requests[index].session_id, made)
-        self._notifier.notify([notifications.Hint("moved", values["conversations"][row[0] - 1]) for row in rows])
-        return receipts
-
-    def _execute_append(self, values: dict[str, Any]) -> Row | None:
-        if fault_points.hook is not None:
-            fault_points.reach("append", "queued")
-        with self._translating(), self._transaction() as tx:
-            if fault_points.hook is not None:
-                fault_points.reach("append", "committing")
-            row = tx.one("append_message", **values)
-            if row is not None and values["unsynced"]:
-                if fault_points.hook is not None:
-                    fault_points.reach("append", "flushing")
+    def _execute_append(self, parameters: dict[str, Any]) -> Row | None:
+        fault_points.reach("append", "queued")
+        with self._translate_errors(), self._transaction() as tx:
+            fault_points.reach("append", "committing")
+            row = tx.one("append_message", **parameters)
+            if row is not None and parameters["unsynced"]:
+                fault_points.reach("append", "flushing")
                 self._flush_wal(tx)
-        if row is not None and fault_points.hook is not None:
+        if row is not None:
             fault_points.reach("append", "committed")
         return row
 
-    def _flush_wal(self, tx: transaction.Transaction) -> None:
+    def append_to_each(self, requests: Sequence[log.AppendRequest]) -> list[list[types.Receipt] | None]:
+        receipts: list[list[types.Receipt] | None] = [None] * len(requests)
+        included, parameters = self._tails.build_group_parameters(requests, self.clock() if self.clock else None)
+        if not included:
+            return receipts
+        fault_points.reach("append", "queued")
+        try:
+            with self._translate_errors(), self._transaction() as tx:
+                fault_points.reach("append", "committing")
+                rows = tx.all("append_to_each", **parameters)
+        except errors.StoreError as error:
+            for index in included:
+                requests[index].may_be_stored = True  # it may have been committed
+                requests[index].lost = error if isinstance(error, errors.StoreUnreachable) else None
+            return receipts
+        fault_points.reach("append", "committed")
+        for number, *row in rows:
+            index, conversation_id = included[number - 1], parameters["conversation"][number - 1]
+            receipts[index] = self._record_append(requests[index], conversation_id, tuple(row))
+        self._notifier.notify([notifications.Hint("moved", made[0].conversation_id) for made in receipts if made])
+        return receipts
+
+    def _record_append(self, request: log.AppendRequest, conversation_id: str, row: Row) -> list[types.Receipt]:
+        receipt = fast_append.make_receipt(request, conversation_id, row)
+        self._tails.record_append(conversation_id, receipt.seq, receipt.seq)
+        self._tails.record_session(request.session_id, receipt)
+        return [receipt]
+
+    def _flush_wal(self, tx: transaction.PostgresTransaction) -> None:
         """Wait until the append that was just committed is on disk. Any failure leaves its outcome unknown."""
         try:
             tx.one("flush_wal")
@@ -286,28 +290,28 @@ class PostgresDriver:
     def listen(self, handler: Callable[[notifications.Hint], None]) -> bool:
         self._check_usable()
         own = self._notifier.sender
-        self._listeners.append(listener.Listener(self._connect_unpooled, self._translating, own, handler))
+        self._listeners.append(notify.Listener(self._connect_unpooled, self._translate_errors, own, handler))
         return True
 
-    def _connect_unpooled(self) -> postgres_connection.Connection:
+    def _connect_unpooled(self) -> postgres_connection.PostgresConnection:
         return self._connect().connection
 
     # --- reading -------------------------------------------------------------------------------------
 
-    def read(self, step: Callable[[Tx], T], begin: str = _BEGIN_READING) -> T:
-        """Retry on another connection while the server has not answered; then the step has reported nothing."""
+    def read(self, step: Callable[[Tx], T], begin: str = _BEGIN_READ) -> T:
+        """Run a step in one snapshot; retry it on another connection if the server has not answered any statement."""
         retries = self._retry_policy()
         while True:
-            answered = False
+            has_answered = False
             try:
-                with self._translating(), self._transaction() as tx:
+                with self._translate_errors(), self._transaction() as tx:
                     tx.begin("read", begin)
                     try:
                         return step(tx)
                     finally:
-                        answered = tx.answered
+                        has_answered = tx.has_answered
             except errors.StoreError as error:
-                if answered:
+                if has_answered:
                     raise
                 retries.retry_or_raise(error)
 
@@ -316,36 +320,37 @@ class PostgresDriver:
 
     # --- the schema ----------------------------------------------------------------------------------
 
-    def _prepare_schema(self, tx: transaction.Transaction) -> None:
-        Migration(tx.execute, self._plan).prepare(self._now())
+    def _with_migration(self, work: Callable[[Migration], T], seconds: float | None = None) -> T:
+        return self._retry(lambda tx: work(Migration(tx.execute, self._plan)), seconds)
 
     def integrity_errors(self) -> list[str]:
         """Return constraint violations. PostgreSQL itself reports damaged pages when it reads them."""
-        return self._retry(lambda tx: Migration(tx.execute, self._plan).violations())
+        return self._with_migration(Migration.violations)
 
-    def schema_faults(self) -> list[schema_plan.Fault]:
-        return self._retry(lambda tx: Migration(tx.execute, self._plan).faults())
+    def schema_faults(self) -> list[SchemaFault]:
+        return self._with_migration(Migration.faults)
 
     def repair_schema(self) -> None:
-        self._retry(lambda tx: Migration(tx.execute, self._plan).repair(self._now()))
+        self._with_migration(lambda migration: migration.repair(self._now()))
 
-    # --- facts ---------------------------------------------------------------------------------------
+    # --- info ----------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
-        found = self._retry(lambda tx: server_status.read_facts(tx.execute))
+    def info(self) -> dict[str, Any]:
+        found = self._retry(lambda tx: server_status.read_info(tx.execute))
         return {"path": self.path, "durability": self.durability, **found}
 
     def status(self) -> dict[str, Any]:
-        return {**self.facts(), **self._retry(self._read_status)}
+        return {**self.info(), **self._retry(self._read_status)}
 
-    def _read_status(self, tx: transaction.Transaction) -> dict[str, Any]:
-        client = tx.connection.pgconn
-        link = server_status.Link(client.backend_pid, client.ssl_in_use, (client.hostaddr or client.host).decode())
+    def _read_status(self, tx: transaction.PostgresTransaction) -> dict[str, Any]:
+        pgconn = tx.connection.pgconn
+        host = (pgconn.hostaddr or pgconn.host).decode()
+        client = server_status.ClientConnection(pgconn.backend_pid, pgconn.ssl_in_use, host)
         with self._transaction() as other:
-            return server_status.read_status(tx.execute, link, other.execute)
+            return server_status.read_status(tx.execute, client, other.execute)
 
     def allow(self, role: str) -> list[str]:
-        return self._retry(lambda tx: Migration(tx.execute, self._plan).allow(role))
+        return self._with_migration(lambda migration: migration.allow(role))
 
     # --- files and maintenance -----------------------------------------------------------------------
 
@@ -355,8 +360,8 @@ class PostgresDriver:
     def replace_with(self, *_: object) -> None:
         raise errors.StoreUnusable(_NO_RESTORE)
 
-    def open_copy(self, path: str) -> Copy:
-        """Backups are SQLite files, also those of a PostgreSQL store."""
+    def open_copy(self, path: str) -> DatabaseCopy:
+        """Open a backup, which is a SQLite file also for a PostgreSQL store."""
         self._check_usable()
         with contextlib.closing(sqlite_driver.SqliteDriver(":memory:", clock=self.clock)) as scratch:
             return scratch.open_copy(path)
@@ -374,11 +379,11 @@ class PostgresDriver:
     def shrink(self) -> None:
         self.rewrite("shrink")
 
-    def rewrite(self, operation: str, tables: tuple[str, ...] = table_rewrite.TEXTS) -> None:
-        def work(tx: transaction.Transaction) -> None:
+    def rewrite(self, operation: str, tables: tuple[str, ...] = table_rewrite.TEXT_TABLES) -> None:
+        def work(tx: transaction.PostgresTransaction) -> None:
             try:
-                with tx.connection.without_time_limit():
-                    table_rewrite.rewrite(tx.execute, tables, self.write_timeout)
+                tx.connection.total_timeout = math.inf
+                table_rewrite.rewrite(tx.execute, tables, self.write_timeout)
             finally:
                 if not tx.connection.closed:
                     self._connector.configure(tx.connection, tx.execute)
@@ -393,7 +398,7 @@ class PostgresDriver:
         return postgres_index.IndexTables(self)
 
     def has_search_index(self) -> bool:
-        return postgres_index.IndexTables(self).begun()
+        return postgres_index.IndexTables(self).has_progress()
 
     def drop_search_index(self) -> None:
         postgres_index.IndexTables(self).clear()

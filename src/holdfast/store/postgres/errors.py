@@ -1,4 +1,4 @@
-"""Translation of PostgreSQL errors into Holdfast errors, and the rules for retrying.
+"""Translate PostgreSQL errors into Holdfast errors, and decide which are retried.
 
 Writers run concurrently. A constraint violation or a deadlock may mean that another writer was faster: the step runs
 again, sees the committed state and reports the outcome itself.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import random
 import re
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import psycopg
 
 from holdfast import errors
 
+T = TypeVar("T")
+
 # By SQLSTATE prefix; the first match wins.
-_CLASSES: tuple[tuple[str, type[errors.StoreError]], ...] = (
+_ERRORS_BY_SQLSTATE: tuple[tuple[str, type[errors.StoreError]], ...] = (
     ("40", errors.StoreBusy),  # deadlock or serialization failure
     ("55P03", errors.StoreBusy),  # lock_timeout
     ("55006", errors.StoreBusy),
@@ -46,19 +49,19 @@ _CLASSES: tuple[tuple[str, type[errors.StoreError]], ...] = (
     ("0A", errors.StoreBroken),
 )
 # A concurrent writer may be the cause: unique and foreign keys, deadlocks, schema changes.
-_OVERTAKEN = ("23505", "23503", "40001", "40P01", "0A000", "XX000")
+_CONFLICTS = ("23505", "23503", "40001", "40P01", "0A000", "XX000")
 # The connection keeps failing while a new one may not: its prepared statements belong to an older schema, or its
 # server is read-only.
-_SPENT = ("0A000", "XX000", "25006")
+_STALE_CONNECTION = ("0A000", "XX000", "25006")
 # For a refused login, which has no SQLSTATE in psycopg.
 _LOGIN_REFUSED = "08004"
 
 _READ_ONLY = "The database is read-only (a standby, or configured so); use the address of its primary"
-_SHARED = (
+_SHARED_BY_POOLER = (
     "A connection pooler shares this connection between clients; set its pool_mode = session, or use the address of "
     "the server itself"
 )
-_MESSAGES = {"25006": _READ_ONLY, "26000": _SHARED, "42P05": _SHARED}
+_MESSAGES = {"25006": _READ_ONLY, "26000": _SHARED_BY_POOLER, "42P05": _SHARED_BY_POOLER}
 
 
 def translate(error: Exception, location: str) -> errors.StoreError:
@@ -67,11 +70,11 @@ def translate(error: Exception, location: str) -> errors.StoreError:
     if state is None and isinstance(error, psycopg.OperationalError):
         return connection_error(location, str(error))
     message = getattr(getattr(error, "diag", None), "message_primary", None)
-    return by_sqlstate(state or "", message or type(error).__name__, location)
+    return from_sqlstate(state or "", message or type(error).__name__, location)
 
 
-def by_sqlstate(state: str, message: str, location: str) -> errors.StoreError:
-    kind = next((kind for prefix, kind in _CLASSES if state.startswith(prefix)), errors.StoreError)
+def from_sqlstate(state: str, message: str, location: str) -> errors.StoreError:
+    kind = next((kind for prefix, kind in _ERRORS_BY_SQLSTATE if state.startswith(prefix)), errors.StoreError)
     message = _MESSAGES.get(state, message)
     if kind is errors.StoreUnreachable:
         error: errors.StoreError = errors.StoreUnreachable(location, message)
@@ -136,22 +139,21 @@ def parse_connection_failure(text: str) -> ConnectionFailure:
 
 
 def should_close_connection(error: errors.StoreError) -> bool:
-    """Return whether the connection should be closed after this error."""
-    return error.sqlstate in _SPENT
+    return error.sqlstate in _STALE_CONNECTION
 
 
 def should_run_in_transaction(error: errors.StoreError) -> bool:
     """Return whether a step that failed as a single statement should run as a transaction."""
     known = (errors.StoreRefused, errors.StoreUnreachable, errors.StoreUnusable, errors.StoreBroken)
     # A plain StoreError never reached the server: psycopg could not convert the values into one array.
-    return isinstance(error, known) or type(error) is errors.StoreError or error.sqlstate in _OVERTAKEN
+    return isinstance(error, known) or type(error) is errors.StoreError or error.sqlstate in _CONFLICTS
 
 
 class RetryPolicy:
     """Limits how often and how long a step is retried.
 
-    A refused login is retried, since the store was open before. With `writable`, so is a read-only server. `lost` is
-    the error of an earlier attempt that may have been committed.
+    A refused login is retried, because the store was open before. With `writable`, so is a read-only server: a standby
+    may be promoted. `lost` is the error of an earlier attempt that may have been committed.
     """
 
     def __init__(
@@ -161,30 +163,37 @@ class RetryPolicy:
         self._until = time.monotonic() + seconds
         self._left = attempts
         self._refused = False
-        self._lost = lost
+        self._lost_attempt = lost
         self._pause = 0.01
+
+    def run(self, attempt: Callable[[], T]) -> T:
+        while True:
+            try:
+                return attempt()
+            except errors.StoreError as error:
+                self.retry_or_raise(error)
 
     def retry_or_raise(self, error: errors.StoreError) -> None:
         """Return when the step may be retried; otherwise raise the error."""
         state = error.sqlstate
         if isinstance(error, errors.StoreUnreachable) or state in self._unavailable:
             self._wait(error)
-        elif state in _OVERTAKEN and self._left > 0:
+        elif state in _CONFLICTS and self._left > 0:
             self._left -= 1
             # Random, so that two writers that collided do not collide again.
             time.sleep(random.uniform(0, 0.002))
         elif isinstance(error, errors.StoreRefused) and state and not self._refused:
-            # A concurrent writer may have reached a limit first: the retried step reports it.
+            # A concurrent writer may have reached a limit first; the retried step reports that.
             self._refused = True
-        elif self._lost is not None and isinstance(error, errors.StoreBusy | errors.StoreFull):
+        elif self._lost_attempt is not None and isinstance(error, errors.StoreBusy | errors.StoreFull):
             # These claim that nothing was written, but an earlier attempt with a lost connection may be committed.
-            raise self._lost
+            raise self._lost_attempt
         else:
             raise error
 
     def _wait(self, error: errors.StoreError) -> None:
         if isinstance(error, errors.StoreUnreachable):
-            self._lost = error
+            self._lost_attempt = error
         if time.monotonic() + self._pause > self._until:
             raise error
         time.sleep(self._pause)

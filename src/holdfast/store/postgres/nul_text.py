@@ -9,16 +9,16 @@ from typing import Any
 
 # A noncharacter: no valid text contains it by accident.
 _ESCAPE = "\U0010ffff"
-# Queries whose parameters are escaped, and whose results are unescaped.
-WRITES = frozenset(
+# The queries whose parameters are escaped, and those whose rows are unescaped.
+ESCAPED_QUERIES = frozenset(
     (
-        *("inbound_insert", "process_insert", "audit_insert", "audit_redact", "grant_insert"),
-        *("copy_inbound", "copy_grant", "copy_act", "grant_get"),
+        *("inbox_insert", "process_insert", "audit_insert", "audit_redact", "grant_insert"),
+        *("copy_inbox_entry", "copy_grant", "copy_act", "grant_get"),
     )
 )
-READS = frozenset(
+UNESCAPED_QUERIES = frozenset(
     (
-        *("inbound_by_key", "inbound_waiting", "inbound_waiting_anywhere", "commands_of", "audit_newest"),
+        *("inbox_by_key", "inbox_open", "inbox_open_everywhere", "commands_of", "audit_newest"),
         *("process_get", "processes_of", "processes_everywhere", "processes_running", "grant_get", "grants_of"),
         *("copy_inbox", "copy_processes", "copy_grants", "copy_audit"),
     )

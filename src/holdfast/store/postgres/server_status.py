@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.store import promises
+from holdfast import promises
 
-Execute = Callable[..., Any]
+RunQuery = Callable[..., Any]
 
 SETTINGS = (
     *("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names", "data_checksums"),
@@ -25,8 +25,8 @@ SELECT count(*) FILTER (WHERE application_name = current_setting('application_na
        current_setting('max_connections')::bigint
   FROM pg_stat_activity WHERE datname = current_database()
 """
-# Without pg_monitor a role sees that there is a standby but not its state. Logical subscribers are no standbys. A
-# disconnected standby is known by its slot.
+# A role without pg_monitor sees a standby but not its state. Logical subscribers are not standbys. A disconnected
+# standby is found by its replication slot.
 _STANDBYS = """
 SELECT nullif(application_name, '') AS name, client_addr::text, state, sync_state,
        pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint
@@ -47,16 +47,16 @@ SELECT current_setting('server_version'), current_schema()::text, current_databa
          WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind = 'r'),
        (SELECT value FROM meta WHERE key = 'schema_format')
 """
-_NAMES = ("version", "schema", "database", "synchronous_commit", "fsync", "bytes", "format")
+_FACT_NAMES = ("version", "schema", "database", "synchronous_commit", "fsync", "bytes", "format")
 
 
-def read_facts(execute: Execute) -> dict[str, Any]:
+def read_info(execute: RunQuery) -> dict[str, Any]:
     """Return version, size and durability settings."""
-    found = dict(zip(_NAMES, execute(_FACTS).fetchone(), strict=True))
+    found = dict(zip(_FACT_NAMES, execute(_FACTS).fetchone(), strict=True))
     return {"engine": "PostgreSQL", **found, "format": int(found["format"] or 0)}
 
 
-class Link(NamedTuple):
+class ClientConnection(NamedTuple):
     """A connection as the client sees it, which differs from the server's view behind a pooler."""
 
     backend_pid: int
@@ -71,32 +71,32 @@ class Link(NamedTuple):
             return False
 
 
-def read_status(execute: Execute, link: Link, execute_concurrently: Execute) -> dict[str, Any]:
+def read_status(execute: RunQuery, client: ClientConnection, execute_concurrently: RunQuery) -> dict[str, Any]:
     """Return configuration, connections and replication. Contains no secrets and needs no special privileges.
 
     `execute_concurrently` uses a second connection that is open at the same time.
     """
     backend_pid, in_recovery, role, tls, size = execute(_SERVER).fetchone()
-    own, database, most = execute(_CONNECTIONS).fetchone()
+    own, database, maximum = execute(_CONNECTIONS).fetchone()
     standbys = [] if in_recovery else execute(_STANDBYS).fetchall()
     return {
         "settings": dict(execute(_SETTINGS, {"names": list(SETTINGS)}).fetchall()),
         "in_recovery": in_recovery,
         "role": role,
-        "local": link.is_local,
-        "tls": (tls or "TLS") if link.encrypted else None,
+        "local": client.is_local,
+        "tls": (tls or "TLS") if client.encrypted else None,
         "database_bytes": size,
-        "pooler": _detect_pooler(backend_pid, link.backend_pid, execute_concurrently),
-        "connections": {"holdfast": own, "database": database, "most": most},
+        "pooler": _detect_pooler(backend_pid, client.backend_pid, execute_concurrently),
+        "connections": {"holdfast": own, "database": database, "most": maximum},
         "standbys": [
             dict(zip(("name", "address", "state", "sync_state", "behind_bytes"), row, strict=True)) for row in standbys
         ],
     }
 
 
-def _detect_pooler(server_pid: int, client_pid: int, execute_concurrently: Execute) -> str:
-    """A pooler invents the pid it reports to its client. One that shares serves two clients by the same backend."""
+def _detect_pooler(server_pid: int, client_pid: int, execute_concurrently: RunQuery) -> str:
+    """Compare backend pids: a pooler reports an invented one, and may serve two clients by the same backend."""
     if server_pid == client_pid:
-        return promises.DIRECT
+        return promises.NO_POOLER
     (other,) = execute_concurrently("SELECT pg_backend_pid()").fetchone()
-    return promises.SHARES if other == server_pid else promises.KEEPS
+    return promises.TRANSACTION_POOLING if other == server_pid else promises.SESSION_POOLING

@@ -1,7 +1,7 @@
-"""Send statements to PostgreSQL over one connection: prepared from the second use on, and several in one round trip.
+"""Execute queries over one connection: prepared from the second use on, and several in one round trip.
 
-A cursor of psycopg costs more than an append may take, so statements are passed to libpq directly. psycopg converts the
-values and waits for the results.
+Queries are passed to libpq directly, because a psycopg cursor takes longer than an append. psycopg converts the values
+and waits for the results.
 """
 
 from __future__ import annotations
@@ -15,131 +15,127 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from holdfast.store.driver import Row
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.driver import QueryCall, Row
+from holdfast.store.postgres.connection import PostgresConnection
 
 _BINARY = 1
-_DONE, _ROWS, _SYNC, _ABORTED = 1, 2, 10, 11  # libpq's names for the status of a result that is no error
-_PLACE = re.compile(r"%(?:\((\w+)\)s|%)")
+_SUCCESS = (1, 2, 10, 11)  # libpq: COMMAND_OK, TUPLES_OK, PIPELINE_SYNC, PIPELINE_ABORTED
+_PARAMETER = re.compile(r"%(?:\((\w+)\)s|%)")
+
+Command = str | QueryCall
+"""SQL without parameters, or a query by name with its parameters."""
+PreparedKey = tuple[str, tuple[int, ...] | None]
+"""The name of a query and the types of its parameters: PostgreSQL prepares a query for fixed types."""
 
 
-class Statement(NamedTuple):
-    """A query as libpq takes it, and the names of its parameters in order."""
+class CompiledQuery(NamedTuple):
+    """A query with libpq's `$1` placeholders, and the names of its parameters in order."""
 
     sql: bytes
-    names: tuple[str, ...]
+    parameters: tuple[str, ...]
 
 
 @functools.cache
-def statement(query: str) -> Statement:
-    names: dict[str, int] = {}
+def compile_query(query: str) -> CompiledQuery:
+    numbers: dict[str, int] = {}
 
-    def place(found: re.Match[str]) -> str:
-        return f"${names.setdefault(found[1], len(names) + 1)}" if found[1] else "%"
+    def placeholder(found: re.Match[str]) -> str:
+        return f"${numbers.setdefault(found[1], len(numbers) + 1)}" if found[1] else "%"
 
-    return Statement(_PLACE.sub(place, query).encode(), tuple(names))
-
-
-Kind = tuple[str, tuple[int, ...] | None]
-"""The name of a query and the types of its values; each kind is prepared by itself."""
-Call = str | tuple[str, dict[str, Any]]
-"""A statement as SQL without values, or a query by name with its values."""
+    return CompiledQuery(_PARAMETER.sub(placeholder, query).encode(), tuple(numbers))
 
 
-class Wire:
-    """Sends the statements of one thread at a time over one connection. Raises psycopg's errors."""
+class StatementExecutor:
+    """Executes the statements of one connection, for one thread at a time. Raises psycopg's errors."""
 
-    def __init__(self, connection: Connection, sql: Mapping[str, str]) -> None:
+    def __init__(self, connection: PostgresConnection, sql: Mapping[str, str]) -> None:
         self._connection = connection
         self._sql = sql
-        self._server = connection.pgconn
-        self._convert = psycopg.adapt.Transformer(connection)
-        self._automatic = psycopg.adapt.PyFormat.AUTO
+        self._pgconn = connection.pgconn
+        self._transformer = psycopg.adapt.Transformer(connection)
+        self._auto_format = psycopg.adapt.PyFormat.AUTO
         # The names of prepared statements. None: the query was used once, and is prepared when it is used again.
-        self._prepared: dict[Kind, bytes | None] = {}
+        self._prepared: dict[PreparedKey, bytes | None] = {}
         self._numbers = itertools.count(1)
 
-    def execute(self, query: str, values: dict[str, Any]) -> Any:
-        """Execute a query and return libpq's result."""
-        asked, convert = statement(self._sql[query]), self._convert
-        given = convert.dump_sequence([values[name] for name in asked.names], (self._automatic,) * len(asked.names))
-        kind = (query, convert.types)
-        name = self._prepared.get(kind, b"")
-        if name is None:
-            name = b"%s_%d" % (query.encode(), next(self._numbers))
-            self._server.send_prepare(name, asked.sql, convert.types)
-            self.result()
-            self._prepared[kind] = name
-        if name:
-            self._server.send_query_prepared(name, given, convert.formats, _BINARY)
+    def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """Execute commands in one round trip and return a libpq result for each. The first error stops the rest."""
+        prepared: dict[PreparedKey, bytes | None] = {}
+        if len(commands) == 1:
+            for send in self._requests(commands[0], prepared):
+                send()
+                results = [self.receive()]
         else:
-            self._prepared[kind] = None
-            self._server.send_query_params(asked.sql, given, convert.types, convert.formats, _BINARY)
-        return self.result()
+            results = self._pipeline(commands, prepared)
+        if prepared:
+            self._prepared.update(prepared)
+        return results
 
-    def command(self, sql: str) -> None:
-        """Execute statements without values or rows."""
-        self._server.send_query(sql.encode())
-        self.result()
-
-    def result(self) -> Any:
-        """Wait for the result of the statement that was sent; of several, return the last one."""
-        *_, result = self._connection.wait(psycopg.generators.execute(self._server))
-        if result.status not in (_DONE, _ROWS):
-            raise psycopg.errors.error_from_result(result, "utf-8")
+    def receive(self) -> Any:
+        """Wait for the result of the request that was sent."""
+        *_, result = self._connection.wait(psycopg.generators.execute(self._pgconn))
+        _raise_for_error(result)
         return result
 
-    def rows(self, result: Any, limit: int | None = None) -> list[Row]:
+    def load_rows(self, result: Any, limit: int | None = None) -> list[Row]:
         count = result.ntuples if limit is None else min(limit, result.ntuples)
         if not count:
             return []
-        self._convert.set_pgresult(result)
-        rows: list[Row] = self._convert.load_rows(0, count, tuple)
+        self._transformer.set_pgresult(result)
+        rows: list[Row] = self._transformer.load_rows(0, count, tuple)
         return rows
 
-    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
-        """Send statements in one round trip; return the result of each. After the first that fails none is executed."""
-        expected, prepared = list[bool](), dict[Kind, bytes | None]()
-        self._server.enter_pipeline_mode()
+    def _pipeline(self, commands: Sequence[Command], prepared: dict[PreparedKey, bytes | None]) -> list[Any]:
+        is_result_of_command = list[bool]()
+        self._pgconn.enter_pipeline_mode()
         try:
-            # libpq only buffers what the socket does not take; the generator sends the rest.
-            for call in calls:
-                commands = self._commands(call, prepared)
-                for command in commands:
-                    command()
-                expected += [False] * (len(commands) - 1) + [True]
-            self._server.pipeline_sync()
-            results = self._connection.wait(self._results(len(expected) + 1))
+            # libpq buffers requests that the socket does not accept yet; the generator sends them.
+            for command in commands:
+                requests = self._requests(command, prepared)
+                for send in requests:
+                    send()
+                is_result_of_command += [False] * (len(requests) - 1) + [True]
+            self._pgconn.pipeline_sync()
+            results = self._connection.wait(self._send_and_receive(len(is_result_of_command) + 1))
         finally:
             if not self._connection.closed:
-                self._server.exit_pipeline_mode()
+                self._pgconn.exit_pipeline_mode()
         for result in results:
-            if result.status not in (_DONE, _ROWS, _SYNC, _ABORTED):
-                raise psycopg.errors.error_from_result(result, "utf-8")
-        self._prepared.update(prepared)
-        return [result for result, wanted in zip(results, expected, strict=False) if wanted]
+            _raise_for_error(result)
+        return list(itertools.compress(results, is_result_of_command))
 
-    def _results(self, expected: int) -> Generator[Any, Any, list[Any]]:
-        yield from psycopg.generators.send(self._server)
+    def _send_and_receive(self, count: int) -> Generator[Any, Any, list[Any]]:
+        yield from psycopg.generators.send(self._pgconn)
         results = list[Any]()
-        while len(results) < expected:
-            results.append((yield from psycopg.generators.fetch_many(self._server))[-1])
+        while len(results) < count:
+            results.append((yield from psycopg.generators.fetch_many(self._pgconn))[-1])
         return results
 
-    def _commands(self, call: Call, prepared: dict[Kind, bytes | None]) -> list[Callable[[], None]]:
-        """Return the messages of one call: a query that is used for the second time is prepared first."""
-        if isinstance(call, str):
-            return [partial(self._server.send_query_params, call.encode(), None)]
-        query, values = call
-        asked, convert = statement(self._sql[query]), self._convert
-        given = convert.dump_sequence([values[name] for name in asked.names], (self._automatic,) * len(asked.names))
-        types, formats, kind = convert.types, convert.formats, (query, convert.types)
-        name = prepared[kind] if kind in prepared else self._prepared.get(kind, b"")
+    def _requests(self, command: Command, prepared: dict[PreparedKey, bytes | None]) -> list[Callable[[], None]]:
+        """Return functions that send a command: a query that is used for the second time is prepared first.
+
+        `prepared` collects the changes to the prepared statements, which are valid if all requests succeed.
+        """
+        if isinstance(command, str):
+            return [partial(self._pgconn.send_query_params, command.encode(), None)]
+        query, values = command
+        compiled, transformer = compile_query(self._sql[query]), self._transformer
+        parameters = transformer.dump_sequence(
+            [values[name] for name in compiled.parameters], (self._auto_format,) * len(compiled.parameters)
+        )
+        types, formats, key = transformer.types, transformer.formats, (query, transformer.types)
+        name = prepared[key] if key in prepared else self._prepared.get(key, b"")
         if name == b"":
-            prepared[kind] = None
-            return [partial(self._server.send_query_params, asked.sql, given, types, formats, _BINARY)]
-        first = list[Callable[[], None]]()
+            prepared[key] = None
+            return [partial(self._pgconn.send_query_params, compiled.sql, parameters, types, formats, _BINARY)]
+        requests: list[Callable[[], None]] = []
         if name is None:
-            name = prepared[kind] = b"%s_%d" % (query.encode(), next(self._numbers))
-            first = [partial(self._server.send_prepare, name, asked.sql, types)]
-        return [*first, partial(self._server.send_query_prepared, name, given, formats, _BINARY)]
+            name = prepared[key] = b"%s_%d" % (query.encode(), next(self._numbers))
+            requests.append(partial(self._pgconn.send_prepare, name, compiled.sql, types))
+        requests.append(partial(self._pgconn.send_query_prepared, name, parameters, formats, _BINARY))
+        return requests
+
+
+def _raise_for_error(result: Any) -> None:
+    if result.status not in _SUCCESS:
+        raise psycopg.errors.error_from_result(result, "utf-8")

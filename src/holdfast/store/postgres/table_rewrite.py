@@ -10,7 +10,7 @@ from typing import Any
 from holdfast import errors
 
 # The tables that contain conversation text.
-TEXTS = (
+TEXT_TABLES = (
     *("conversations", "messages", "compactions", "inbox", "arrivals", "outbox", "processes", "audit", "memories"),
     *("blob_parts", "meta"),
 )

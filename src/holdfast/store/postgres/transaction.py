@@ -1,7 +1,7 @@
 """A transaction on PostgreSQL that takes as few round trips as possible.
 
 BEGIN is sent with the first statement, changes whose result no caller needs are sent with the next statement, and
-COMMIT is sent with the last ones. The ROLLBACK that ends a read is not waited for.
+COMMIT is sent with the last ones. Nothing waits for the result of the ROLLBACK that ends a read.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ from typing import Any
 
 import psycopg
 
-from holdfast import errors
-from holdfast.store import fault_points, notifications
-from holdfast.store.driver import UNIX, LeaseClock, Query, Row
+from holdfast import errors, fault_points
+from holdfast.store import notifications
+from holdfast.store.driver import UNIX, LeaseClock, QueryCall, Row
 from holdfast.store.postgres import errors as postgres_errors
-from holdfast.store.postgres import nul_text, statements
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres import nul_text
+from holdfast.store.postgres.connection import PostgresConnection
+from holdfast.store.postgres.statements import Command, StatementExecutor
 
-# Deferred changes are sent when there are so many, at the latest.
+# The number of deferred changes that are sent without waiting for the next statement.
 MAX_DEFERRED = 500
-# Queries whose last column is the time at the server, so that a lease costs no round trip of its own for it.
-CLOCKED = frozenset(("lock_conversation", "claim_row"))
-# Seconds for which the clock of this host measures the time since the server's time was read.
-CLOCK_AGE = 10.0
+# Queries whose last column is the server's time, so that a lease needs no round trip to read it.
+QUERIES_WITH_TIME = frozenset(("lock_conversation", "claim_row"))
+# After this many seconds the server's time is read again; until then the client's clock measures the time since.
+MAX_CLOCK_AGE = 10.0
 
-_IN_TRANSACTION = 2  # as libpq numbers it
-_NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+_IN_TRANSACTION = 2  # libpq's PQTRANS_INTRANS
+_SERVER_TIME = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 _ROLLED_BACK = "The database has rolled back the step because it refused an earlier statement of it."
 
 
-class Transaction:
+class PostgresTransaction:
     """The store's `Tx` on one connection, for one transaction after the other."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: PostgresConnection,
         sql: Mapping[str, str],
         translate: Callable[[Exception], errors.StoreError],
         clock: Callable[[], float] | None,
@@ -46,187 +47,177 @@ class Transaction:
         self.operation = "read"
         self.shared = False
         self.retry_state: dict[Any, Any] = {}
-        self.recorder = notifications.Recorder()
-        self.answered = False
-        """Whether the server has answered a statement since `begin`."""
-        self._wire = statements.Wire(connection, sql)
+        self.recorder = notifications.HintRecorder()
+        self.has_answered = False
+        """Whether the server has answered a statement of this transaction."""
+        self._executor = StatementExecutor(connection, sql)
         self._cursor = connection.cursor()
-        self._server = connection.pgconn
+        self._pgconn = connection.pgconn
         self._translate, self._clock = translate, clock
         self._server_time: tuple[float, float] | None = None
-        """The time at the server, and the monotonic time of this host when it was read."""
-        self._begin: tuple[str, ...] = ()
-        """The statements that begin a transaction."""
+        """The server's time, and the client's monotonic time at which it was read."""
+        self._begin_statements: tuple[str, ...] = ()
         self._has_begun = True
-        """Whether they were sent; otherwise they are sent with the next statement."""
-        self._committed = False
+        """Whether the begin statements were sent; otherwise they are sent with the next statement."""
+        self._is_committed = False
         """Whether `finish` has committed everything that was sent."""
-        self._deferred: list[Query] = []
-        self._rolling_back = False
-        """Whether a ROLLBACK was sent whose result is still to be read."""
+        self._deferred: list[Command] = []
+        self._savepoints = 0
+        self._awaits_rollback = False
+        """Whether a ROLLBACK was sent whose result has not been received."""
 
     def begin(self, operation: str, statements: str) -> None:
         """Begin a transaction with the next statement; `statements` are separated by semicolons."""
-        self.operation, self.recorder = operation, notifications.Recorder()
-        if self._server_time is not None and time.monotonic() - self._server_time[1] > CLOCK_AGE:
+        self.operation, self.recorder = operation, notifications.HintRecorder()
+        if self._server_time is not None and time.monotonic() - self._server_time[1] > MAX_CLOCK_AGE:
             self._server_time = None
-        self._begin = tuple(each.strip() for each in statements.split(";"))
-        self._has_begun = self._committed = False
-        self.shared = self.answered = False
+        self._begin_statements = tuple(each.strip() for each in statements.split(";"))
+        self._has_begun = self._is_committed = False
+        self.shared = self.has_answered = False
+        self._savepoints = 0
 
     def one(self, query: str, /, **values: Any) -> Row | None:
-        rows = self._rows(query, self._execute((query, values)), 1)
+        rows = self._load_rows(query, self._send((query, values))[0], 1)
         return rows[0] if rows else None
 
     def all(self, query: str, /, **values: Any) -> list[Row]:
-        return self._rows(query, self._execute((query, values)))
+        return self._load_rows(query, self._send((query, values))[0])
 
     def run(self, query: str, /, **values: Any) -> int:
-        changed: int = self._execute((query, values)).command_tuples or 0
+        changed: int = self._send((query, values))[0].command_tuples or 0
         if changed:
             self.recorder.record_change(query, values)
-        if fault_points.hook is not None:
-            fault_points.reach(self.operation, query)
+        fault_points.reach(self.operation, query)
         return changed
 
     def defer(self, query: str, /, **values: Any) -> None:
-        if fault_points.hook is not None:
-            self.run(query, **values)  # each is a point of its own
-            return
         self.recorder.record_change(query, values)
         self._deferred.append((query, values))
         if len(self._deferred) >= MAX_DEFERRED:
             self._send()
+        fault_points.reach(self.operation, query)
 
-    def batch(self, *queries: Query) -> list[list[Row]]:
-        if fault_points.hook is not None:
-            return [self._reach(query) for query in queries]
-        return self._results(queries, self._send(*queries))
+    def batch(self, *queries: QueryCall) -> list[list[Row]]:
+        results = self._send(*queries)
+        for (query, _), result in zip(queries, results, strict=True):
+            if fault_points.hook is not None and not result.command_status.startswith(b"SELECT"):
+                fault_points.reach(self.operation, query)
+        return self._collect(queries, results)
 
-    def finish(self, *queries: Query) -> list[list[Row]]:
-        if self.shared or fault_points.hook is not None:
-            return self.batch(*queries)
-        return self._results(queries, self._send_and_commit(*queries))
+    def finish(self, *queries: QueryCall) -> list[list[Row]]:
+        return self.batch(*queries) if self.shared else self._collect(queries, self._send_and_commit(*queries))
 
     def commit(self) -> None:
-        if not self._committed or self._deferred:
+        if not self._is_committed or self._deferred:
             self._send_and_commit()
 
-    def _send_and_commit(self, *queries: Query) -> list[Any]:
+    def _send_and_commit(self, *queries: QueryCall) -> list[Any]:
+        fault_points.reach(self.operation, "committing")
         *results, commit = self._send(*queries, "COMMIT")
         # PostgreSQL reports no error when the COMMIT of a failed transaction rolls it back.
         if commit.command_status != b"COMMIT":
             raise errors.StoreRefused(_ROLLED_BACK)
         # A query after this one begins another transaction.
-        self._committed, self._has_begun = True, False
+        self._is_committed, self._has_begun = True, False
+        fault_points.reach(self.operation, "committed")
         return results
 
-    def _reach(self, query: Query) -> list[Row]:
-        result = self._execute(query)
-        (rows,) = self._results((query,), [result])
-        if not result.command_status.startswith(b"SELECT"):  # reads are no points
-            fault_points.reach(self.operation, query[0])
-        return rows
-
-    def _results(self, queries: tuple[Query, ...], results: list[Any]) -> list[list[Row]]:
+    def _collect(self, queries: tuple[QueryCall, ...], results: list[Any]) -> list[list[Row]]:
+        """Record the changes and return the rows of each query."""
         for (query, values), result in zip(queries, results, strict=True):
             if result.command_tuples:
                 self.recorder.record_change(query, values)
-        return [self._rows(query, result) for (query, _), result in zip(queries, results, strict=True)]
+        return [self._load_rows(query, result) for (query, _), result in zip(queries, results, strict=True)]
 
-    def _rows(self, query: str, result: Any, limit: int | None = None) -> list[Row]:
-        rows = self._wire.rows(result, limit)
-        if query in CLOCKED and rows:
+    def _load_rows(self, query: str, result: Any, limit: int | None = None) -> list[Row]:
+        rows = self._executor.load_rows(result, limit)
+        if query in QUERIES_WITH_TIME and rows:
             self._server_time = (rows[0][-1], time.monotonic())
             rows = [row[:-1] for row in rows]
             if query == "lock_conversation":
                 self.recorder.record_lock(rows[0])
-        return rows if query not in nul_text.READS else [nul_text.unescape(row) for row in rows]
+        return rows if query not in nul_text.UNESCAPED_QUERIES else [nul_text.unescape(row) for row in rows]
 
-    def _execute(self, query: Query) -> Any:
-        return self._send(query)[-1]
-
-    def _send(self, *calls: statements.Call) -> list[Any]:
-        """Send BEGIN and the deferred changes, if there are any, and then these; return the results of these."""
-        first: list[statements.Call] = [*(() if self._has_begun else self._begin), *map(_escape, self._deferred)]
-        escaped = [_escape(call) for call in calls]
-        if not first and not escaped:
+    def _send(self, *commands: Command) -> list[Any]:
+        """Send BEGIN and the deferred changes, if there are any, and then `commands`; return the results of these."""
+        pending = [*(() if self._has_begun else self._begin_statements), *self._deferred]
+        if not pending and not commands:
             return []
-        self._has_begun, self._committed, self._deferred = True, False, []
+        self._has_begun, self._is_committed, self._deferred = True, False, []
         try:
-            self._await_rollback()
-            if not first and len(escaped) == 1 and not isinstance(escaped[0], str):
-                results = [self._wire.execute(*escaped[0])]
-            else:
-                results = self._wire.pipeline([*first, *escaped])[len(first) :]
-            self.answered = True
-            return results
+            self._receive_rollback()
+            results = self._executor.execute([_escape(command) for command in (*pending, *commands)])
+            self.has_answered = True
+            return results[len(pending) :]
         except psycopg.Error as error:
             failure = self._translate(error)
         if postgres_errors.should_close_connection(failure):
             self.connection.close()
-        # Outside of the handler: psycopg's error may quote the row that was refused.
+        # Raised outside of the handler: psycopg's error may quote the refused row.
         raise failure
 
     def execute(self, sql: str, values: Any = None) -> Any:
         """Execute SQL of the driver itself; without values it may be several statements."""
         self._send()
-        self._await_rollback()
+        self._receive_rollback()
         return self._cursor.execute(sql, values, prepare=False)
-
-    def _command(self, sql: str) -> None:
-        self._send()
-        self._await_rollback()
-        self._wire.command(sql)
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        self._command("SAVEPOINT step")
+        # SAVEPOINT and RELEASE are sent with other statements. A group of steps also defers the changes of the block:
+        # if the server refuses one of them later, the whole transaction fails, and each step runs alone. Each savepoint
+        # has a name of its own, so that a later step cannot roll back to the one of the refused change.
+        self._savepoints += 1
+        name = f"SAVEPOINT step_{self._savepoints}"
+        deferred, start = self._deferred, len(self._deferred)
+        deferred.append(name)
         try:
             yield
-            self._send()
+            if not self.shared and any(isinstance(command, tuple) for command in self._deferred):
+                self._send()
         except BaseException:
-            self._deferred.clear()
-            if not self.connection.closed:
-                self._command("ROLLBACK TO SAVEPOINT step; RELEASE SAVEPOINT step")
+            was_sent = self._deferred is not deferred
+            del self._deferred[0 if was_sent else start :]
+            if was_sent and not self.connection.closed:
+                self._send(f"ROLLBACK TO {name}", f"RELEASE {name}")
             raise
-        self._command("RELEASE SAVEPOINT step")
+        self._deferred.append(f"RELEASE {name}")
 
     @property
     def clock(self) -> LeaseClock:
-        """The server's clock, unless another one was given: the clocks of two hosts may differ."""
+        """The server's clock, or the one given to the driver. The clocks of two clients may differ."""
         if self._clock is not None:
             return LeaseClock(UNIX, self._clock(), 0.0)
         if self._server_time is None:
-            (now,) = self.execute(_NOW).fetchone()
+            (now,) = self.execute(_SERVER_TIME).fetchone()
             self._server_time = (now, time.monotonic())
-        then, at = self._server_time
-        return LeaseClock(UNIX, then + time.monotonic() - at, 0.0)
+        then, read_at = self._server_time
+        return LeaseClock(UNIX, then + time.monotonic() - read_at, 0.0)
 
     def end(self) -> bool:
-        """Roll back what was not committed; return whether the connection can be used again."""
+        """Roll back uncommitted changes; return whether the connection can be used again."""
         self._deferred.clear()
-        self._begin, self._has_begun = (), True
+        self._begin_statements, self._has_begun = (), True
         if self.connection.closed:
             return False
-        if self._server.transaction_status == _IN_TRANSACTION and self.operation == "read":
+        if self._pgconn.transaction_status == _IN_TRANSACTION and self.operation == "read":
             with contextlib.suppress(psycopg.Error):
-                self._server.send_query(b"ROLLBACK")
-                self._rolling_back = True
-                return bool(self._server.flush() == 0)
+                self._pgconn.send_query(b"ROLLBACK")
+                self._awaits_rollback = True
+                return bool(self._pgconn.flush() == 0)
             return False
-        if self._server.transaction_status and not self._rolling_back:
+        if self._pgconn.transaction_status and not self._awaits_rollback:
             with contextlib.suppress(psycopg.Error):
-                self._wire.command("ROLLBACK")
-        return self._rolling_back or not (self._server.transaction_status or self.connection.closed)
+                self._executor.execute(["ROLLBACK"])
+        return self._awaits_rollback or not (self._pgconn.transaction_status or self.connection.closed)
 
-    def _await_rollback(self) -> None:
-        if self._rolling_back:
-            self._rolling_back = False
-            self._wire.result()
+    def _receive_rollback(self) -> None:
+        if self._awaits_rollback:
+            self._awaits_rollback = False
+            self._executor.receive()
 
 
-def _escape(call: statements.Call) -> statements.Call:
-    if isinstance(call, str) or call[0] not in nul_text.WRITES:
-        return call
-    return call[0], nul_text.escape(call[1])
+def _escape(command: Command) -> Command:
+    if isinstance(command, str) or command[0] not in nul_text.ESCAPED_QUERIES:
+        return command
+    return command[0], nul_text.escape(command[1])

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, store_meta, titles, validation
-from holdfast.store.driver import Row, Tx
-from holdfast.store.facet import Facet
+from holdfast.store.driver import Facet, Tx, struct_from_row
 
 MAX_MEMORIES = 500
 MAX_LENGTH = 500
@@ -25,93 +24,89 @@ class Memories(Facet):
         LimitReached if the owner has 500 memories.
         """
         owner, cleaned, now = validation.check_owner(owner), clean(text), self._clock()
-        return self.driver.write("memory", lambda tx: remember(tx, owner, cleaned, source, now))
+        return self.driver.write("memory", lambda tx: add(tx, owner, cleaned, source, now))
 
     def all(self, owner: str) -> list[types.Memory]:
         """Return the memories of an owner, oldest first."""
-        owner = validation.check_owner(owner)
-        return self.driver.read(lambda tx: [_memory(row) for row in tx.all("memories_of", owner=owner)])
+        validation.check_owner(owner)
+        return self.driver.read(
+            lambda tx: [struct_from_row(types.Memory, row) for row in tx.all("memories_of", owner=owner)]
+        )
 
-    def revise(self, owner: str, memory_id: int, text: str) -> types.Memory:
+    def update(self, owner: str, memory_id: int, text: str) -> types.Memory:
         """Replace the text of a memory. Raises NotFound if the owner has no memory of this id.
 
         If another memory has this text already, that one is returned and this one is deleted.
         """
         validation.check(validation.WholeNumber, memory_id=memory_id)
         owner, cleaned, now = validation.check_owner(owner), clean(text), self._clock()
-        return self.driver.write("memory", lambda tx: revise(tx, owner, memory_id, cleaned, now))
+        return self.driver.write("memory", lambda tx: update(tx, owner, memory_id, cleaned, now))
 
-    def forget(self, owner: str, memory_id: int) -> bool:
+    def delete(self, owner: str, memory_id: int) -> bool:
         """Delete a memory; return whether it existed."""
         validation.check(validation.WholeNumber, memory_id=memory_id)
         owner, now = validation.check_owner(owner), self._clock()
-        return self.driver.write("memory", lambda tx: forget(tx, owner, memory_id, now))
+        return self.driver.write("memory", lambda tx: delete(tx, owner, memory_id, now))
 
 
-def remember(tx: Tx, owner: str, text: str, source: str | None, now: float) -> types.Memory:
-    known = tx.one("memory_by_text", owner=owner, text=text)
+def find(tx: Tx, owner: str, text: str) -> types.Memory | None:
+    row = tx.one("memory_by_text", owner=owner, text=text)
+    return None if row is None else struct_from_row(types.Memory, row)
+
+
+def is_full(tx: Tx, owner: str) -> bool:
+    (count,) = tx.one("memories_count", owner=owner) or (0,)
+    return bool(count >= MAX_MEMORIES)
+
+
+def add(tx: Tx, owner: str, text: str, source: str | None, now: float) -> types.Memory:
+    known = find(tx, owner, text)
     if known is None:
-        count = tx.one("memories_count", owner=owner)
-        if count is not None and count[0] >= MAX_MEMORIES:
+        if is_full(tx, owner):
             raise errors.LimitReached(f"The owner has {MAX_MEMORIES} memories, which is the limit. Forget some first.")
         tx.run("memory_insert", owner=owner, text=text, at=now, updated_at=now, source=_source_key(tx, source))
-        known = tx.one("memory_by_text", owner=owner, text=text)
+        known = find(tx, owner, text)
     assert known is not None  # there, or just written
-    return _memory(known)
+    return known
 
 
-def _source_key(tx: Tx, source: str | None) -> int | None:
-    """Return the key of the conversation it was learned in, if that exists."""
+def _source_key(tx: Tx, session_id: str | None) -> int | None:
+    """Return the key of the conversation of a session, if that exists."""
     try:
-        return conversation_row.look(tx, source).key if source is not None else None
+        return conversation_row.read(tx, session_id).key if session_id is not None else None
     except errors.NoSuchSession:
         return None
 
 
-def revise(tx: Tx, owner: str, memory_id: int, text: str, now: float) -> types.Memory:
-    known = tx.one("memory_by_text", owner=owner, text=text)
+def update(tx: Tx, owner: str, memory_id: int, text: str, now: float) -> types.Memory:
+    known = find(tx, owner, text)
     if known is not None:
-        if known[0] != memory_id and not forget(tx, owner, memory_id, now):
+        if known.id != memory_id and not delete(tx, owner, memory_id, now):
             raise errors.NotFound("memory", str(memory_id))
-        return _memory(known)
+        return known
     if tx.run("memory_revise", owner=owner, id=memory_id, text=text, at=now) != 1:
         raise errors.NotFound("memory", str(memory_id))
     tx.run("meta_set", key=store_meta.FORGOTTEN, value=repr(now))
-    row = tx.one("memory_by_text", owner=owner, text=text)
-    assert row is not None  # just revised
-    return _memory(row)
+    revised = find(tx, owner, text)
+    assert revised is not None  # just revised
+    return revised
 
 
-def forget(tx: Tx, owner: str, memory_id: int, now: float) -> bool:
-    gone = tx.run("memory_delete", owner=owner, id=memory_id) == 1
-    if gone:
+def delete(tx: Tx, owner: str, memory_id: int, now: float) -> bool:
+    deleted = tx.run("memory_delete", owner=owner, id=memory_id) == 1
+    if deleted:
         tx.run("meta_set", key=store_meta.FORGOTTEN, value=repr(now))
-    return gone
+    return deleted
 
 
-def keep(tx: Tx, memory: types.Memory) -> None:
-    """Store a memory of another store, unless it exists here or the owner has no room for it."""
-    count = tx.one("memories_count", owner=memory.owner)
-    if (
-        tx.one("memory_by_text", owner=memory.owner, text=memory.text) is None
-        and count is not None
-        and count[0] < MAX_MEMORIES
-    ):
-        source = tx.one("conversation_key", id=memory.source) if memory.source is not None else None
-        tx.run(
-            "memory_insert",
-            owner=memory.owner,
-            text=memory.text,
-            at=memory.at,
-            updated_at=memory.updated_at,
-            source=source[0] if source else None,
-        )
+def import_memory(tx: Tx, memory: types.Memory) -> None:
+    """Store a memory of another store, unless it exists here or the owner has reached the limit."""
+    if find(tx, memory.owner, memory.text) is None and not is_full(tx, memory.owner):
+        (source,) = tx.one("conversation_key", id=memory.source) or (None,)
+        values = {name: getattr(memory, name) for name in ("owner", "text", "at", "updated_at")}
+        tx.run("memory_insert", **values, source=source)
 
 
 def clean(text: object) -> str:
     """Return the text as it is stored; raise InvalidArgument if it cannot be."""
     return titles.clean(text, "text", MAX_LENGTH)
-
-
-def _memory(row: Row) -> types.Memory:
-    return types.Memory(**dict(zip(types.Memory.__struct_fields__, row, strict=True)))

@@ -6,58 +6,59 @@ once. Redacting the message with the call clears the summary of the entry. Delet
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
-from holdfast.store.driver import Row, Tx
-from holdfast.store.facet import Facet
+from holdfast.store.driver import Facet, Row, Tx, struct_from_row
 
 MAX_TEXT = 4_000
 MAX_RULE = 4_000
 
 
 class Permissions(Facet):
-    """`db.permissions`: rules that were granted, and the audit of what tools did."""
-
-    # --- grants --------------------------------------------------------------------------------------
+    """`db.permissions`: granted rules, and the audit log of tool calls."""
 
     def grant(self, owner: str, rule: str, *, session_id: str | None = None, by: str) -> types.Grant:
         """Grant a rule in one conversation, or in all conversations of the owner.
 
         The same rule again returns the same grant. The store does not interpret rules.
         """
-        who, said = validation.check_owner(owner), validation.check_text(rule, "rule", MAX_RULE)
-        giver, now = clipped(by), self._clock()
-        return self.driver.write("grant", lambda tx: _grant(tx, who, said, session_id, giver, now))
+        values = {
+            "owner": validation.check_owner(owner),
+            "rule": validation.check_text(rule, "rule", MAX_RULE),
+            "given_by": clip(by, "by"),
+            "at": self._clock(),
+        }
+        return self.driver.write("grant", lambda tx: _grant(tx, session_id, values))
 
     def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]:
         """Return the grants for all conversations of the owner and for this one, oldest first."""
-        who = validation.check_owner(owner)
+        validation.check_owner(owner)
 
-        def look(tx: Tx) -> list[types.Grant]:
-            key = conversation_row.look(tx, session_id).key if session_id is not None else None
-            return [_granted(row) for row in tx.all("grants_of", owner=who, conversation=key)]
+        def read(tx: Tx) -> list[types.Grant]:
+            key = conversation_row.read(tx, session_id).key if session_id is not None else None
+            return [struct_from_row(types.Grant, row) for row in tx.all("grants_of", owner=owner, conversation=key)]
 
-        return self.driver.read(look)
+        return self.driver.read(read)
 
     def revoke(self, grant_id: int) -> bool:
         """Revoke a grant; return whether it existed."""
         validation.check(validation.WholeNumber, grant_id=grant_id)
         return self.driver.write("grant", lambda tx: tx.run("grant_revoke", id=grant_id) == 1)
 
-    # --- audit log -----------------------------------------------------------------------------------
-
     def begin_audit(self, session_id: str, call_id: str, tool: str, summary: str, allowed: bool, by: str) -> int:
-        """Log a tool call that is about to run or was denied, and who decided; return the id for `end_audit`.
+        """Log a tool call that is about to run or was denied, and the decider; return the id for `end_audit`.
 
         Texts are cut to 4,000 characters.
         """
         values = {
-            "uid": message_codec.mint_uid(),
-            "call_id": clipped(call_id),
-            "tool": clipped(tool),
-            "summary": clipped(summary),
+            "uid": message_codec.generate_uid(),
+            "call_id": clip(call_id, "call_id"),
+            "tool": clip(tool, "tool"),
+            "summary": clip(summary, "summary"),
             "allowed": int(validation.convert(validation.Flag, allowed, "allowed")),
-            "decided_by": clipped(by),
+            "decided_by": clip(by, "by"),
             "at": self._clock(),
         }
         return self.driver.write("audit", lambda tx: _begin_audit(tx, session_id, values))
@@ -65,53 +66,50 @@ class Permissions(Facet):
     def end_audit(self, audit_id: int, ok: bool) -> bool:
         """Log the end of an allowed call; return False if it has ended already or its conversation was deleted."""
         validation.check(validation.WholeNumber, audit_id=audit_id)
-        done, now = int(validation.convert(validation.Flag, ok, "ok")), self._clock()
-        return self.driver.write("audit", lambda tx: tx.run("audit_finish", id=audit_id, ok=done, at=now) == 1)
+        values = {"id": audit_id, "ok": int(validation.convert(validation.Flag, ok, "ok")), "at": self._clock()}
+        return self.driver.write("audit", lambda tx: tx.run("audit_end", **values) == 1)
 
     def audit_log(
         self, session_id: str | None = None, since: float | None = None, denied: bool = False, limit: int = 100
     ) -> list[types.Audited]:
         """Return the logged tool calls, newest first; `denied` restricts them to denied ones."""
         validation.check(validation.WholeNumber, limit=limit)
-        when = validation.check_time(since) if since is not None else None
-        only = int(validation.convert(validation.Flag, denied, "denied"))
+        values = {
+            "since": validation.check_time(since) if since is not None else None,
+            "denied": int(validation.convert(validation.Flag, denied, "denied")),
+            "limit": limit,
+        }
 
-        def look(tx: Tx) -> list[types.Audited]:
-            key = conversation_row.look(tx, session_id).key if session_id is not None else None
-            rows = tx.all("audit_newest", conversation=key, since=when, denied=only, limit=limit)
-            return [_audited(row) for row in rows]
+        def read(tx: Tx) -> list[types.Audited]:
+            key = conversation_row.read(tx, session_id).key if session_id is not None else None
+            return [_audit_from_row(row) for row in tx.all("audit_newest", conversation=key, **values)]
 
-        return self.driver.read(look)
+        return self.driver.read(read)
 
 
-def _grant(tx: Tx, owner: str, rule: str, session_id: str | None, by: str, now: float) -> types.Grant:
+def _grant(tx: Tx, session_id: str | None, values: dict[str, Any]) -> types.Grant:
     key = conversation_row.lock(tx, session_id).key if session_id is not None else None
-    tx.run("grant_insert", owner=owner, rule=rule, conversation=key, given_by=by, at=now)
-    row = tx.one("grant_get", owner=owner, rule=rule, conversation=key)
+    tx.run("grant_insert", conversation=key, **values)
+    row = tx.one("grant_get", owner=values["owner"], rule=values["rule"], conversation=key)
     assert row is not None  # there, or just written
-    return _granted(row)
+    return struct_from_row(types.Grant, row)
 
 
-def _begin_audit(tx: Tx, session_id: str, values: dict[str, object]) -> int:
+def _begin_audit(tx: Tx, session_id: str, values: dict[str, Any]) -> int:
     tx.run("audit_insert", conversation=conversation_row.lock(tx, session_id).key, **values)
     row = tx.one("audit_id", uid=values["uid"])
     assert row is not None  # written by this attempt or an earlier one
     return int(row[0])
 
 
-def clipped(text: object) -> str:
-    """Cut and repair a text, so that every text can be logged: a call that cannot be logged does not run."""
+def clip(text: object, name: str) -> str:
+    """Shorten and repair a text, so that it can be logged: a call that cannot be logged does not run."""
     if not isinstance(text, str):
-        raise errors.InvalidArgument("`tool`, `summary`, `call_id` and `by` must be text.")
+        raise errors.InvalidArgument(f"`{name}` must be text.", parameter=name)
     short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
     return short.encode("utf-8", "replace").decode()
 
 
-def _granted(row: Row) -> types.Grant:
-    return types.Grant(**dict(zip(types.Grant.__struct_fields__, row, strict=True)))
-
-
-def _audited(row: Row) -> types.Audited:
-    values = dict(zip(types.Audited.__struct_fields__, row, strict=True))
-    ok = values["ok"]
-    return types.Audited(**{**values, "allowed": bool(values["allowed"]), "ok": None if ok is None else bool(ok)})
+def _audit_from_row(row: Row) -> types.Audited:
+    *head, allowed, by, at, ended_at, ok = row
+    return struct_from_row(types.Audited, (*head, bool(allowed), by, at, ended_at, None if ok is None else bool(ok)))

@@ -17,21 +17,21 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store.driver import Driver, Row, SearchIndex, Tx
-from holdfast.store.search import query_parser, tokens
+from holdfast.store.driver import Driver, Progress, Row, SearchIndex, Tx
+from holdfast.store.search import fts5_index, postgres_index, query_parser
 
 logger = logging.getLogger("holdfast.store")
 
-# Limits of one batch: messages, and bytes together. A longer message is a batch of its own.
-CHUNK = 1_000
-ROOM = 2_000_000
+# A longer message is a batch of its own.
+MAX_BATCH_MESSAGES = 1_000
+MAX_BATCH_BYTES = 2_000_000
 # Number of messages on each side whose words count for a message.
-NEAR = 2
-# Conversations are compared in groups of 1,024 by their sums, and one by one where the sums differ.
-SHIFT = 10
+NEIGHBOURS = 2
+# Index and log are compared by sums over groups of 2^10 conversations, and one by one where the sums differ.
+GROUP_BITS = 10
 
 # The tag of messages that are indexed without text.
-REDACTED = query_parser.tag("x", "redacted")
+REDACTED_TAG = query_parser.tag("x", "redacted")
 
 # Errors that a healthy index never raises. The index is rebuilt.
 DAMAGE = (
@@ -46,18 +46,21 @@ DAMAGE = (
 TRANSIENT = (errors.StoreBusy, errors.StoreFull, errors.StoreUnreachable)
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
 _decode = msgspec.json.Decoder(types.Body).decode
 
 
-class Backlog(NamedTuple):
-    """A conversation with messages that are not indexed."""
+class IndexBacklog(NamedTuple):
+    """A conversation with messages that are not indexed; `upto` is the last indexed one."""
 
     key: int
     last_seq: int
     forked_at: int
     owner: str
     upto: int | None
+
+    @property
+    def size(self) -> int:
+        return self.last_seq - (self.forked_at if self.upto is None else self.upto)
 
 
 class Batch(NamedTuple):
@@ -77,7 +80,7 @@ class Indexer:
     def __init__(self, store: Driver) -> None:
         self._log = store
         # FTS5 tokenizes texts itself; the tables on PostgreSQL take words.
-        self._dialect: Any = query_parser if store.has_tokenizer else tokens
+        self._dialect: Any = fts5_index if store.has_tokenizer else postgres_index
         # A role that may not write to the tables on PostgreSQL cannot rebuild them either.
         unusable = () if store.has_tokenizer else (errors.StoreUnusable,)
         self._transient = (*TRANSIENT, *unusable)
@@ -93,7 +96,7 @@ class Indexer:
                 self._index.close()
                 self._index = None
 
-    def forget(self, conversation: int, seq: int | None = None) -> None:
+    def remove(self, conversation: int, seq: int | None = None) -> None:
         """Remove a message or a conversation from the index; `purge` removes its bytes from the files too.
 
         Never raises: a later update removes what is left.
@@ -102,15 +105,15 @@ class Indexer:
             if not self._exists():
                 return
             if seq is None:
-                self._open().write("forget", partial(_forget, key=conversation))
+                self._open().write("forget", partial(_forget_conversation, key=conversation))
             else:
-                self._forget_one(self._open(), conversation, seq)
+                self._forget_message(self._open(), conversation, seq)
         except self._transient as error:
             logger.info("The next search removes deleted messages from the index: %s", error)
         except errors.StoreError as error:
             logger.warning("Discarding the search index: %s", error)
             try:
-                self._discard()
+                self.discard()
             except errors.StoreError as failure:
                 logger.warning("Could not discard the search index: %s", failure)
 
@@ -121,10 +124,9 @@ class Indexer:
         try:
             index = self._open()
             if not self._belongs_to_store(index):
-                self._discard()
+                self.discard()
                 return
-            self._forget_gone(index, self._compare(index)[0])
-            self._forget_redacted(index)
+            self._forget_removed(index, self._compare(index)[0])
             if files:
                 index.write("forget", lambda tx: tx.run("index_merge"))
                 index.scrub()
@@ -132,14 +134,14 @@ class Indexer:
             if not self._log.has_tokenizer and isinstance(error, self._transient):
                 raise  # discarding means writing to the same tables
             logger.warning("Discarding the search index: %s", error)
-            self._discard()
+            self.discard()
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         if not self._exists():
             return {"exists": False, "behind": None, "errors": []}
         try:
             index = self._open()
-            backlog = sum(map(_missing_count, self._compare(index)[1]))
+            backlog = sum(each.size for each in self._compare(index)[1])
             return {"exists": True, "behind": backlog, "errors": index.integrity_errors()}
         except errors.StoreError as error:
             return {"exists": True, "behind": None, "errors": [str(error)]}
@@ -155,7 +157,7 @@ class Indexer:
             return work(self._open())
         except self._damage as error:
             logger.warning("Rebuilding the search index: %s", error)
-            self._discard()
+            self.discard()
             return work(self._open())
 
     def _open(self) -> SearchIndex:
@@ -172,12 +174,12 @@ class Indexer:
             return index.read(lambda tx: step(tx, tx))
         return index.read(lambda tx: self._log.read(lambda log_tx: step(tx, log_tx)))
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         self.close()
         self._log.drop_search_index()
 
     def _belongs_to_store(self, index: SearchIndex) -> bool:
-        known, progress = index.read(lambda tx: (_meta(tx, "store"), tx.one("index_begun")))
+        known, progress = index.read(lambda tx: (_read_meta(tx, "store"), tx.one("index_begun")))
         return known == self._log.read(_generation) or (known is None and progress is None)
 
     def _prepare(self, index: SearchIndex) -> SearchIndex:
@@ -187,9 +189,9 @@ class Indexer:
                 "The search index cannot be updated: the database or this role does not permit writes."
             )
         if not self._belongs_to_store(index):
-            self._discard()
+            self.discard()
             index = self._open()
-        if index.read(lambda tx: _meta(tx, "store")) is None:
+        if index.read(lambda tx: _read_meta(tx, "store")) is None:
             generation = self._log.read(_generation)
             index.write("state", lambda tx: tx.run("index_meta_set", key="store", value=generation))
         return index
@@ -198,12 +200,11 @@ class Indexer:
 
     def _catch_up(self, index: SearchIndex, progress: Progress | None) -> int:
         state = self._log.read(_log_state)
-        if index.read(lambda tx: _meta(tx, "state")) == state:
+        if index.read(lambda tx: _read_meta(tx, "state")) == state:
             return 0
         index = self._prepare(index)
-        gone, backlog = self._compare(index)
-        self._forget_gone(index, gone)
-        self._forget_redacted(index)
+        deleted, backlog = self._compare(index)
+        self._forget_removed(index, deleted)
         done = self._index_all(index, backlog, progress)
         index.write("state", lambda tx: tx.run("index_meta_set", key="state", value=state))
         return done
@@ -213,51 +214,52 @@ class Indexer:
         if self._read_both(index, partial(is_current, keys=keys)):
             return 0
         index = self._prepare(index)
-        self._forget_redacted(index)
+        self._forget_removed(index, [])
         backlog = [each for key in keys for each in self._compare_range(index, key, key)[1]]
         return self._index_all(index, backlog, None)
 
-    def _compare(self, index: SearchIndex) -> tuple[list[int], list[Backlog]]:
+    def _compare(self, index: SearchIndex) -> tuple[list[int], list[IndexBacklog]]:
         """Return the keys of deleted conversations in the index, and the conversations with unindexed messages."""
-        known = {row[0]: row[1:] for row in index.read(lambda tx: tx.all("index_thousands", shift=SHIFT))}
-        there = {row[0]: row[1:] for row in self._log.read(lambda tx: tx.all("search_thousands", shift=SHIFT))}
-        gone: list[int] = []
-        backlog: list[Backlog] = []
+        known = {row[0]: row[1:] for row in index.read(lambda tx: tx.all("index_group_sums", shift=GROUP_BITS))}
+        there = {row[0]: row[1:] for row in self._log.read(lambda tx: tx.all("search_group_sums", shift=GROUP_BITS))}
+        deleted: list[int] = []
+        backlog: list[IndexBacklog] = []
         for each in sorted(key for key in known.keys() | there.keys() if known.get(key) != there.get(key)):
-            some = self._compare_range(index, each << SHIFT, ((each + 1) << SHIFT) - 1)
-            gone += some[0]
+            some = self._compare_range(index, each << GROUP_BITS, ((each + 1) << GROUP_BITS) - 1)
+            deleted += some[0]
             backlog += some[1]
-        return gone, backlog
+        return deleted, backlog
 
-    def _compare_range(self, index: SearchIndex, first: int, last: int) -> tuple[list[int], list[Backlog]]:
-        """Do the same for a range of keys.
+    def _compare_range(self, index: SearchIndex, first: int, last: int) -> tuple[list[int], list[IndexBacklog]]:
+        """Compare a range of keys.
 
-        Reads the index before the log: a conversation that only the index has was deleted. In the other order another
-        process may have created and indexed it between the two reads.
+        Read the index before the log: then a conversation that only the index has was deleted. In the other order
+        another process may have created and indexed it between the two reads.
         """
         upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress", first=first, last=last)))
         there = self._log.read(lambda tx: tx.all("search_conversations", first=first, last=last))
-        gone = upto.keys() - {row[0] for row in there}
-        every = (Backlog(key, last, forked_at, owner, upto.get(key)) for key, last, forked_at, owner in there)
-        return sorted(gone), [each for each in every if _missing_count(each) > 0]
+        deleted = upto.keys() - {row[0] for row in there}
+        every = (IndexBacklog(key, last, forked_at, owner, upto.get(key)) for key, last, forked_at, owner in there)
+        return sorted(deleted), [each for each in every if each.size > 0]
 
-    def _forget_gone(self, index: SearchIndex, gone: list[int]) -> None:
-        for key in gone:
-            index.write("forget", partial(_forget, key=key))
+    def _forget_removed(self, index: SearchIndex, deleted: list[int]) -> None:
+        """Remove deleted conversations and redacted messages.
 
-    def _forget_redacted(self, index: SearchIndex) -> None:
-        """Remove redacted messages that a process did not remove because it died or the index was locked."""
+        Needed if a process did not remove them because it died or the index was locked.
+        """
+        for key in deleted:
+            index.write("forget", partial(_forget_conversation, key=key))
         now = self._log.read(_redactions)
-        if index.read(lambda tx: _meta(tx, "redactions")) == now:
+        if index.read(lambda tx: _read_meta(tx, "redactions")) == now:
             return
-        known = set(index.read(lambda tx: tx.all("index_redacted", tag=REDACTED)))
+        known = set(index.read(lambda tx: tx.all("index_redacted", tag=REDACTED_TAG)))
         for key, seq in self._log.read(lambda tx: tx.all("search_redacted")):
             if (key, seq) not in known:
-                self._forget_one(index, key, seq)
+                self._forget_message(index, key, seq)
         index.write("state", lambda tx: tx.run("index_meta_set", key="redactions", value=now))
 
-    def _index_all(self, index: SearchIndex, backlog: list[Backlog], progress: Progress | None) -> int:
-        done, total = 0, sum(map(_missing_count, backlog))
+    def _index_all(self, index: SearchIndex, backlog: list[IndexBacklog], progress: Progress | None) -> int:
+        done, total = 0, sum(each.size for each in backlog)
         for each in backlog:
             for count in self._index_one(index, each):
                 done += count
@@ -265,7 +267,8 @@ class Indexer:
                     progress(done, total)
         return done
 
-    def _index_one(self, index: SearchIndex, backlog: Backlog) -> Iterator[int]:
+    def _index_one(self, index: SearchIndex, backlog: IndexBacklog) -> Iterator[int]:
+        """Index the messages of a conversation; yield the size of each batch."""
         while True:
             row = index.read(lambda tx: tx.one("index_progress_of", conversation=backlog.key))
             start = max(row[0] if row else backlog.forked_at, backlog.forked_at)
@@ -273,18 +276,19 @@ class Indexer:
             if batch is None:
                 return
             rows = list(self._dialect.index_rows(batch.key, batch.documents, start))
-            if index.write("index", partial(self._put, batch=batch, rows=rows, known=row)):
+            if index.write("index", partial(self._write_batch, batch=batch, rows=rows, known=row)):
                 yield batch.upto - start
 
-    def _next_batch(self, backlog: Backlog, start: int) -> Batch | None:
+    def _next_batch(self, backlog: IndexBacklog, start: int) -> Batch | None:
         """Return the next messages to index, and the last indexed ones again, which have new neighbours now."""
-        limits = {"conversation": backlog.key, "after": start, "upto": backlog.last_seq, "limit": CHUNK, "room": ROOM}
-        (upto,) = self._log.read(lambda tx: tx.one("export_reach", **limits)) or (start,)
-        after = max(backlog.forked_at, start - 2 * NEAR)
+        limits = {"upto": backlog.last_seq, "limit": MAX_BATCH_MESSAGES, "room": MAX_BATCH_BYTES}
+        row = self._log.read(lambda tx: tx.one("export_reach", conversation=backlog.key, after=start, **limits))
+        upto = row[0] if row else start
+        after = max(backlog.forked_at, start - 2 * NEIGHBOURS)
         batch = self._read_batch(backlog.key, backlog.owner, after, upto)
         if batch is None:
             return None
-        return batch._replace(documents=[each for each in batch.documents if each.seq > start - NEAR])
+        return batch._replace(documents=[each for each in batch.documents if each.seq > start - NEIGHBOURS])
 
     def _read_batch(self, key: int, owner: str, after: int, upto: int) -> Batch | None:
         """Read and tokenize messages; None if the conversation was deleted."""
@@ -295,18 +299,18 @@ class Indexer:
         redacted = sum(not row[5] for row in messages)
         return Batch(key, after, messages[-1][0], len(messages), redacted, documents)
 
-    def _is_unchanged(self, batch: Batch) -> bool:
-        given = {"conversation": batch.key, "after": batch.after, "upto": batch.upto}
-        return self._log.read(lambda tx: tx.one("search_stretch", **given)) == (batch.messages, batch.redacted)
-
-    def _put(
+    def _write_batch(
         self, tx: Tx, batch: Batch, rows: list[dict[str, Any]], known: Row | None, replaced: Row | None = None
     ) -> bool:
         """Write a batch after the indexed messages, or in place of some (first seq, last seq).
 
         Returns False if another process updated the index, or the log changed, since the batch was read.
         """
-        if tx.one("index_progress_of", conversation=batch.key) != known or not self._is_unchanged(batch):
+        # First: on PostgreSQL this query takes the lock, and the log must be compared under the lock.
+        progress = tx.one("index_progress_of", conversation=batch.key)
+        range_ = {"conversation": batch.key, "after": batch.after, "upto": batch.upto}
+        counts = self._log.read(lambda log_tx: log_tx.one("search_range_counts", **range_))
+        if progress != known or counts != (batch.messages, batch.redacted):
             return False
         if replaced:
             tx.run("index_forget_between", conversation=batch.key, after=max(0, replaced[0] - 1), upto=replaced[1])
@@ -316,33 +320,52 @@ class Indexer:
             tx.run("index_progress_set", conversation=batch.key, upto=batch.upto)
         return True
 
-    def _forget_one(self, index: SearchIndex, key: int, seq: int) -> None:
+    def _forget_message(self, index: SearchIndex, key: int, seq: int) -> None:
         """Index a redacted message and its neighbours again; the neighbours are indexed with its words."""
         done = False
         while not done:
             row = index.read(lambda tx: tx.one("index_progress_of", conversation=key))
             here = self._log.read(lambda tx: tx.one("search_conversations", first=key, last=key))
-            batch = self._read_batch(key, here[3], max(here[2], seq - 2 * NEAR - 1), seq + 2 * NEAR) if here else None
+            batch = (
+                self._read_batch(key, here[3], max(here[2], seq - 2 * NEIGHBOURS - 1), seq + 2 * NEIGHBOURS)
+                if here
+                else None
+            )
             if row is None or row[0] < seq or batch is None:
                 return
-            first, last = seq - NEAR, min(seq + NEAR, row[0])
+            first, last = seq - NEIGHBOURS, min(seq + NEIGHBOURS, row[0])
             documents = [each for each in batch.documents if first <= each.seq <= last]
             rows = list(self._dialect.index_rows(key, documents, 0))
             replaced = (first, last)
-            done = index.write("forget", partial(self._put, batch=batch, rows=rows, known=row, replaced=replaced))
+            done = index.write(
+                "forget", partial(self._write_batch, batch=batch, rows=rows, known=row, replaced=replaced)
+            )
 
 
 def is_current(tx: Tx, log_tx: Tx, keys: list[int] | None) -> bool:
     """Return whether the index has all messages of these conversations (None: of the store)."""
+    if keys is None and tx is log_tx:  # one round trip
+        known_state, state = tx.batch(("index_meta", {"key": "state"}), ("search_state", {}))
+        return [(_state_text(state[0]),)] == known_state
     if keys is None:
-        return _meta(tx, "state") == _log_state(log_tx)
-    known = (_meta(tx, "store"), _meta(tx, "redactions"), _indexed_ends(tx, keys))
-    return known == (_generation(log_tx), _redactions(log_tx), _log_ends(log_tx, keys))
+        return _read_meta(tx, "state") == _log_state(log_tx)
+    if (_read_meta(tx, "store"), _read_meta(tx, "redactions")) != (_generation(log_tx), _redactions(log_tx)):
+        return False
+    for each in keys:
+        indexed = [upto for _, upto in tx.all("index_progress", first=each, last=each)]
+        rows = log_tx.all("search_conversations", first=each, last=each)
+        if indexed != [last_seq for _, last_seq, forked_at, _ in rows if last_seq > forked_at]:
+            return False
+    return True
 
 
 def _log_state(tx: Tx) -> str:
     """Return a text that changes whenever the index must be updated."""
-    return " ".join(map(str, (query_parser.INDEX_VERSION, *(tx.one("search_state") or ()))))
+    return _state_text(tx.one("search_state") or ())
+
+
+def _state_text(row: Row) -> str:
+    return " ".join(map(str, (query_parser.INDEX_VERSION, *row)))
 
 
 def _generation(tx: Tx) -> str:
@@ -356,27 +379,12 @@ def _redactions(tx: Tx) -> str:
     return " ".join(map(str, tx.one("search_redactions") or ()))
 
 
-def _meta(tx: Tx, key: str) -> str | None:
+def _read_meta(tx: Tx, key: str) -> str | None:
     row = tx.one("index_meta", key=key)
     return row[0] if row else None
 
 
-def _indexed_ends(tx: Tx, keys: list[int]) -> dict[int, int]:
-    """Return the last indexed seq of each conversation."""
-    return {key: upto for each in keys for key, upto in tx.all("index_progress", first=each, last=each)}
-
-
-def _log_ends(tx: Tx, keys: list[int]) -> dict[int, int]:
-    """Return the last seq of each conversation that has messages of its own."""
-    rows = (row for key in keys for row in tx.all("search_conversations", first=key, last=key))
-    return {key: last_seq for key, last_seq, forked_at, _ in rows if last_seq > forked_at}
-
-
-def _missing_count(each: Backlog) -> int:
-    return each.last_seq - (each.forked_at if each.upto is None else each.upto)
-
-
-def _forget(tx: Tx, *, key: int) -> None:
+def _forget_conversation(tx: Tx, *, key: int) -> None:
     tx.run("index_forget_between", conversation=key, after=0, upto=2**32 - 1)
     tx.run("index_forget_progress", conversation=key)
 
@@ -384,12 +392,12 @@ def _forget(tx: Tx, *, key: int) -> None:
 def _documents(rows: list[Row], owner: str, tokenize: Callable[[str], T]) -> Iterator[query_parser.Document[T]]:
     """Return each message as it is indexed: its words, its neighbours' words, and its tags."""
     decoded = [_decode(row[5]) if row[5] else types.Body() for row in rows]
-    texts = [tokenize(query_parser.text_of(body)) for body in decoded]
+    texts = [tokenize(query_parser.message_text(body)) for body in decoded]
     called: dict[str, str] = {}
     for at, (row, body) in enumerate(zip(rows, decoded, strict=True)):
         called.update({call.id: call.name for call in body.tool_calls})
         tools = {call.name for call in body.tool_calls} | {called.get(body.tool_call_id or "", "")} - {""}
         tags = [query_parser.tag("r", row[3]), *(query_parser.tag("t", tool) for tool in sorted(tools))]
-        tags += [] if row[5] else [REDACTED]
-        around = texts[max(0, at - NEAR) : at] + texts[at + 1 : at + 1 + NEAR]
+        tags += [] if row[5] else [REDACTED_TAG]
+        around = texts[max(0, at - NEIGHBOURS) : at] + texts[at + 1 : at + 1 + NEIGHBOURS]
         yield query_parser.Document(row[0], texts[at], around, tags, owner)

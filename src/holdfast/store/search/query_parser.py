@@ -1,4 +1,4 @@
-"""Parse search queries, and prepare the text of messages for FTS5 (for PostgreSQL: tokens.py). Pure.
+"""Parse search queries, prepare the text of messages for the index, and cut snippets.
 
 Text in scripts without spaces is split into overlapping pairs of characters, so that any two adjacent characters can be
 found; a single character is found as the prefix of a pair. Stop words of a query are dropped unless it has no others.
@@ -6,9 +6,8 @@ found; a single character is found as the prefix of a pair. Stop words of a quer
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
@@ -27,9 +26,9 @@ _PART = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 # Raise this whenever texts are tokenized or stored differently: an index of another version is rebuilt.
 INDEX_VERSION = 4
 # Two words are close to each other with at most this many words between them.
-NEAR = 8
+MAX_WORD_DISTANCE = 8
 MAX_TERMS = 64
-SNIPPET = 160
+SNIPPET_CHARACTERS = 160
 
 STOP_WORDS = frozenset(
     """a about after again all also am an and any are as at be because been before being but by can could did do does
@@ -56,30 +55,24 @@ class Document(msgspec.Struct, Generic[T], frozen=True):
     owner: str
 
 
-class Query(msgspec.Struct, frozen=True):
-    """A parsed query: as FTS5 expressions, and in parts.
+class ParsedQuery(msgspec.Struct, frozen=True):
+    """The parts of a query. A message must have `tags` and `shared`; its neighbours have the shared tags as well."""
 
-    `own` matches by a message's own words, which is fast; `match` by its neighbours' words as well. For every message
-    that `match` finds, `own` finds the message or one of its neighbours.
-    """
-
-    own: str
-    match: str
     terms: tuple[str, ...]
     phrases: tuple[str, ...]
-    loose: tuple[str, ...]
+    words: tuple[str, ...]
     tags: tuple[str, ...]
     shared: tuple[str, ...]
 
 
-def text_of(body: types.Body) -> str:
+def message_text(body: types.Body) -> str:
     """Return the text of a message, including its tool calls."""
-    parts = [text_of_content(body.content)]
+    parts = [content_text(body.content)]
     parts += [f"{call.name} {_plain(call.arguments)}" for call in body.tool_calls]
     return "\n".join(part for part in parts if part)
 
 
-def text_of_content(content: types.Content) -> str:
+def content_text(content: types.Content) -> str:
     """Return the text of a content, without attachments and notes to the model."""
     if isinstance(content, str):
         return content
@@ -106,44 +99,18 @@ def tag(kind: str, value: str) -> str:
     return kind + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def index_rows(key: int, documents: Sequence[Document[str]], _known: int) -> Iterator[dict[str, Any]]:
-    """Return the parameters of `index_put`, for all messages: FTS5 replaces those it has already."""
-    for each in documents:
-        tags = " ".join([*each.tags, each.owner])
-        yield {"conversation": key, "seq": each.seq, "text": each.text, "around": " ".join(each.around), "tags": tags}
-
-
-def search_parameters(_tx: object, query: Query) -> Parameters | None:
-    """Return the parameters of `index_find` and of `index_find_at`."""
-    return {"match": query.own}, {"match": query.match}
-
-
-def parse(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) -> Query | None:
-    """Parse a query; None if it has no words.
-
-    A message must have `tags` and `shared`; its neighbours have the shared tags as well.
-    """
-    phrases, words = _pieces("".join(character if character.isprintable() else " " for character in text))
+def parse(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) -> ParsedQuery | None:
+    """Parse a query; None if it has no words."""
+    phrases, words = _split_query("".join(character if character.isprintable() else " " for character in text))
     kept = ([word for word in words if word.lower() not in STOP_WORDS] or words)[:MAX_TERMS]
-    spoken = tuple(phrase for phrase in phrases[:MAX_TERMS] if re.search(r"\w", phrase))
-    plain = tuple(dict.fromkeys(kept))
-    wanted, loose = [_quoted(phrase) for phrase in spoken], [_term(word) for word in plain]
-    if not wanted and not loose:
+    quoted = tuple(phrase for phrase in phrases[:MAX_TERMS] if re.search(r"\w", phrase))
+    if not quoted and not kept:
         return None
-    near = [f"NEAR({a} {b}, {NEAR})" for a, b in itertools.pairwise(loose) if "*" not in a + b]
-    filters, common = ("".join(f' AND tags : "{each}"' for each in some) for some in ([*tags, *shared], shared))
-    if wanted:
-        # A phrase in quotes is required; words only raise the score.
-        must, may = " AND ".join(wanted), " OR ".join(wanted + loose + near)
-        own = match = f"{{text}} : (({must}) AND ({may})){filters}"
-    else:
-        own = f"{{text}} : ({' OR '.join(loose)}){common}"
-        match = f"{{text around}} : ({' OR '.join(loose + near)}){filters}"
     terms = tuple(dict.fromkeys(word.lower() for word in [*phrases, *kept]))
-    return Query(own, match, terms, spoken, plain, tuple(tags), tuple(shared))
+    return ParsedQuery(terms, quoted, tuple(dict.fromkeys(kept)), tuple(tags), tuple(shared))
 
 
-def _pieces(text: str) -> tuple[list[str], list[str]]:
+def _split_query(text: str) -> tuple[list[str], list[str]]:
     phrases: list[str] = []
     words: list[str] = []
     for quoted, unspaced, word in _PIECE.findall(text):
@@ -152,21 +119,6 @@ def _pieces(text: str) -> tuple[list[str], list[str]]:
         elif unspaced or word:
             words.append(unspaced or word)
     return phrases, words
-
-
-def _term(word: str) -> str:
-    return _quoted(word) if _UNSPACED_RUN.fullmatch(word) else f'"{word}"'
-
-
-def _quoted(phrase: str) -> str:
-    """Return a phrase as an FTS5 expression, with unspaced runs as the pairs they were indexed as.
-
-    A run at the end may continue in the message, so its last character is not required to be the last.
-    """
-    head, last = split_last_word(phrase)
-    tail = prefix_pairs(last) if is_unspaced(last) else [last]
-    quoted = " ".join([*index_text(head).split(), *tail])
-    return f'"{quoted}" *' if is_unspaced(last) and len(last) == 1 else f'"{quoted}"'
 
 
 def split_last_word(phrase: str) -> tuple[str, str]:
@@ -184,7 +136,7 @@ def prefix_pairs(run: str) -> list[str]:
     return pairs(run)[: max(1, len(run) - 1)]
 
 
-def snippet(text: str, terms: Sequence[str], width: int = SNIPPET) -> str:
+def snippet(text: str, terms: Sequence[str], width: int = SNIPPET_CHARACTERS) -> str:
     """Return the part of a text with most of the terms, cut at words, as one line."""
     line = " ".join(text.split())
     if len(line) <= width:
@@ -193,7 +145,7 @@ def snippet(text: str, terms: Sequence[str], width: int = SNIPPET) -> str:
     if len(folded) != len(line):  # positions would differ
         folded = line
     places = sorted(place for term in terms for place in _places(folded, _stem(term)))
-    start = _densest(places, width) if places else 0
+    start = _find_densest_window(places, width) if places else 0
     return _cut(line, start, width)
 
 
@@ -210,7 +162,7 @@ def _places(text: str, stem: str) -> list[int]:
     return found
 
 
-def _densest(places: Sequence[int], width: int) -> int:
+def _find_densest_window(places: Sequence[int], width: int) -> int:
     counts = [sum(place <= other < place + width for other in places) for place in places]
     return places[counts.index(max(counts))]
 

@@ -6,7 +6,6 @@ so appends do not pay for it. An index that is damaged, missing or built from an
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +16,13 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, log, validation
-from holdfast.store.driver import Driver, Row, SearchIndex, Tx
+from holdfast.store.driver import Driver, Progress, Row, SearchIndex, Tx
 from holdfast.store.search import indexer, query_parser
 
 logger = logging.getLogger("holdfast.store")
 
-CANDIDATES = 60
-MAX_QUERY = 10_000
+MIN_CANDIDATES = 60
+MAX_QUERY_CHARACTERS = 10_000
 MAX_HITS = 1_000
 MAX_NEIGHBOURS = 20
 # Weight of the words of neighbouring messages relative to a message's own.
@@ -36,26 +35,40 @@ ROLE_WEIGHTS = {"user": 1.15, "assistant": 1.0, "tool": 0.7, "system": 0.5}
 _decode = msgspec.json.Decoder(types.Body).decode
 
 # First and last message id, both included. An id is the conversation's key << 32 plus the seq.
-Range = tuple[int, int]
+IdRange = tuple[int, int]
+EVERYTHING = [(0, 2**63 - 1)]
 # Score of the message, score of its conversation, message id.
 Candidate = tuple[float, float, int]
-Ranked = tuple[float, int]
-EVERYTHING = [(0, 2**63 - 1)]
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class SearchFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Restrictions of a search."""
 
-    session_id: str | None = None
-    role: types.Role | None = None
-    tool: str | None = None
-    owner: str | None = None
-    after: float | None = None
-    before: float | None = None
-    own: bool = False
+    session_id: str | None
+    role: types.Role | None
+    tool: str | None
+    owner: str | None
+    after: float | None
+    before: float | None
+    own: bool
+
+    def tags(self) -> tuple[list[str], list[str]]:
+        """Return the tags a message must have, and the tags that all messages of its conversation have."""
+        own = [
+            query_parser.tag(kind, value) for kind, value in (("r", self.role), ("t", self.tool)) if value is not None
+        ]
+        return own, [] if self.owner is None else [query_parser.tag("o", self.owner)]
+
+    def matches(self, at: float, owner: str) -> bool:
+        """Return whether a message passes the restrictions that the index does not apply exactly."""
+        return (
+            (self.owner is None or owner == self.owner)
+            and (self.after is None or at >= self.after)
+            and (self.before is None or at < self.before)
+        )
 
 
-class Finding:
+class SearchMixin:
     """The search methods of SessionDB."""
 
     driver: Driver
@@ -82,7 +95,8 @@ class Finding:
         messages before and after each hit. A message may match by the words of its neighbours alone, unless `own` is
         set.
         """
-        wanted = _check_filter(query, limit, neighbours, session_id, role, tool, owner, after, before, own)
+        named = {"session_id": session_id, "role": role, "tool": tool, "owner": owner, "after": after, "before": before}
+        wanted = _check_filter(query, limit, neighbours, {**named, "own": own})
         hits = self.searcher.find(query, limit, wanted)
         if not neighbours:
             return hits
@@ -92,35 +106,36 @@ class Finding:
 class Searcher(indexer.Indexer):
     """Searches the index of one store."""
 
-    def find(self, text: str, limit: int, wanted: Filter) -> list[types.Hit]:
-        query = query_parser.parse(text, *_tags(wanted))
+    def find(self, text: str, limit: int, wanted: SearchFilter) -> list[types.Hit]:
+        query = query_parser.parse(text, *wanted.tags())
         if query is None:
             return []
-        with _report_damage():
-            return self._with_repair(lambda index: self._find(index, query, limit, wanted))
+        search = partial(self._search, query=query, limit=limit, wanted=wanted)
 
-    def catch_up(self, progress: indexer.Progress | None = None) -> int:
+        def find(index: SearchIndex) -> list[types.Hit]:
+            hits = self._read_both(index, partial(search, only_current=True))
+            if hits is None:
+                hits = self._read_both(self._bring_up_to_date(index, wanted.session_id), search)
+            return hits or []
+
+        with _report_damage():
+            return self._with_repair(find)
+
+    def catch_up(self, progress: Progress | None = None) -> int:
         with _report_damage():
             return self._with_repair(lambda index: self._catch_up(index, progress))
 
-    def rebuild(self, progress: indexer.Progress | None = None) -> int:
-        self._discard()
+    def rebuild(self, progress: Progress | None = None) -> int:
+        self.discard()
         return self.catch_up(progress)
 
-    def _find(self, index: SearchIndex, query: query_parser.Query, limit: int, wanted: Filter) -> list[types.Hit]:
-        look = partial(self._look, query=query, limit=limit, wanted=wanted)
-        hits = self._read_both(index, partial(look, only_current=True))
-        if hits is None:
-            hits = self._read_both(self._bring_up_to_date(index, wanted.session_id), look)
-        return hits or []
-
-    def _look(
+    def _search(
         self,
         tx: Tx,
         log_tx: Tx,
-        query: query_parser.Query,
+        query: query_parser.ParsedQuery,
         limit: int,
-        wanted: Filter,
+        wanted: SearchFilter,
         only_current: bool = False,
     ) -> list[types.Hit] | None:
         """Search the index as it is. With `only_current`, return None if it lacks messages of the log."""
@@ -130,14 +145,14 @@ class Searcher(indexer.Indexer):
         parameters: query_parser.Parameters | None = self._dialect.search_parameters(tx, query)
         if parameters is None:
             return []
-        most, find, near = max(CANDIDATES, 4 * limit), _find_near, 0 if wanted.own else indexer.NEAR
+        count, find, near = max(MIN_CANDIDATES, 4 * limit), _find_near, 0 if wanted.own else indexer.NEIGHBOURS
         while True:
-            found, more = find(tx, parameters, ranges, most, near)
-            hits = _best_hits(log_tx, found, limit, query, wanted)
-            # Filters that the index does not apply may leave too few hits: search everywhere, for more candidates.
-            if len(hits) >= limit or not more:
-                return hits
-            most, find = most * 8, _find_everywhere
+            candidates, has_more = find(tx, parameters, ranges, count, near)
+            best = _rank(log_tx, candidates, limit, wanted)[:limit]
+            # The filter may leave too few hits: search everywhere, for more candidates.
+            if len(best) == limit or not has_more:
+                return _hits(log_tx, best, query)
+            count, find = count * 8, _find_everywhere
 
     def _bring_up_to_date(self, index: SearchIndex, session_id: str | None) -> SearchIndex:
         """Index the messages to be searched, if possible, and return the index."""
@@ -164,26 +179,11 @@ def _report_damage() -> Iterator[None]:
         raise errors.StoreCorrupt("A message is damaged and cannot be searched. Run `holdfast doctor`.") from None
 
 
-def _best_hits(
-    tx: Tx, found: list[Candidate], limit: int, query: query_parser.Query, wanted: Filter
-) -> list[types.Hit]:
-    best = _rank(tx, found, limit, wanted)[:limit]
-    rows = {row[0]: row[1:] for row in tx.all("search_messages", places=str([place for _, place in best]))}
-    return [_hit(score, place, rows[place], query) for score, place in best]
-
-
-def _tags(wanted: Filter) -> tuple[list[str], list[str]]:
-    """Return the tags a message must have, and those that all messages of its conversation have."""
-    own, shared = (("r", wanted.role), ("t", wanted.tool)), (("o", wanted.owner),)
-    tagged = [[query_parser.tag(kind, value) for kind, value in named if value is not None] for named in (own, shared)]
-    return tagged[0], tagged[1]
-
-
-def _ranges(tx: Tx, session_id: str | None) -> list[Range]:
+def _ranges(tx: Tx, session_id: str | None) -> list[IdRange]:
     """Return the id ranges of a conversation: its own log, and the parts of the logs it was branched from."""
     if session_id is None:
         return EVERYTHING
-    here = conversation_row.look(tx, session_id)
+    here = conversation_row.read(tx, session_id)
     key, upto, forked_at, origin = here.key, here.last_seq, here.forked_at, here.origin
     found = [_range(key, forked_at, upto)]
     while origin is not None:
@@ -193,96 +193,87 @@ def _ranges(tx: Tx, session_id: str | None) -> list[Range]:
     return found
 
 
-def _keys(ranges: list[Range]) -> list[int] | None:
+def _keys(ranges: list[IdRange]) -> list[int] | None:
     """Return the keys of the conversations; None means all."""
     return None if ranges is EVERYTHING else [first >> 32 for first, _ in ranges]
 
 
-def _range(key: int, after: int, upto: int) -> Range:
+def _range(key: int, after: int, upto: int) -> IdRange:
     return (key << 32) + after + 1, (key << 32) + upto
 
 
 def _find_near(
-    tx: Tx, parameters: query_parser.Parameters, ranges: list[Range], most: int, near: int
+    tx: Tx, parameters: query_parser.Parameters, ranges: list[IdRange], count: int, near: int
 ) -> tuple[list[Candidate], bool]:
     """Return candidates near the best matches by own words, and whether there may be more.
 
     Scoring every message together with its neighbours would cost five times as much.
     """
-    own = [_rows(tx, "index_find", parameters[0], range_, most) for range_ in ranges]
-    places = {
-        place
+    own = [_rows(tx, "index_find", parameters[0], range_, count) for range_ in ranges]
+    ids = {
+        each
         for (first, last), rows in zip(ranges, own, strict=True)
-        for found, _ in rows
-        for place in range(max(first, found - near), min(last, found + near) + 1)
+        for id_, _ in rows
+        for each in range(max(first, id_ - near), min(last, id_ + near) + 1)
     }
-    if not places:
+    if not ids:
         return [], False
-    closer = _rows(tx, "index_find_at", parameters[1], (min(places), max(places)), None, str(sorted(places)))
-    return _candidates(closer, own, ranges), any(len(each) >= most for each in own)
+    rows = _rows(tx, "index_find_at", parameters[1], (min(ids), max(ids)), None, str(sorted(ids)))
+    return _candidates(rows, own, ranges), any(len(each) >= count for each in own)
 
 
 def _find_everywhere(
-    tx: Tx, parameters: query_parser.Parameters, ranges: list[Range], most: int, near: int
+    tx: Tx, parameters: query_parser.Parameters, ranges: list[IdRange], count: int, near: int
 ) -> tuple[list[Candidate], bool]:
     """Return the best candidates of all messages, and whether there may be more."""
-    own = [_rows(tx, "index_find", parameters[0], range_, most) for range_ in ranges]
-    rows = [_rows(tx, "index_find_around", parameters[1], range_, most) for range_ in ranges]
-    places = {place for each in own for place, _ in each}
-    found = [row for row in itertools.chain.from_iterable(rows) if near or row[0] in places]
-    return _candidates(found, own, ranges), any(len(each) >= most for each in rows)
+    own = [_rows(tx, "index_find", parameters[0], range_, count) for range_ in ranges]
+    around = [_rows(tx, "index_find_around", parameters[1], range_, count) for range_ in ranges]
+    ids = {id_ for rows in own for id_, _ in rows}
+    found = [row for rows in around for row in rows if near or row[0] in ids]
+    return _candidates(found, own, ranges), any(len(rows) >= count for rows in around)
 
 
 def _rows(
-    tx: Tx, query: str, values: dict[str, Any], range_: Range, most: int | None, places: str | None = None
+    tx: Tx, query: str, values: dict[str, Any], range_: IdRange, limit: int | None, ids: str | None = None
 ) -> list[Row]:
-    weights = {"around": NEIGHBOUR_WEIGHT if query != "index_find" else 0.0, "near": indexer.NEAR}
-    return tx.all(query, first=range_[0], last=range_[1], limit=most, places=places, **weights, **values)
+    weights = {"around": NEIGHBOUR_WEIGHT if query != "index_find" else 0.0, "near": indexer.NEIGHBOURS}
+    return tx.all(query, first=range_[0], last=range_[1], limit=limit, places=ids, **weights, **values)
 
 
-def _candidates(rows: list[Row], own: list[list[Row]], ranges: list[Range]) -> list[Candidate]:
-    conversations = _conversation_scores(own[0]) if ranges is EVERYTHING else {}
-    return [(score, conversations.get(place >> 32, 0.0), place) for place, score in rows]
-
-
-def _conversation_scores(rows: list[Row]) -> dict[int, float]:
-    """Return the score of each conversation: the sum of its five best messages."""
+def _candidates(rows: list[Row], own: list[list[Row]], ranges: list[IdRange]) -> list[Candidate]:
+    """Add the scores of conversations: the sum of the five best messages of each."""
     best: dict[int, list[float]] = {}
-    for place, score in rows:
-        best.setdefault(place >> 32, []).append(score)
-    return {key: sum(scores[:5]) for key, scores in best.items()}
+    for id_, score in own[0] if ranges is EVERYTHING else ():
+        best.setdefault(id_ >> 32, []).append(score)
+    return [(score, sum(best.get(id_ >> 32, ())[:5]), id_) for id_, score in rows]
 
 
-def _rank(tx: Tx, found: list[Candidate], limit: int, wanted: Filter) -> list[Ranked]:
-    """Return the candidates that pass the filter, best first, weighted by conversation and role."""
-    ranked: list[Ranked] = []
-    # Role weights move a candidate a few places only, so candidates further down cannot reach the first ones.
+def _rank(tx: Tx, candidates: list[Candidate], limit: int, wanted: SearchFilter) -> list[tuple[float, int]]:
+    """Return score and id of the candidates that pass the filter, best first, weighted by conversation and role."""
+    ranked: list[tuple[float, int]] = []
+    # Role weights move a candidate by a few ranks only, so candidates further down cannot reach the first ranks.
     enough = 4 * limit + 20
-    promising = sorted(found, key=lambda each: -each[0] - CONVERSATION_WEIGHT * each[1])
+    promising = sorted(candidates, key=lambda each: -each[0] - CONVERSATION_WEIGHT * each[1])
     for start in range(0, len(promising), enough):
-        some = promising[start : start + enough]
-        rows = {row[0]: row[1:] for row in tx.all("search_candidates", places=str([each[2] for each in some]))}
-        for score, conversation, place in some:
-            if place in rows and _matches(rows[place][1], rows[place][2], wanted):
-                ranked.append(((score + CONVERSATION_WEIGHT * conversation) * ROLE_WEIGHTS[rows[place][0]], place))
+        chunk = promising[start : start + enough]
+        rows = {row[0]: row[1:] for row in tx.all("search_candidates", places=str([each[2] for each in chunk]))}
+        for score, conversation, id_ in chunk:
+            if id_ in rows and wanted.matches(*rows[id_][1:]):
+                ranked.append(((score + CONVERSATION_WEIGHT * conversation) * ROLE_WEIGHTS[rows[id_][0]], id_))
         if len(ranked) >= enough:
             break
     return sorted(ranked[:enough], key=lambda each: (-each[0], each[1]))
 
 
-def _matches(at: float, owner: str, wanted: Filter) -> bool:
-    return (
-        (wanted.owner is None or owner == wanted.owner)
-        and (wanted.after is None or at >= wanted.after)
-        and (wanted.before is None or at < wanted.before)
-    )
-
-
-def _hit(score: float, place: int, row: Row, query: query_parser.Query) -> types.Hit:
-    session_id, role, at, body, conversation_id = row
-    text = query_parser.text_of(_decode(body)) if body else ""
-    snippet = query_parser.snippet(text, query.terms)
-    return types.Hit(session_id, place & 0xFFFFFFFF, role, text, snippet, score, conversation_id, at)
+def _hits(tx: Tx, best: list[tuple[float, int]], query: query_parser.ParsedQuery) -> list[types.Hit]:
+    rows = {row[0]: row[1:] for row in tx.all("search_messages", places=str([id_ for _, id_ in best]))}
+    hits = []
+    for score, id_ in best:
+        session_id, role, at, body, conversation_id = rows[id_]
+        text = query_parser.message_text(_decode(body)) if body else ""
+        snippet = query_parser.snippet(text, query.terms)
+        hits.append(types.Hit(session_id, id_ & 0xFFFFFFFF, role, text, snippet, score, conversation_id, at))
+    return hits
 
 
 def _add_neighbours(tx: Tx, hit: types.Hit, count: int) -> types.Hit:
@@ -294,14 +285,13 @@ def _add_neighbours(tx: Tx, hit: types.Hit, count: int) -> types.Hit:
     )
 
 
-def _check_filter(query: object, limit: object, neighbours: object, *rest: Any) -> Filter:
-    if not isinstance(query, str) or len(query) > MAX_QUERY:
-        raise errors.InvalidArgument(f"`query` must be text of at most {MAX_QUERY:,} characters.")
+def _check_filter(query: object, limit: object, neighbours: object, restrictions: dict[str, Any]) -> SearchFilter:
+    if not isinstance(query, str) or len(query) > MAX_QUERY_CHARACTERS:
+        raise errors.InvalidArgument(f"`query` must be text of at most {MAX_QUERY_CHARACTERS:,} characters.")
     validation.check(validation.whole_number(0, MAX_HITS), limit=limit)
     validation.check(validation.whole_number(0, MAX_NEIGHBOURS), neighbours=neighbours)
     try:
-        names = ("session_id", "role", "tool", "owner", "after", "before", "own")
-        return msgspec.convert(dict(zip(names, rest, strict=True)), Filter)
+        return msgspec.convert(restrictions, SearchFilter)
     except (msgspec.ValidationError, UnicodeError):
         raise errors.InvalidArgument(
             "Invalid search filter: `session_id`, `tool` and `owner` must be text, `role` one of "

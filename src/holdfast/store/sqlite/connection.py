@@ -15,7 +15,7 @@ OLDEST_SQLITE = (3, 51, 3)
 MAX_WAL_BYTES = 64 * 1024 * 1024
 
 
-class Connection(apsw.Connection):
+class SqliteConnection(apsw.Connection):
     """A connection that records the inodes of its files, readable while another thread uses it."""
 
     files: paths.Inodes | None = None
@@ -29,15 +29,15 @@ def check_version(version: str) -> None:
         )
 
 
-def connect(path: str, timeout: float, read_only: str = "") -> Connection:
+def connect(path: str, timeout: float, read_only: str = "") -> SqliteConnection:
     """Open a connection; `read_only` is the reason why the store cannot be written, if it cannot."""
     if read_only:
         connection = _connect_read_only(path, read_only)
     else:
         create = apsw.SQLITE_OPEN_CREATE if path == ":memory:" else 0
-        connection = Connection(path, apsw.SQLITE_OPEN_READWRITE | create)
+        connection = SqliteConnection(path, apsw.SQLITE_OPEN_READWRITE | create)
     connection.set_busy_timeout(int(timeout * 1000))
-    # A connection closed by the garbage collector or in a forked child must not remove a WAL that others write to.
+    # A connection closed by the garbage collector or in a forked child must not remove a WAL in use.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     # Query plans must not depend on bound values: otherwise SQLite plans joins again at every call.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -56,14 +56,14 @@ def configure(connection: apsw.Connection) -> None:
     connection.pragma("secure_delete", True)  # overwrites deleted content; appends delete nothing
 
 
-def connect_other(path: str, *, read_only: bool = False) -> apsw.Connection:
+def connect_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     """Open a database file that is not a store in use, such as a backup."""
     return apsw.Connection(path, apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE)
 
 
-def _connect_read_only(path: str, reason: str) -> Connection:
+def _connect_read_only(path: str, reason: str) -> SqliteConnection:
     """Open a store that cannot be written, even in a directory where SQLite cannot create its -shm file."""
-    connection = Connection(path, apsw.SQLITE_OPEN_READONLY)
+    connection = SqliteConnection(path, apsw.SQLITE_OPEN_READONLY)
     try:
         connection.pragma("schema_version")
     except (apsw.CantOpenError, apsw.ReadOnlyError):
@@ -79,17 +79,17 @@ def _connect_read_only(path: str, reason: str) -> Connection:
             "or copy them together to a writable directory and open the copy."
         )
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    return Connection(f"file:{urllib.parse.quote(path)}?immutable=1", flags)
+    return SqliteConnection(f"file:{urllib.parse.quote(path)}?immutable=1", flags)
 
 
-def refuse_foreign(connection: apsw.Connection, path: str) -> None:
-    """Refuse another program's database before anything is changed in it.
+def check_not_foreign(connection: apsw.Connection, path: str) -> None:
+    """Raise StoreUnusable for another program's database, before anything is changed in it.
 
-    One snapshot, as another process may be creating the store at the same time.
+    Both values are read in one transaction, because another process may be creating the store.
     """
     connection.execute("BEGIN")
     found = connection.pragma("application_id")
-    filled = bool(migration.entries(connection.execute))
+    filled = bool(migration.read_schema(connection.execute))
     connection.execute("ROLLBACK")
     if found != migration.APPLICATION_ID and (found != 0 or filled):
         raise errors.StoreUnusable(f"{path} is a database of another program.")
@@ -97,10 +97,10 @@ def refuse_foreign(connection: apsw.Connection, path: str) -> None:
 
 def opened_files() -> list[paths.Inodes]:
     """Return the files of each connection in this process."""
-    return [each.files for each in apsw.connections() if isinstance(each, Connection) and each.files]
+    return [each.files for each in apsw.connections() if isinstance(each, SqliteConnection) and each.files]
 
 
-def refuse_live(path: str) -> None:
+def check_not_open_here(path: str) -> None:
     """Refuse to open a file of a store that this process has open: closing it would cancel SQLite's POSIX locks."""
     found = paths.inode(path)
     if any(found in (files.main, files.shm) for files in opened_files()):

@@ -1,8 +1,8 @@
 """An open SQLite store: its connections, its place in the writer queue, and the files behind its paths.
 
 One connection writes, any number read. The inodes of the database, WAL and -shm file are recorded when the store is
-opened. If a file at one of these paths is removed or replaced later, the store opens the files that are there now:
-SQLite itself would go on writing to files that no other process can open.
+opened. If a file at one of these paths is removed or replaced later, the store opens the new files: SQLite itself would
+continue to write to files that no other process can open.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
-from holdfast import errors
-from holdfast.store import fault_points, queries, schema_plan
+from holdfast import errors, fault_points
+from holdfast.store import queries
+from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan
 from holdfast.store.sqlite import connection as connections
 from holdfast.store.sqlite import migration, paths, wal_sync
-from holdfast.store.sqlite.errors import translating
-from holdfast.store.sqlite.transaction import Transaction, transact
+from holdfast.store.sqlite.errors import translate_errors
+from holdfast.store.sqlite.transaction import SqliteTransaction, transact
 from holdfast.store.sqlite.writer_queue import WriterQueue
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class FilesReplaced(errors.StoreMoved):
     )
 
 
-class DatabaseFile:
+class OpenDatabase:
     """A database file, or `:memory:`, which lives as long as this object."""
 
     _forked = False  # whether SQLite was in use when this process was forked
@@ -57,7 +58,7 @@ class DatabaseFile:
         durability: str = "power-loss",
         clock: Callable[[], float] | None = None,
         write_timeout: float = 10.0,
-        plan: schema_plan.Plan = schema_plan.PLAN,
+        plan: SchemaPlan = SCHEMA_PLAN,
         sql: str = "sqlite",
     ) -> None:
         connections.check_version(apsw.sqlite_lib_version())
@@ -72,19 +73,19 @@ class DatabaseFile:
         self.read_only = ""  # why the store cannot be written; empty if it can
         self._wal_path, self._shm_path = f"{self.path}-wal", f"{self.path}-shm"
         self._durability, self._clock, self._plan, self._folder = durability, clock, plan, sql
-        with paths.opening(self.path):
+        with paths.translate_open_errors(self.path):
             self._sql = queries.load(sql)
         self._write_lock = threading.RLock()
         self._queue: WriterQueue | None = None
         self._wal: wal_sync.Wal | None = None
-        self._idle: list[tuple[int, Transaction]] = []  # readers, with the generation of files they have open
+        self._idle: list[tuple[int, SqliteTransaction]] = []  # readers, with the generation of files they have open
         self._closed, self._generation = False, 0
         self._opened: paths.Inodes | None = None
         # As `_opened` while the files are in place; None if they are not, and for `:memory:` and read-only stores.
         self._files: paths.Inodes | None = None
         _instances.add(self)
         try:
-            with translating(self.path):
+            with translate_errors(self.path):
                 self._open()
         except BaseException:
             self._closed = True
@@ -97,9 +98,11 @@ class DatabaseFile:
         writable = self.has_file and not self.read_only
         if writable:
             if create:
-                paths.prepare(self.path)
+                paths.create_file(self.path)
             elif not os.path.exists(self.path):
-                raise errors.StoreMoved(f"The database file {self.path} is gone; nothing was acknowledged.")
+                raise errors.StoreMoved(
+                    f"The database file {self.path} does not exist any more; nothing was acknowledged."
+                )
             self._wait_for_stale_connections()
         self._writer = connections.connect(self.path, self.write_timeout, self.read_only)
         try:
@@ -123,13 +126,13 @@ class DatabaseFile:
             raise
 
     def _record_files(self, shm: paths.Inode | None) -> None:
-        paths.tighten(self.path + suffix for suffix in FILE_SUFFIXES)
+        paths.restrict_permissions(self.path + suffix for suffix in FILE_SUFFIXES)
         # The -shm file that is mapped, not the one at its path: another process may have replaced it since.
         shm = paths.inode(self._shm_path) if shm is None else shm
         main, wal = paths.inode(self.path), paths.inode(self._wal_path)
         opened = paths.Inodes(main or NO_INODE, wal or NO_INODE, shm or NO_INODE)
         self._opened = self._writer.files = opened
-        with paths.opening(self._wal_path):
+        with paths.translate_open_errors(self._wal_path):
             self._wal = wal_sync.Wal(self._wal_path, opened.wal) if self._durability == "power-loss" else None
         self._files = opened
 
@@ -141,7 +144,7 @@ class DatabaseFile:
         """
         queue = f"{self.path}.queue"
         if self.read_only or not os.path.exists(queue):  # another program's file has no queue
-            connections.refuse_foreign(self._writer, self.path)
+            connections.check_not_foreign(self._writer, self.path)
             return None
         self._queue = self._queue or WriterQueue(queue)
         present = paths.inode(self._shm_path)
@@ -150,11 +153,11 @@ class DatabaseFile:
         except errors.StoreBusy:
             if not present:
                 raise
-            connections.refuse_foreign(self._writer, self.path)
+            connections.check_not_foreign(self._writer, self.path)
             return present
 
     def _read_first(self) -> paths.Inode:
-        connections.refuse_foreign(self._writer, self.path)
+        connections.check_not_foreign(self._writer, self.path)
         # SQLite shares the -shm file of other connections of this process, which may have been unlinked.
         return (not self._is_stale() and paths.inode(self._shm_path)) or NO_INODE
 
@@ -165,8 +168,8 @@ class DatabaseFile:
         fault_points.reach("migrate", "committed")
 
     def _reconcile(self) -> None:
-        def step(_: Transaction) -> None:
-            migration.reconcile(self._writer.execute, self._plan, migration.declared(self._folder), self._now())
+        def step(_: SqliteTransaction) -> None:
+            migration.reconcile(self._writer.execute, self._plan, migration.declared_schema(self._folder), self._now())
             fault_points.reach("migrate", "committing")
 
         transact(self._tx, step, self.write_timeout)
@@ -176,7 +179,7 @@ class DatabaseFile:
 
     # --- connections ---------------------------------------------------------------------------------
 
-    def _connect_reader(self) -> connections.Connection:
+    def _connect_reader(self) -> connections.SqliteConnection:
         connection = connections.connect(self.path, self.write_timeout, self.read_only)
         try:
             connection.files = self._files
@@ -186,8 +189,8 @@ class DatabaseFile:
             raise
         return connection
 
-    def _transaction(self, connection: apsw.Connection) -> Transaction:
-        return Transaction(connection, self._sql, self._clock)
+    def _transaction(self, connection: apsw.Connection) -> SqliteTransaction:
+        return SqliteTransaction(connection, self._sql, self._clock)
 
     def _run_in_queue(self, work: Callable[..., T], *args: Any) -> T:
         if self.read_only:
@@ -197,12 +200,15 @@ class DatabaseFile:
         result: T = self._queue.run(self.write_timeout, self._run_on_current_shm, work, args)
         return result
 
-    def _run_exclusively(self, work: Callable[..., T], *args: Any) -> T:
-        with self._write_lock, translating(self.path):
-            return self._run_in_queue(work, *args)
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Keep other threads of this process from writing."""
+        self._check_usable()
+        with self._write_lock, translate_errors(self.path):
+            yield
 
     def _run_on_current_shm(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """Run the work unless the -shm file was replaced: with the old one it would overwrite others' commits.
+        """Run the work unless the -shm file was replaced: with the old one it would overwrite other commits.
 
         One check at the front of the queue is enough: no process creates a -shm file anywhere else.
         """
@@ -215,7 +221,7 @@ class DatabaseFile:
     def _sync(self, wal: wal_sync.Wal) -> None:
         """When this returns, everything committed so far survives a power loss."""
         if not wal.sync():
-            with self._write_lock, translating(self.path):
+            with self._write_lock, translate_errors(self.path):
                 if wal is not self._wal:
                     raise errors.StoreError(wal_sync.SYNC_FAILED)
                 self._repair_wal()
@@ -250,7 +256,7 @@ class DatabaseFile:
 
     def _reopen(self) -> None:
         self._files = None
-        paths.refuse_strange_wal(self.path, self._opened)
+        paths.check_no_former_wal(self.path, self._opened)
         self._generation += 1
         self._close_connections()
         self._open(create=False)
@@ -327,10 +333,10 @@ class DatabaseFile:
 # SQLite keeps a list of its process's POSIX locks in memory. A fork copies the list but none of the locks, so a child
 # that opens the file again overwrites other processes' commits. A fork also copies mutexes that a thread of the parent
 # holds, on which any call to SQLite waits for ever. SQLite cannot be reset, so such a child is refused every store.
-_instances: weakref.WeakSet[DatabaseFile] = weakref.WeakSet()
+_instances: weakref.WeakSet[OpenDatabase] = weakref.WeakSet()
 
 
-class _Leak(msgspec.Struct, gc=False):
+class _ImmortalReference(msgspec.Struct, gc=False):
     """Keeps an object from being freed, even at interpreter exit: the garbage collector does not see this cycle."""
 
     kept: Any
@@ -338,10 +344,10 @@ class _Leak(msgspec.Struct, gc=False):
 
 
 def _abandon_inherited() -> None:
-    """In a forked child, neither use nor close what was open in the parent."""
+    """In a forked child, neither use nor close the connections of the parent."""
     stores, inherited = list(_instances), apsw.connections()
-    DatabaseFile._forked |= bool(inherited) or not all(store._closed for store in stores)
-    leak = _Leak((stores, inherited, apsw))  # apsw closes every connection when the module is freed
+    OpenDatabase._forked |= bool(inherited) or not all(store._closed for store in stores)
+    leak = _ImmortalReference((stores, inherited, apsw))  # apsw closes every connection when the module is freed
     leak.itself = leak
     for store in stores:
         if store._queue is not None:  # a lock inherited here would outlive the parent

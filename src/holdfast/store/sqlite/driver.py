@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast import errors
-from holdfast.store import fault_points, notifications
+from holdfast import errors, fault_points
+from holdfast.store import notifications
 from holdfast.store.driver import Tx
 from holdfast.store.sqlite import database_file, maintenance, paths
-from holdfast.store.sqlite.errors import translate, translating
-from holdfast.store.sqlite.transaction import Transaction
+from holdfast.store.sqlite.errors import translate, translate_errors
+from holdfast.store.sqlite.transaction import SqliteTransaction
 
 T = TypeVar("T")
 
@@ -30,15 +30,17 @@ class SqliteDriver(maintenance.Maintenance):
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def write(self, operation: str, step: Callable[[Tx], T], *, durable: bool = True) -> T:
-        """Commit a step, then sync the WAL, when the next writer may already commit.
+    def write(
+        self, operation: str, step: Callable[[Tx], T], *, durable: bool = True, lock_timeout: float | None = None
+    ) -> T:
+        """Commit a step, then sync the WAL while the next writer may already commit.
 
-        After the commit the files at the paths are compared with the open ones: a commit into a file that was unlinked
-        meanwhile is not acknowledged but repeated in the file that is there now.
+        After the commit the files at the paths are compared with the open ones: a commit to a file that was unlinked
+        is not acknowledged but repeated in the file that replaced it.
         """
         if self.pid != os.getpid():
             raise errors.StoreForked()
-        if not self._write_lock.acquire(timeout=self.write_timeout):
+        if not self._write_lock.acquire(timeout=self.write_timeout if lock_timeout is None else lock_timeout):
             raise errors.StoreBusy()
         try:
             result = self._commit(operation, step)
@@ -95,15 +97,15 @@ class SqliteDriver(maintenance.Maintenance):
     # --- reading -------------------------------------------------------------------------------------
 
     def read(self, step: Callable[[Tx], T]) -> T:
-        self._check_usable()
         if not self.has_file:
-            with self._write_lock, translating(self.path):
+            with self._exclusive():
                 return step(self._tx)
+        self._check_usable()
         if not self.read_only and not self._is_current():
-            with self._write_lock, translating(self.path):
+            with self._exclusive():
                 if not self._is_current():
                     self._reopen()
-        with translating(self.path):
+        with translate_errors(self.path):
             generation, tx = self._take_reader()
             try:
                 tx.execute("BEGIN")
@@ -111,13 +113,13 @@ class SqliteDriver(maintenance.Maintenance):
             finally:
                 self._return_reader(generation, tx)
 
-    def _take_reader(self) -> tuple[int, Transaction]:
+    def _take_reader(self) -> tuple[int, SqliteTransaction]:
         try:
             return self._idle.pop()
         except IndexError:
             return self._generation, self._transaction(self._connect_reader())
 
-    def _return_reader(self, generation: int, tx: Transaction) -> None:
+    def _return_reader(self, generation: int, tx: SqliteTransaction) -> None:
         if not tx.connection.get_autocommit():
             tx.execute("ROLLBACK")
         # A read-only connection may be immutable and so takes no locks: as a writer may start, each read opens one.
@@ -129,9 +131,8 @@ class SqliteDriver(maintenance.Maintenance):
 
     # --- status --------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
-        self._check_usable()
-        with self._write_lock, translating(self.path):
+    def info(self) -> dict[str, Any]:
+        with self._exclusive():
             pragma = self._writer.pragma
             facts: dict[str, Any] = {
                 "engine": "SQLite",
@@ -152,7 +153,7 @@ class SqliteDriver(maintenance.Maintenance):
         return facts
 
     def status(self) -> dict[str, Any]:
-        return self.facts()
+        return self.info()
 
     def listen(self, handler: Callable[[notifications.Hint], None]) -> bool:  # noqa: ARG002
         return False

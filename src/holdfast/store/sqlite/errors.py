@@ -41,15 +41,15 @@ def translate(error: apsw.Error | UnicodeDecodeError, path: str) -> errors.Store
         return errors.StoreFull(f"{errors.StoreFull.default_message} ({path}: {error})")
     if isinstance(error, apsw.CantOpenError | apsw.IOError) and paths.is_out_of_descriptors():
         return paths.too_many_files(path)
-    for ours, theirs in _TRANSLATIONS.items():
-        if isinstance(error, theirs):
-            where = f"{path}: " if ours in (errors.StoreFull, errors.StoreUnusable) else ""
-            return ours(f"{ours.default_message} ({where}{error})")
+    for kind, causes in _TRANSLATIONS.items():
+        if isinstance(error, causes):
+            where = f"{path}: " if kind in (errors.StoreFull, errors.StoreUnusable) else ""
+            return kind(f"{kind.default_message} ({where}{error})")
     return errors.StoreError(f"SQLite failed: {type(error).__name__} ({error})")
 
 
 @contextlib.contextmanager
-def translating(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:

@@ -1,7 +1,7 @@
 """Operations on a whole SQLite database: copy, replace, scrub, shrink, check and repair.
 
-Copies are made by SQLite's online backup, which reads one snapshot while others write. It also replaces the content of
-a database in one transaction: other processes see the old content or the new, in the file they have open.
+Copies are made by SQLite's online backup, which reads one snapshot while other processes write. It also replaces the
+content of a database in one transaction: other processes see the old content or the new, in the file they have open.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast import errors
-from holdfast.store import fault_points, schema_plan
-from holdfast.store.driver import Progress, Tx
-from holdfast.store.sqlite import migration, page_slack
-from holdfast.store.sqlite.connection import connect_other
-from holdfast.store.sqlite.database_file import DatabaseFile
-from holdfast.store.sqlite.errors import translating
-from holdfast.store.sqlite.transaction import Transaction, transact
+from holdfast import errors, fault_points
+from holdfast.store.driver import SCHEMA_PLAN, Execute, Progress, SchemaFault, Tx
+from holdfast.store.sqlite import migration, unallocated_space
+from holdfast.store.sqlite.connection import connect_file
+from holdfast.store.sqlite.database_file import OpenDatabase
+from holdfast.store.sqlite.errors import translate_errors
+from holdfast.store.sqlite.transaction import SqliteTransaction, transact
 
 T = TypeVar("T")
 
@@ -32,19 +31,19 @@ READER_BLOCKS_SCRUB = (
     "Another process is reading, so the WAL could not be emptied and may still contain removed content. "
     "Try again when that process is done."
 )
-# Counted as well, since a test's clock may not advance.
+# The counter distinguishes two scrubs even if the clock did not advance.
 _NOTE_SCRUB = """
 INSERT INTO meta VALUES ('scrubs', '1') ON CONFLICT (key) DO UPDATE SET value = value + 1;
 INSERT INTO meta VALUES ('scrubbed_at', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 """
 
 
-class Maintenance(DatabaseFile):
+class Maintenance(OpenDatabase):
     """The maintenance operations of the SQLite driver."""
 
     def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
         self._check_usable()
-        with translating(self.path), self._snapshot() as source, contextlib.closing(connect_other(path)) as target:
+        with translate_errors(self.path), self._snapshot() as source, contextlib.closing(connect_file(path)) as target:
             target.pragma("journal_mode", "memory")
             target.pragma("synchronous", "off")  # the caller syncs the finished file
             _copy_pages(source, target, "backup", progress)
@@ -65,8 +64,7 @@ class Maintenance(DatabaseFile):
             source.execute("ROLLBACK")
 
     def replace_with(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None = None) -> None:
-        self._check_usable()
-        with self._write_lock, translating(self.path):
+        with self._exclusive():
             self._run_in_queue(self._replace, path, finish, progress)
             # The restored schema has a new cookie, which is recorded here.
             self._prepare_schema()
@@ -74,7 +72,7 @@ class Maintenance(DatabaseFile):
                 self._sync(self._wal)
 
     def _replace(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None) -> None:
-        with contextlib.closing(connect_other(path)) as source:
+        with contextlib.closing(connect_file(path)) as source:
             source.pragma("journal_mode", "delete")
             old = self._transaction(self._writer)
             transact(self._transaction(source), lambda new: finish(old, new))
@@ -94,9 +92,12 @@ class Maintenance(DatabaseFile):
         if not self.has_file:
             return
         deadline = time.monotonic() + self.write_timeout
-        with translating(self.path), contextlib.closing(self._connect_reader()) as connection:
+        with translate_errors(self.path), contextlib.closing(self._connect_reader()) as connection:
             connection.set_busy_timeout(0)
-            while not self._run_exclusively(self._try_scrub, connection):
+            while True:
+                with self._exclusive():
+                    if self._run_in_queue(self._try_scrub, connection):
+                        break
                 # Wait for readers outside of the queue, so that other processes can write meanwhile.
                 if time.monotonic() > deadline:
                     raise errors.StoreBusy(READER_BLOCKS_SCRUB)
@@ -104,29 +105,28 @@ class Maintenance(DatabaseFile):
         fault_points.reach("scrub", "done")
 
     def _try_scrub(self, connection: apsw.Connection) -> bool:
-        """Clear the page slack in the file, which is possible while the WAL is empty and no process writes."""
+        """Clear unallocated space in the file, which is possible while the WAL is empty and no process writes."""
         fault_points.reach("scrub", "begun")
         if not _checkpoint(connection):
             return False
         fault_points.reach("scrub", "emptied")
-        transact(self._transaction(connection), self._clear_slack)
+        transact(self._transaction(connection), self._clear_unallocated)
         return True
 
-    def _clear_slack(self, tx: Transaction) -> None:
+    def _clear_unallocated(self, tx: SqliteTransaction) -> None:
         if os.path.getsize(self._wal_path):
             raise errors.StoreBusy()  # a program outside of the queue has written
         file = apsw.VFSFile("", self.path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
         try:
-            page_slack.clear(file)
+            unallocated_space.clear(file)
         finally:
             file.xClose()
         fault_points.reach("scrub", "cleared")
-        # This commit makes all connections drop their cached pages, which still contain the slack.
+        # This commit makes all connections drop their cached pages, which still contain the cleared bytes.
         tx.execute(_NOTE_SCRUB, (repr(self._now()),))
 
     def shrink(self) -> None:
-        self._check_usable()
-        with self._write_lock, translating(self.path):
+        with self._exclusive():
             try:
                 self._run_in_queue(self._vacuum)
             finally:
@@ -142,35 +142,33 @@ class Maintenance(DatabaseFile):
             _checkpoint(self._writer)  # fails while other processes read; a later one returns the space
 
     def integrity_errors(self) -> list[str]:
-        self._check_usable()
-        with self._write_lock, translating(self.path):
+        with self._exclusive():
             return check_integrity(self._writer.execute)
 
-    def schema_faults(self) -> list[schema_plan.Fault]:
-        self._check_usable()
-        with self._write_lock, translating(self.path):
-            return migration.faults(self._writer.execute, self._plan, migration.declared(self._folder))
+    def schema_faults(self) -> list[SchemaFault]:
+        with self._exclusive():
+            return migration.faults(self._writer.execute, self._plan, migration.declared_schema(self._folder))
 
     def repair_schema(self) -> None:
+        with self._exclusive():
+            self._run_in_queue(self._reconcile)
+
+    def open_copy(self, path: str) -> SqliteCopy:
         self._check_usable()
-        self._run_exclusively(self._reconcile)
-
-    def open_copy(self, path: str) -> Copy:
-        self._check_usable()
-        with translating(path):
-            return Copy(path, self._transaction(connect_other(path, read_only=True)))
+        with translate_errors(path):
+            return SqliteCopy(path, self._transaction(connect_file(path, read_only=True)))
 
 
-class Copy:
+class SqliteCopy:
     """A database file that no process writes to, opened read-only."""
 
-    def __init__(self, path: str, tx: Transaction) -> None:
+    def __init__(self, path: str, tx: SqliteTransaction) -> None:
         self._path = path
         self._tx = tx
         self._connection = tx.connection
 
     def read(self, step: Callable[[Tx], T]) -> T:
-        with translating(self._path):
+        with translate_errors(self._path):
             self._tx.execute("BEGIN")
             try:
                 return step(self._tx)
@@ -178,19 +176,19 @@ class Copy:
                 self._tx.execute("ROLLBACK")
 
     def integrity_errors(self) -> list[str]:
-        with translating(self._path):
+        with translate_errors(self._path):
             return check_integrity(self._connection.execute)
 
-    def schema_faults(self) -> list[schema_plan.Fault]:
-        with translating(self._path):
-            return migration.faults(self._connection.execute, schema_plan.PLAN, migration.declared("sqlite"))
+    def schema_faults(self) -> list[SchemaFault]:
+        with translate_errors(self._path):
+            return migration.faults(self._connection.execute, SCHEMA_PLAN, migration.declared_schema("sqlite"))
 
     def was_opened(self) -> bool:
-        with translating(self._path):
+        with translate_errors(self._path):
             return bool(self._connection.pragma("journal_mode") == "wal")
 
     def copy_to(self, path: str, progress: Progress | None = None) -> None:
-        with translating(path), contextlib.closing(connect_other(path)) as target:
+        with translate_errors(path), contextlib.closing(connect_file(path)) as target:
             target.pragma("journal_mode", "memory")
             _copy_pages(self._connection, target, "restore", progress)
 
@@ -198,7 +196,7 @@ class Copy:
         self._connection.close()
 
 
-def check_integrity(execute: schema_plan.Execute) -> list[str]:
+def check_integrity(execute: Execute) -> list[str]:
     """Return the damage that SQLite finds in a database."""
     found = [str(row[0]) for row in execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     broken = {f"a row of {row[0]} refers to a missing row of {row[2]}" for row in execute("PRAGMA foreign_key_check")}

@@ -1,8 +1,9 @@
 """Migration of a SQLite file to the schema that this version declares.
 
-Missing tables, columns, indexes and triggers are added; changed indexes and triggers are replaced. Numbered steps
-convert data of an older format. All changes are one transaction, so a killed migration starts again at the next open.
-A file of a newer format is refused; a newer revision of the same format is only added to.
+Missing tables, columns, indexes and triggers are added; changed indexes and triggers are replaced, and triggers that
+were renamed are dropped. Numbered steps convert data of an older format. All changes are one transaction, so a killed
+migration starts again at the next open. A file of a newer format is refused; a newer revision of the same format is
+only added to.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from functools import cache
 
 import apsw
 
-from holdfast import errors
-from holdfast.store import fault_points, queries
-from holdfast.store.schema_plan import MISSING, Execute, Fault, Plan, columns
+from holdfast import errors, fault_points
+from holdfast.store import queries
+from holdfast.store.driver import MISSING, RETIRED_TRIGGERS, Execute, SchemaFault, SchemaPlan
 
 logger = logging.getLogger("holdfast.store")
 
@@ -26,14 +27,14 @@ Entries = dict[tuple[str, str], str]
 
 
 @cache
-def declared(folder: str) -> Entries:
+def declared_schema(folder: str) -> Entries:
     """Return the declared schema in the form that SQLite stores."""
     scratch = apsw.Connection(":memory:")
     scratch.execute(queries.schema(folder))
-    return entries(scratch.execute)
+    return read_schema(scratch.execute)
 
 
-def entries(execute: Execute) -> Entries:
+def read_schema(execute: Execute) -> Entries:
     """Return the SQL text of every table, index and trigger of a database."""
     rows = execute(
         "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' "
@@ -43,85 +44,86 @@ def entries(execute: Execute) -> Entries:
     return {(kind, name): sql if isinstance(sql, str) else repr(sql) for kind, name, sql in rows}
 
 
-def is_current(execute: Execute, plan: Plan) -> bool:
+def is_current(execute: Execute, plan: SchemaPlan) -> bool:
     """Return whether the schema needs no change, by comparing revision and schema cookie only."""
-    found = _value(execute, "PRAGMA user_version")
+    found = _read_pragma(execute, "PRAGMA user_version")
     if found > plan.format:
         raise errors.SchemaTooNew(found, plan.format)
-    if found < plan.format or ("table", "meta") not in entries(execute):
+    if found < plan.format or ("table", "meta") not in read_schema(execute):
         return False
     known = {row[0]: row[1] for row in execute("SELECT key, value FROM meta WHERE key LIKE 'schema_%'")}
     # A newer version records its own cookie; its additions stay.
-    same = known.get("schema_cookie") == str(_value(execute, "PRAGMA schema_version"))
+    same = known.get("schema_cookie") == str(_read_pragma(execute, "PRAGMA schema_version"))
     return same and int(known.get("schema_revision", 0)) >= plan.revision
 
 
-def reconcile(execute: Execute, plan: Plan, declared: Entries, now: float) -> None:
+def reconcile(execute: Execute, plan: SchemaPlan, declared: Entries, now: float) -> None:
     """Bring the database to the declared schema, inside a write transaction."""
-    found = _value(execute, "PRAGMA user_version")
+    found = _read_pragma(execute, "PRAGMA user_version")
     if found > plan.format:
         raise errors.SchemaTooNew(found, plan.format)
-    actual = entries(execute)
-    revision = _revision(execute, actual)
+    actual = read_schema(execute)
+    revision = _read_revision(execute, actual)
     if actual:
         _run(execute, (step for number in range(found + 1, plan.format + 1) for step in plan.steps.get(number, ())))
-        actual = entries(execute)
+        actual = read_schema(execute)
     if revision == plan.revision:
         # The same version made this schema, so another program changed it.
         for fault in faults(execute, plan, declared):
             if fault.repairable:
-                logger.warning("In the database, %s; it is created again.", fault)
+                logger.warning("Schema repair: recreating the %s %s, which %s.", fault.kind, fault.name, fault.what)
     _run(execute, list(_differences(execute, declared, actual, replace=revision <= plan.revision)))
     _record(execute, plan.format, max(plan.revision, revision), now)
 
 
 def _differences(execute: Execute, declared: Entries, actual: Entries, *, replace: bool) -> Iterable[str]:
     for (kind, name), sql in declared.items():
-        there = actual.get((kind, name))
-        if there is None:
+        found = actual.get((kind, name))
+        if found is None:
             yield sql
         elif kind == "table":
             for _, definition in _missing_columns(execute, name, sql):
                 yield f"ALTER TABLE {name} ADD COLUMN {definition}"
-        elif there != sql and replace:
+        elif found != sql and replace:
             yield f"DROP {kind} {name}"
             yield sql
+    yield from (f"DROP TRIGGER {name}" for kind, name in actual if kind == "trigger" and name in RETIRED_TRIGGERS)
 
 
 def _missing_columns(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:
     present = {row[1] for row in execute(f"PRAGMA table_xinfo({table})")}
-    return [column for column in columns(sql) if column[0] not in present]
+    return [column for column in queries.columns(sql) if column[0] not in present]
 
 
-def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
+def faults(execute: Execute, plan: SchemaPlan, declared: Entries) -> list[SchemaFault]:
     """Return the differences from the declared schema; of a newer revision, only what is missing."""
-    actual = entries(execute)
-    if _revision(execute, actual) > plan.revision:
-        return [Fault(kind, name, MISSING, True) for kind, name in declared if (kind, name) not in actual]
+    actual = read_schema(execute)
+    if _read_revision(execute, actual) > plan.revision:
+        return [SchemaFault(kind, name, MISSING, True) for kind, name in declared if (kind, name) not in actual]
     found = []
     for (kind, name), sql in declared.items():
-        there = actual.get((kind, name))
-        if there is None:
-            found.append(Fault(kind, name, MISSING, True))
+        present = actual.get((kind, name))
+        if present is None:
+            found.append(SchemaFault(kind, name, MISSING, True))
         elif kind == "table" and (missing := _missing_columns(execute, name, sql)):
-            found += [Fault("column", f"{column} of {name}", MISSING, True) for column, _ in missing]
-        elif parts(there) != parts(sql):
-            found.append(Fault(kind, name, "differs from its declaration", kind != "table"))
-    strange = [name for kind, name in actual if kind == "trigger" and (kind, name) not in declared]
-    return found + [Fault("trigger", name, "is not part of the schema", False) for name in strange]
+            found += [SchemaFault("column", f"{column} of {name}", MISSING, True) for column, _ in missing]
+        elif normalize_declaration(present) != normalize_declaration(sql):
+            found.append(SchemaFault(kind, name, "differs from its declaration", kind != "table"))
+    foreign = [name for kind, name in actual if kind == "trigger" and (kind, name) not in declared]
+    return found + [SchemaFault("trigger", name, "is not part of the schema", False) for name in foreign]
 
 
-def parts(sql: str) -> tuple[str, ...]:
+def normalize_declaration(sql: str) -> tuple[str, ...]:
     """Return the parts of a declaration in a form that ignores layout, comments and the order of columns."""
     plain = " ".join(re.sub(r"--[^\n]*", "", sql).split())
     if not plain.startswith("CREATE TABLE"):
         return (plain,)
     head, _, rest = plain.partition("(")
     body, _, tail = rest.rpartition(")")
-    return (head.strip(), *sorted(piece.strip() for piece in _pieces(body)), tail.strip())
+    return (head.strip(), *sorted(piece.strip() for piece in _split_at_commas(body)), tail.strip())
 
 
-def _pieces(body: str) -> Iterable[str]:
+def _split_at_commas(body: str) -> Iterable[str]:
     """Split at commas outside of parentheses."""
     depth, begin = 0, 0
     for at, character in enumerate(body):
@@ -132,7 +134,7 @@ def _pieces(body: str) -> Iterable[str]:
     yield body[begin:]
 
 
-def _revision(execute: Execute, actual: Entries) -> int:
+def _read_revision(execute: Execute, actual: Entries) -> int:
     if ("table", "meta") not in actual:
         return 0
     rows = list(execute("SELECT value FROM meta WHERE key = 'schema_revision'"))
@@ -146,7 +148,7 @@ def _record(execute: Execute, format_: int, revision: int, now: float) -> None:
     execute(keep, ("created_at", repr(now)))
     execute(keep, ("generation", "1"))
     execute(replace, ("schema_revision", str(revision)))
-    execute(replace, ("schema_cookie", str(_value(execute, "PRAGMA schema_version"))))
+    execute(replace, ("schema_cookie", str(_read_pragma(execute, "PRAGMA schema_version"))))
     fault_points.reach("migrate", "labels")
 
 
@@ -156,5 +158,5 @@ def _run(execute: Execute, statements: Iterable[str]) -> None:
         fault_points.reach("migrate", " ".join(statement.split()[:3]))
 
 
-def _value(execute: Execute, pragma: str) -> int:
+def _read_pragma(execute: Execute, pragma: str) -> int:
     return int(next(iter(execute(pragma)))[0])

@@ -38,47 +38,52 @@ _OWN = re.compile(r"$|-wal$|-shm$|-journal$|\.queue$|\.search|\.blobs")
 
 def resolve(target: str) -> str:
     if not target or "\0" in target:
-        raise errors.StoreUnusable("The store needs the path of a file.")
+        raise errors.StoreUnusable("`target` must be a file path or a postgresql:// address.")
     # SQLite resolves symbolic links before it names the -wal file.
     return os.path.realpath(target)
 
 
-def prepare(path: str) -> None:
+def create_file(path: str) -> None:
     """Create the directory and the file if they are missing, or raise StoreUnusable with the reason."""
     folder = os.path.dirname(path) or "."
-    with opening(path, "cannot hold a store"):
-        make(folder)
+    with translate_open_errors(path, "cannot hold a store"):
+        make_directory(folder)
         if os.path.isdir(path):
             raise errors.StoreUnusable(f"{path} is a directory; name a file in it.")
-        refuse_shared(folder)
-        refuse_network(folder)
-        _create(path)
+        check_not_shared(folder)
+        check_not_on_network(folder)
+        try:
+            # SQLite gives its -wal and -shm files the mode of the database file.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if not os.path.isfile(path):
+                raise errors.StoreUnusable(f"{path} is not a regular file.") from None
 
 
-def make(folder: str) -> None:
-    """Create a directory and its parents with mode 0700; os.makedirs would give the parents the umask's mode."""
+def make_directory(folder: str) -> None:
+    """Create a directory and its parents with mode 0700; os.makedirs creates parents with the mode of the umask."""
     if not os.path.isdir(folder):
-        make(os.path.dirname(folder) or ".")
+        make_directory(os.path.dirname(folder) or ".")
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
 
 
-def refuse_shared(folder: str) -> None:
+def check_not_shared(folder: str) -> None:
     found = os.stat(folder)
     if file_modes.is_shared(found):
         raise errors.StoreUnusable(
-            f"Others may write to the directory {folder} (mode {stat.S_IMODE(found.st_mode):04o}). "
+            f"Other users may write to the directory {folder} (mode {stat.S_IMODE(found.st_mode):04o}). "
             f"Use a directory of your own, or run: chmod go-w {folder}"
         )
 
 
-def refuse_own(store: str, target: str) -> None:
+def check_not_own_file(store: str, target: str) -> None:
     """Refuse to write a copy over a file of the store it is made from."""
     if _OWN.match(target.removeprefix(store)):
         raise errors.CopyRefused(f"{errors.shown(target, 250)} belongs to the store itself; name another file.")
 
 
-def refuse_network(folder: str) -> None:
+def check_not_on_network(folder: str) -> None:
     kind = filesystem(os.path.realpath(folder))
     if NETWORK_FILESYSTEMS.match(kind):
         raise errors.StoreUnusable(
@@ -87,16 +92,7 @@ def refuse_network(folder: str) -> None:
         )
 
 
-def _create(path: str) -> None:
-    try:
-        # SQLite gives its -wal and -shm files the mode of the database file.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        if not os.path.isfile(path):
-            raise errors.StoreUnusable(f"{path} is not a regular file.") from None
-
-
-def tighten(paths: Iterable[str]) -> None:
+def restrict_permissions(paths: Iterable[str]) -> None:
     """Remove the permissions of group and others from files of this user."""
     for path in paths if os.name == "posix" else ():
         with contextlib.suppress(FileNotFoundError):
@@ -124,7 +120,7 @@ def inode(path: str) -> Inode:
     return found.st_ino, found.st_dev
 
 
-def refuse_strange_wal(path: str, opened: Inodes | None) -> None:
+def check_no_former_wal(path: str, opened: Inodes | None) -> None:
     """Refuse a new database file with the WAL of the former one: SQLite would write old pages into the new file."""
     main, wal = inode(path), inode(f"{path}-wal")
     if opened and main and wal and opened.main != main and opened.wal == wal:
@@ -141,7 +137,7 @@ def too_many_files(path: str) -> errors.StoreError:
 
 
 @contextlib.contextmanager
-def opening(path: str, problem: str = "cannot be opened") -> Iterator[None]:
+def translate_open_errors(path: str, problem: str = "cannot be opened") -> Iterator[None]:
     """Translate errors of the operating system while a store is opened."""
     try:
         yield
@@ -152,7 +148,7 @@ def opening(path: str, problem: str = "cannot be opened") -> Iterator[None]:
 
 
 def is_out_of_descriptors() -> bool:
-    """Return whether this process cannot open the files of another connection. Tried: no limit covers all cases."""
+    """Return whether this process cannot open the files of another connection, by trying to open as many."""
     opened: list[int] = []
     try:
         while len(opened) < DESCRIPTORS:
@@ -178,7 +174,7 @@ def read_only_reason(path: str) -> str:
 
 
 def is_full(folder: str) -> bool:
-    """Return whether the disk or a quota is full. Tried: the system reports no free space that covers every quota."""
+    """Return whether the disk or a quota is full, by writing a file: statvfs does not cover every quota."""
     probe = os.path.join(folder or ".", f".holdfast-{os.getpid()}-{threading.get_ident()}")
     try:
         fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import apsw
 
-from holdfast.store import fault_points
-from holdfast.store.driver import LeaseClock, Query, Row, lease_clock
+from holdfast import fault_points
+from holdfast.store.driver import LeaseClock, QueryCall, Row, lease_clock
 from holdfast.store.sqlite.errors import FAILURES, translate
 
 
-class Transaction:
+class SqliteTransaction:
     """The store's `Tx`. One per connection: the driver begins and ends the transactions."""
 
     def __init__(self, connection: apsw.Connection, sql: dict[str, str], clock: Callable[[], float] | None) -> None:
@@ -27,6 +27,7 @@ class Transaction:
         self.connection = connection
         self._sql = sql
         self._clock = clock
+        self._savepoint = _Savepoint(connection, self.execute)
 
     def one(self, query: str, /, **values: Any) -> Row | None:
         try:
@@ -51,32 +52,22 @@ class Transaction:
 
     defer = run  # PostgreSQL defers these to save round trips; here there are none
 
-    def batch(self, *queries: Query) -> list[list[Row]]:
+    def batch(self, *queries: QueryCall) -> list[list[Row]]:
         if fault_points.hook is not None:
-            return [self._reach(query, values) for query, values in queries]
+            return [self._run_and_reach(query, values) for query, values in queries]
         return [self.all(query, **values) for query, values in queries]
 
     finish = batch  # the driver commits after the step
 
-    def _reach(self, query: str, values: dict[str, Any]) -> list[Row]:
+    def _run_and_reach(self, query: str, values: dict[str, Any]) -> list[Row]:
         before = self.connection.total_changes()
         rows = self.all(query, **values)
         if self.connection.total_changes() > before:
             fault_points.reach(self.operation, query)
         return rows
 
-    @contextlib.contextmanager
-    def savepoint(self) -> Iterator[None]:
-        self.execute("SAVEPOINT step")
-        try:
-            yield
-        except BaseException:
-            # After some errors, such as a full disk, SQLite has rolled back the whole transaction.
-            if not self.connection.get_autocommit():
-                self.execute("ROLLBACK TO step")
-                self.execute("RELEASE step")
-            raise
-        self.execute("RELEASE step")
+    def savepoint(self) -> _Savepoint:
+        return self._savepoint
 
     @property
     def clock(self) -> LeaseClock:
@@ -102,7 +93,25 @@ class Transaction:
                 self.execute("ROLLBACK")
 
 
-def transact(tx: Transaction, step: Callable[[Transaction], object], timeout: float = 0.0) -> None:
+class _Savepoint:
+    """Undoes the changes of a block that raises. Without state, so that blocks can be nested."""
+
+    def __init__(self, connection: apsw.Connection, execute: Callable[[str], object]) -> None:
+        self._connection, self._execute = connection, execute
+
+    def __enter__(self) -> None:
+        self._execute("SAVEPOINT step")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            # After some errors, such as a full disk, SQLite has rolled back the whole transaction.
+            if self._connection.get_autocommit():
+                return
+            self._execute("ROLLBACK TO step")
+        self._execute("RELEASE step")
+
+
+def transact(tx: SqliteTransaction, step: Callable[[SqliteTransaction], object], timeout: float = 0.0) -> None:
     """Run a step in a write transaction of its own."""
     tx.begin(timeout)
     try:

@@ -62,8 +62,8 @@ class Wal:
     def is_in_place(self) -> bool:
         """Return whether the file at the path is still the one that was opened.
 
-        Where /proc exists, by the name of the descriptor: if a file was looked at by stat, Linux 6.13 and later change
-        its time stamp at the next write, and the next sync may have to write the inode as well.
+        On Linux, compare the descriptor's name in /proc: since Linux 6.13, a stat makes the next write update the
+        timestamp, so that the sync must also write the inode.
         """
         if self._name is not None:
             return self._read_link() == self._name

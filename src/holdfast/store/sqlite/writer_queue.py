@@ -24,7 +24,7 @@ except ImportError:  # Windows: writers poll SQLite's lock with short random pau
     fcntl = None  # type: ignore[assignment]
 
 T = TypeVar("T")
-Outcomes = SimpleQueue[tuple[Any, BaseException | None]]
+ResultQueue = SimpleQueue[tuple[Any, BaseException | None]]
 
 
 class WriterQueue:
@@ -51,7 +51,7 @@ class WriterQueue:
     def close(self) -> None:
         os.close(self._fd)
         if self._waiter is not None:
-            self._waiter.dismiss()
+            self._waiter.stop()
         self._fd, self._waiter = -1, None
 
     def close_inherited(self) -> None:
@@ -64,7 +64,7 @@ class WriterQueue:
     def _wait(self, work: Callable[[], T], timeout: float) -> T:
         waiter = self._waiter = self._waiter or _Waiter(self._path)
         try:
-            return waiter.run_for(work, timeout)
+            return waiter.run_with_timeout(work, timeout)
         finally:
             # A waiter whose caller gave up ends when it gets the lock; the next call starts a new one.
             if waiter.abandoned:
@@ -82,14 +82,14 @@ class _Waiter(threading.Thread):
     def __init__(self, path: str) -> None:
         super().__init__(name="holdfast-writer-queue", daemon=True)
         self.fd = _open(path)
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Outcomes] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], ResultQueue] | None] = SimpleQueue()
         self._guard = threading.Lock()
         self._begun = False
         self.abandoned = False
         self.start()
 
-    def run_for(self, work: Callable[[], T], timeout: float) -> T:
-        self._begun, outcomes = False, Outcomes()
+    def run_with_timeout(self, work: Callable[[], T], timeout: float) -> T:
+        self._begun, outcomes = False, ResultQueue()
         self._jobs.put((work, outcomes))
         try:
             result, error = outcomes.get(timeout=timeout)
@@ -107,7 +107,7 @@ class _Waiter(threading.Thread):
         done: T = result
         return done
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         self._jobs.put(None)
 
     def run(self) -> None:
@@ -131,5 +131,5 @@ class _Waiter(threading.Thread):
 
 def _open(path: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    with paths.opening(path):
+    with paths.translate_open_errors(path):
         return os.open(path, flags, 0o600)

@@ -9,14 +9,12 @@ resumed by running it again.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,32 +25,27 @@ from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Tx
 from holdfast.store.sqlite import connection as sqlite_connection
-from holdfast.store.transfer import export, replay, validate
-from holdfast.store.transfer import format as transfer_format
+from holdfast.store.transfer import export, jsonl, replay, validate
 
 MAX_LINE_BYTES = message_codec.MAX_BODY + 65_536
 MAX_MEMORY_BYTES = 8 * 1024 * 1024
 PROGRESS_LINES = 1_000
 
 
-class Readable(Protocol):
+class ImportFile(Protocol):
     """The part of a file that an import uses."""
 
     def readline(self, limit: int, /) -> str | bytes: ...
 
 
-Source = Readable | Iterable[str | bytes]
+Source = ImportFile | Iterable[str | bytes]
 
 
-class Imports(blobs.UsesBlobs):
-    """The methods of SessionDB that import conversations."""
+class ImportAdmin(blobs.AdminFacet):
+    """The import method of `db.admin`."""
 
     def import_from(
-        self,
-        read: Source | os.PathLike[str],
-        *,
-        revive: bool = False,
-        progress: Progress | None = None,
+        self, read: Source | os.PathLike[str], *, revive: bool = False, progress: Progress | None = None
     ) -> reports.ImportReport:
         """Import a file that export_to wrote: a path, an open file (text or binary) or an iterable of lines.
 
@@ -77,7 +70,7 @@ def _open_source(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob
         yield read, None
         return
     path = validation.check_path(read, "read")
-    sqlite_connection.refuse_live(path)
+    sqlite_connection.check_not_open_here(path)
     with atomic_file.translate_errors(path):
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
     with file:
@@ -93,17 +86,13 @@ class InputLine(NamedTuple):
 
 
 def _read_lines(read: Source) -> Iterator[InputLine]:
-    source = _read_portions(read)
-    for number in itertools.count(1):
-        try:
-            line = next(source)
-        except StopIteration:
-            return
-        except UnicodeDecodeError:
-            # A text file lost its position while decoding: the lines after this one cannot be trusted.
-            yield InputLine(number, b"", "this is not valid UTF-8")
-            return
-        yield _to_bytes(number, line)
+    number = 0
+    try:
+        for number, line in enumerate(_read_portions(read), 1):
+            yield _to_bytes(number, line)
+    except UnicodeDecodeError:
+        # A text file lost its position while decoding: the lines after this one cannot be trusted.
+        yield InputLine(number + 1, b"", "this is not valid UTF-8")
 
 
 def _read_portions(read: Source) -> Iterator[str | bytes]:
@@ -132,11 +121,11 @@ def _to_bytes(number: int, line: object) -> InputLine:
     return InputLine(number, line.rstrip(b"\r\n"))
 
 
-def _decode(line: InputLine) -> transfer_format.Line:
+def _decode(line: InputLine) -> jsonl.Line:
     problem = line.problem
     if not problem:
         try:
-            return transfer_format.decode(line.data)
+            return jsonl.decode(line.data)
         except msgspec.ValidationError as error:
             problem = _explain(str(error))
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -161,40 +150,42 @@ def _explain(problem: str) -> str:
 
 def _check_header(line: InputLine) -> None:
     try:
-        version = transfer_format.decode_header(line.data).version
+        version = jsonl.decode_header(line.data).version
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         version = 0
     if version < 1:
         raise errors.ImportInvalid(1, line.problem or "this is not an export of Holdfast")
-    if version > transfer_format.VERSION:
-        newer = f"export format {version} is newer than format {transfer_format.VERSION}: upgrade Holdfast to read it"
+    if version > jsonl.VERSION:
+        newer = f"export format {version} is newer than format {jsonl.VERSION}: upgrade Holdfast to read it"
         raise errors.ImportInvalid(1, newer)
 
 
 # --- one conversation --------------------------------------------------------------------------------
 
 
-class ConversationBuffer(AbstractContextManager["ConversationBuffer"]):
+class ConversationBuffer:
     """The validated lines of one conversation, or the first problem with them."""
 
-    def __init__(self, first: int, conversation: transfer_format.Conversation | None) -> None:
+    def __init__(self, first: int, conversation: jsonl.ConversationLine | None) -> None:
         self.first = first
         self.conversation = conversation
         self.problem: errors.ImportInvalid | None = None
         self.count = 0
-        self.blobs: list[transfer_format.Blob] = []
+        self.blobs: list[jsonl.BlobLine] = []
         self.sessions: list[str] = []
-        self._seal = transfer_format.SealBuilder(conversation.id if conversation else "")
+        self._seal = jsonl.SealBuilder()
         self._validator = validate.ConversationValidator(conversation) if conversation else None
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115 -- closed by __exit__
+        self._file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115 -- closed by `close`
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def refuse(self, number: int, problem: str) -> None:
         self.problem = self.problem or errors.ImportInvalid(number, problem)
 
-    def add(self, number: int, line: transfer_format.Line, data: bytes) -> None:
+    def add(self, number: int, line: jsonl.Line, data: bytes) -> None:
+        if self._validator is None:
+            self.refuse(number, "this line is not part of a conversation")
         if self.problem or self._validator is None:
             return
         try:
@@ -202,16 +193,18 @@ class ConversationBuffer(AbstractContextManager["ConversationBuffer"]):
         except errors.InvalidArgument as error:
             self.refuse(number, str(error))
             return
-        if isinstance(line, transfer_format.Blob):
+        if isinstance(line, jsonl.BlobLine):
             self.blobs.append(line)
-        elif isinstance(line, transfer_format.Session):
+        elif isinstance(line, jsonl.SessionLine):
             self.sessions.append(line.id)
         self._seal.add(line, data)
         self._file.write(data + b"\n")
         self.count += 1
 
-    def close(self, number: int, sealed: transfer_format.Sealed) -> None:
+    def check_seal(self, number: int, sealed: jsonl.SealLine) -> None:
         """Check that the lines are complete and that the seal matches them."""
+        if self._validator is None:
+            self.refuse(number, "a conversation ends without its first line")
         if self.problem or self._validator is None:
             return
         try:
@@ -225,11 +218,11 @@ class ConversationBuffer(AbstractContextManager["ConversationBuffer"]):
     def messages(self) -> int:
         return self._seal.messages
 
-    def lines(self) -> Iterator[tuple[int, transfer_format.Line]]:
+    def lines(self) -> Iterator[tuple[int, jsonl.Line]]:
         """Read the lines again, with their numbers."""
         self._file.seek(0)
         for offset in range(self.count):
-            yield self.first + offset, transfer_format.decode(self._file.readline())
+            yield self.first + offset, jsonl.decode(self._file.readline())
 
 
 # --- the whole file ----------------------------------------------------------------------------------
@@ -239,20 +232,17 @@ class _Import:
     """The state of one import."""
 
     def __init__(
-        self,
-        driver: Driver,
-        incoming: blobs.IncomingBlobs,
-        now: float,
-        revive: bool,
-        progress: Progress | None,
+        self, driver: Driver, incoming: blobs.IncomingBlobs, now: float, revive: bool, progress: Progress | None
     ) -> None:
         self._driver = driver
         self._incoming = incoming
         self._now = now
         self._revive = revive
         self._progress = progress
+        self._buffer: ConversationBuffer | None = None
+        self._end = jsonl.EndBuilder()
+        self._ended = False
         self._outcomes: list[reports.ImportOutcome] = []
-        self._end = transfer_format.EndBuilder()
         self._messages = 0
         self._attachments = set[str]()
         # The id in this store of each conversation of the file; None: it was not imported.
@@ -260,79 +250,67 @@ class _Import:
 
     def run(self, source: Iterator[InputLine]) -> reports.ImportReport:
         _check_header(next(source, InputLine(1, b"")))
-        buffer: ConversationBuffer | None = None
-        end: transfer_format.End | None = None
         number = 1
         for line in source:
             number = line.number
-            buffer, end = self._add_line(line, buffer, end)
+            self._add_line(line)
             if self._progress and number % PROGRESS_LINES == 0:
                 self._progress(self._messages, number)
-        if buffer is not None:
-            self._refuse_incomplete(buffer, number, "the file ends inside a conversation")
-        elif end is None:
+        if not self._close_incomplete(number, "the file ends inside a conversation") and not self._ended:
             self._refuse(number, "the file has no end line: conversations may be missing")
         stored, missing = self._incoming.stored & self._attachments, self._incoming.missing & self._attachments
         return reports.ImportReport(tuple(self._outcomes), self._messages, len(stored), tuple(sorted(missing)))
 
-    def _add_line(
-        self, source: InputLine, buffer: ConversationBuffer | None, end: transfer_format.End | None
-    ) -> tuple[ConversationBuffer | None, transfer_format.End | None]:
-        """Process one line. Return the conversation that is open after it, and the end line if it was reached."""
+    def _add_line(self, source: InputLine) -> None:
         number = source.number
         try:
             line = _decode(source)
         except errors.ImportInvalid as error:
-            buffer = buffer or ConversationBuffer(number, None)
-            buffer.refuse(number, error.reason)
-            return buffer, end
-        if end is not None:
+            self._open_buffer(number).refuse(number, error.reason)
+            return
+        if self._ended:
             self._refuse(number, "there are lines after the end line")
-            return buffer, end
+            return
         match line:
-            case transfer_format.Conversation():
-                if buffer is not None:
-                    self._refuse_incomplete(buffer, number, "a conversation begins before the last one is sealed")
-                buffer = ConversationBuffer(number, line)
-                buffer.add(number, line, source.data)
-            case transfer_format.Sealed():
-                self._seal(buffer or ConversationBuffer(number, None), number, line)
-                return None, end
-            case transfer_format.End():
-                if buffer is not None:
-                    self._refuse_incomplete(buffer, number, "the file ends inside a conversation")
+            case jsonl.ConversationLine():
+                self._close_incomplete(number, "a conversation begins before the last one is sealed")
+                self._open_buffer(number, line).add(number, line, source.data)
+            case jsonl.SealLine():
+                self._end.add(line)
+                buffer = self._open_buffer(number)
+                if buffer.conversation is not None and buffer.conversation.id in self._imported:
+                    buffer.refuse(buffer.first, f"conversation {errors.shown(buffer.conversation.id)} is repeated")
+                buffer.check_seal(number, line)
+                self._import(buffer, number)
+            case jsonl.EndLine():
+                self._close_incomplete(number, "the file ends inside a conversation")
                 if line != self._end.build():
                     self._refuse(number, "conversations were lost, added, repeated or reordered")
-                return None, line
+                self._ended = True
             case _:
-                buffer = buffer or ConversationBuffer(number, None)
-                buffer.add(number, line, source.data)
-                if buffer.conversation is None:
-                    buffer.refuse(number, "this line is not part of a conversation")
-        return buffer, end
+                self._open_buffer(number).add(number, line, source.data)
 
-    def _refuse_incomplete(self, buffer: ConversationBuffer, number: int, problem: str) -> None:
-        with buffer:
-            buffer.refuse(number, problem)
-            self._import(buffer, number)
+    def _open_buffer(self, number: int, conversation: jsonl.ConversationLine | None = None) -> ConversationBuffer:
+        """Return the conversation that is being read; a line outside of any begins one that is refused."""
+        if self._buffer is None:
+            self._buffer = ConversationBuffer(number, conversation)
+        return self._buffer
+
+    def _close_incomplete(self, number: int, problem: str) -> bool:
+        """Refuse a conversation that is not sealed. Return whether there is one."""
+        if self._buffer is None:
+            return False
+        self._buffer.refuse(number, problem)
+        self._import(self._buffer, number)
+        return True
 
     def _refuse(self, number: int, problem: str) -> None:
         error = errors.ImportInvalid(number, problem)
         self._outcomes.append(reports.ImportOutcome(None, "refused", number, error))
 
-    def _seal(self, buffer: ConversationBuffer, number: int, sealed: transfer_format.Sealed) -> None:
-        with buffer:
-            self._end.add(sealed)
-            if buffer.conversation is None:
-                buffer.refuse(number, "a conversation ends without its first line")
-            elif buffer.conversation.id in self._imported:
-                buffer.refuse(buffer.first, f"conversation {errors.shown(buffer.conversation.id)} is repeated")
-            buffer.close(number, sealed)
-            self._import(buffer, number)
-
     def _import(self, buffer: ConversationBuffer, sealed_at: int) -> None:
         """Import a conversation, and record the outcome."""
-        conversation = buffer.conversation
+        self._buffer, conversation = None, buffer.conversation
         name = conversation.id if conversation and _is_id(conversation.id) else None
         try:
             if buffer.problem:
@@ -352,13 +330,15 @@ class _Import:
             outcome = reports.ImportOutcome(name, "refused", buffer.first, invalid)
         except errors.ConversationDeleted as error:
             outcome = reports.ImportOutcome(name, "refused", buffer.first, error)
+        finally:
+            buffer.close()
         self._outcomes.append(outcome)
         if conversation is not None:
             stored_as = outcome.kept_as or outcome.conversation_id if outcome.ok else None
             self._imported.setdefault(conversation.id, stored_as)
 
     def _write(
-        self, buffer: ConversationBuffer, conversation: transfer_format.Conversation, sealed_at: int
+        self, buffer: ConversationBuffer, conversation: jsonl.ConversationLine, sealed_at: int
     ) -> reports.ImportOutcome:
         """Write a validated conversation, unless the store has it already."""
         ids = self._driver.read(lambda tx: self._choose_ids(tx, conversation))
@@ -366,12 +346,12 @@ class _Import:
         outcome = partial(
             reports.ImportOutcome, conversation.id, line=buffer.first, kept_as=new_id if ids.suffix else None
         )
-        writer = replay.Replay(conversation, ids)
+        writer = replay.Replay(ids)
 
         def look(tx: Tx) -> bool:
             if _is_stored(tx, new_id, buffer, ids):
                 return True
-            writer.check_ids(tx, buffer.first, buffer.sessions)
+            writer.check_ids(tx, buffer.first, conversation, buffer.sessions)
             return False
 
         # Attachments are stored first, so that no message refers to a missing one; but not if the ids are refused.
@@ -380,7 +360,7 @@ class _Import:
         self._incoming.store(attachments, referenced=stored)
 
         def step(tx: Tx) -> bool:
-            # A concurrent import of the same file may have been faster.
+            # A concurrent import of the same file may have stored it in the meantime.
             if _is_stored(tx, new_id, buffer, ids):
                 return False
             writer.run(tx, buffer.lines(), sealed_at)
@@ -398,7 +378,7 @@ class _Import:
         self._messages += buffer.messages
         return outcome("imported", title=writer.title, routes=tuple(writer.routes))
 
-    def _choose_ids(self, tx: Tx, conversation: transfer_format.Conversation) -> replay.IdSuffixes:
+    def _choose_ids(self, tx: Tx, conversation: jsonl.ConversationLine) -> replay.IdSuffixes:
         """Choose the suffix for a deleted conversation that is revived, and find the one its origin got."""
         suffix = ""
         if self._revive and tx.one("tombstone", id=conversation.id):
@@ -414,14 +394,14 @@ def _is_id(text: str) -> bool:
     return 0 < len(text) <= validation.MAX_ID and text.isprintable()
 
 
-def _to_blob(line: transfer_format.Blob, now: float) -> types.Blob | None:
+def _to_blob(line: jsonl.BlobLine, now: float) -> types.Blob | None:
     if line.size is None or line.media_type is None:
         return None
     return types.Blob(line.digest, line.size, line.media_type, now)
 
 
 def _is_stored(tx: Tx, new_id: str, buffer: ConversationBuffer, ids: replay.IdSuffixes) -> bool:
-    """Tell whether the store has this conversation. Raises ImportConflict when a different one has its id."""
+    """Return whether the store has this conversation. Raises ImportConflict when a different one has its id."""
     row = tx.one("conversation_key", id=new_id)
     if row is None:
         return False
@@ -436,10 +416,10 @@ def _is_stored(tx: Tx, new_id: str, buffer: ConversationBuffer, ids: replay.IdSu
 
 
 # Lines that do not decide whether two conversations are the same.
-_RELATED = (transfer_format.Route, transfer_format.Blob)
+_RELATED = (jsonl.RouteLine, jsonl.BlobLine)
 
 
-def _comparable(line: transfer_format.Line | None) -> Any:
+def _comparable(line: jsonl.Line | None) -> Any:
     """Return a line without the fields that two copies of one conversation may differ in."""
     same: dict[str, Any] = {"title": None, "folder": None, "metadata": {}, "fence": 0}
-    return msgspec.structs.replace(line, **same) if isinstance(line, transfer_format.Conversation) else line
+    return msgspec.structs.replace(line, **same) if isinstance(line, jsonl.ConversationLine) else line

@@ -20,7 +20,7 @@ Form = Literal["markdown", "html"]
 FORMS: tuple[Form, ...] = ("markdown", "html")
 
 
-class Page(NamedTuple):
+class ConversationPage(NamedTuple):
     """The content of a page. A branch includes the sessions, compactions and messages that it shares."""
 
     conversation: types.Conversation
@@ -32,15 +32,15 @@ class Page(NamedTuple):
     blob: Callable[[str], types.Blob | None] = lambda _: None
 
 
-def opening(title: str, form: Form) -> str:
-    return _Html.opening(title) if form == "html" else ""
+def page_header(title: str, form: Form) -> str:
+    return _Html.header(title) if form == "html" else ""
 
 
-def closing(form: Form) -> str:
-    return _Html.closing if form == "html" else ""
+def page_footer(form: Form) -> str:
+    return _Html.footer if form == "html" else ""
 
 
-def render(page: Page, form: Form) -> Iterator[str]:
+def render(page: ConversationPage, form: Form) -> Iterator[str]:
     """Render one conversation piece by piece, so that a long one is never held in memory as a whole."""
     writer = _Html() if form == "html" else _Markdown()
     yield writer.heading(page.conversation, _facts(page.conversation))
@@ -72,7 +72,7 @@ class CompactionEntry(NamedTuple):
     summary: str
 
 
-def _entries(page: Page) -> Iterator[MessageEntry | CompactionEntry | str]:
+def _entries(page: ConversationPage) -> Iterator[MessageEntry | CompactionEntry | str]:
     """List messages, compactions and notes about sessions in order."""
     positions = {session.id: number for number, session in enumerate(page.sessions)}
     at = 0
@@ -84,7 +84,7 @@ def _entries(page: Page) -> Iterator[MessageEntry | CompactionEntry | str]:
     yield from _session_changes(page, at, len(page.sessions) - 1)
 
 
-def _session_changes(page: Page, at: int, upto: int) -> Iterator[CompactionEntry | str]:
+def _session_changes(page: ConversationPage, at: int, upto: int) -> Iterator[CompactionEntry | str]:
     for ended, begun in zip(page.sessions[at:upto], page.sessions[at + 1 : upto + 1], strict=True):
         if begun.conversation_id != ended.conversation_id:
             yield f"The branch {begun.conversation_id} begins here."
@@ -98,19 +98,28 @@ def _session_changes(page: Page, at: int, upto: int) -> Iterator[CompactionEntry
             yield CompactionEntry(heading, made.summary or "(empty)")
 
 
-def _message_entry(page: Page, message: types.Message) -> MessageEntry:
+def _message_entry(page: ConversationPage, message: types.Message) -> MessageEntry:
+    texts: list[str] = []
+    folds: list[tuple[str, str]] = []
     try:
-        parts = _parts(page, message.content)
-        result = [(f"result of {message.tool_call_id or 'a call'}", "\n".join(parts))]
-        texts, folds = ([], result) if message.role == "tool" else (parts, [])
-        folds = [*folds, *_calls(message)]
+        content = message.content
+        if isinstance(content, str):
+            texts = [content] if content else []
+        else:
+            texts = [part_text(part, page.blob) for part in content if part.get("type") != "note"]
+        if message.role == "tool":
+            texts, folds = [], [(f"result of {message.tool_call_id or 'a call'}", "\n".join(texts))]
+        for call in message.tool_calls:
+            is_text = isinstance(call.arguments, str)
+            arguments = call.arguments if is_text else msgspec.json.format(msgspec.json.encode(call.arguments)).decode()
+            folds.append((f"calls {call.name or '?'} ({call.id})", str(arguments)))
     except (errors.StoreCorrupt, msgspec.MsgspecError):
         texts, folds = ["(This message cannot be decoded. Run `holdfast doctor`.)"], []
-    heading = f"{message.seq} · {message.role} · {when(message.at)}"
+    heading = f"{message.seq} · {message.role} · {format_time(message.at)}"
     return MessageEntry(heading, message.role, _state(page, message), texts, folds)
 
 
-def _state(page: Page, message: types.Message) -> str:
+def _state(page: ConversationPage, message: types.Message) -> str:
     if message.redacted:
         return "redacted"
     if any(low <= message.seq <= high for low, high in page.hidden):
@@ -118,12 +127,6 @@ def _state(page: Page, message: types.Message) -> str:
     if page.current and message.seq <= page.current.cut_seq:
         return "pinned" if message.seq in page.current.pinned else "in the summary"
     return ""
-
-
-def _parts(page: Page, content: types.Content) -> list[str]:
-    if isinstance(content, str):
-        return [content] if content else []
-    return [part_text(part, page.blob) for part in content if part.get("type") != "note"]
 
 
 def part_text(part: Mapping[str, Any], look: Callable[[str], types.Blob | None]) -> str:
@@ -138,25 +141,15 @@ def part_text(part: Mapping[str, Any], look: Callable[[str], types.Blob | None])
     return f"({kind}: attachment {digest[:12]}, {about})"
 
 
-def _calls(message: types.Message) -> list[tuple[str, str]]:
-    return [(f"calls {call.name or '?'} ({call.id})", _arguments(call.arguments)) for call in message.tool_calls]
-
-
-def _arguments(arguments: str | dict[str, Any]) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    return msgspec.json.format(msgspec.json.encode(arguments), indent=2).decode()
-
-
 def _facts(here: types.Conversation) -> list[str]:
     facts = [here.id, f"{here.last_seq:,} message{'' if here.last_seq == 1 else 's'}"]
-    facts += ["live" if here.live else "ended", f"from {here.source}", f"begun {when(here.created_at)}"]
+    facts += ["live" if here.live else "ended", f"from {here.source}", f"begun {format_time(here.created_at)}"]
     if here.forked_from is not None:
         facts.append(f"branch of {here.forked_from} after message {here.forked_at}")
     return facts
 
 
-def when(at: float) -> str:
+def format_time(at: float) -> str:
     try:
         return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (ValueError, OverflowError, OSError):
@@ -169,13 +162,13 @@ def when(at: float) -> str:
 _KEPT = "\n\u200c\u200d"
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Expand tabs, and write invisible characters as escape sequences."""
     text = text.replace("\r\n", "\n").expandtabs(4)
-    return text if text.isprintable() else "".join(map(_show_character, text))
+    return text if text.isprintable() else "".join(map(_escape_character, text))
 
 
-def _show_character(character: str) -> str:
+def _escape_character(character: str) -> str:
     if character.isprintable() or character in _KEPT:
         return character
     if character.isspace() and ord(character) > 0x9F and character not in "\u2028\u2029":
@@ -187,21 +180,21 @@ _SPECIAL = re.compile(r"[\\`*_\[\]<>&|~$@{}^#]|:(?=[^\s\d])|(?<=www)\.", re.IGNO
 _AT_START = re.compile(r"^(\d*)([+=.)-])")
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape text for Markdown: lines are kept, and no character has a special meaning."""
-    paragraphs = re.split(r"\n(?:[^\S\n]*\n)+", visible(text).strip("\n"))
-    return "\n\n".join("  \n".join(map(_escaped_line, paragraph.split("\n"))) for paragraph in paragraphs)
+    paragraphs = re.split(r"\n(?:[^\S\n]*\n)+", escape_invisible(text).strip("\n"))
+    return "\n\n".join("  \n".join(map(_escape_line, paragraph.split("\n"))) for paragraph in paragraphs)
 
 
-def _escaped_line(line: str) -> str:
+def _escape_line(line: str) -> str:
     words = line.strip()
     safe = _SPECIAL.sub(lambda found: "\\" + found[0], words)
     return "&nbsp;" * (len(line) - len(line.lstrip())) + _AT_START.sub(r"\1\\\2", safe)
 
 
-def fenced(text: str) -> str:
+def fence(text: str) -> str:
     """Format text as a code block with a fence that is longer than any inside."""
-    plain = visible(text)
+    plain = escape_invisible(text)
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", plain)), default=0))
     return f"{fence}\n{plain}\n{fence}"
 
@@ -211,30 +204,30 @@ def fenced(text: str) -> str:
 
 class _Markdown:
     def heading(self, here: types.Conversation, facts: Sequence[str]) -> str:
-        return f"\n# {_line(here.title or here.id)}\n\n{_line(' · '.join(facts))}\n"
+        return f"\n# {_inline_markdown(here.title or here.id)}\n\n{_inline_markdown(' · '.join(facts))}\n"
 
     def message(self, entry: MessageEntry) -> str:
-        heading = f"\n### {_line(entry.heading)}{f' · *{entry.state}*' if entry.state else ''}\n"
+        heading = f"\n### {_inline_markdown(entry.heading)}{f' · *{entry.state}*' if entry.state else ''}\n"
         folds = (
-            f"\n<details><summary>{_tag(name)}</summary>\n\n{fenced(text)}\n\n</details>\n"
+            f"\n<details><summary>{_inline_html(name)}</summary>\n\n{fence(text)}\n\n</details>\n"
             for name, text in entry.folds
         )
-        return heading + "".join(f"\n{escaped(text)}\n" for text in entry.texts) + "".join(folds)
+        return heading + "".join(f"\n{escape_markdown(text)}\n" for text in entry.texts) + "".join(folds)
 
     def compaction(self, entry: CompactionEntry) -> str:
-        quoted = f"**{_line(entry.heading)}**\n\n{escaped(entry.summary)}"
+        quoted = f"**{_inline_markdown(entry.heading)}**\n\n{escape_markdown(entry.summary)}"
         return "\n" + "".join(f"> {line}\n" for line in quoted.split("\n"))
 
     def note(self, text: str) -> str:
-        return f"\n---\n\n*{_line(text)}*\n"
+        return f"\n---\n\n*{_inline_markdown(text)}*\n"
 
 
-def _line(text: str) -> str:
-    return escaped(" ".join(text.split()))
+def _inline_markdown(text: str) -> str:
+    return escape_markdown(" ".join(text.split()))
 
 
-def _tag(text: str) -> str:
-    return html.escape(" ".join(visible(text).split()))
+def _inline_html(text: str) -> str:
+    return html.escape(" ".join(escape_invisible(text).split()))
 
 
 # --- HTML --------------------------------------------------------------------------------------------
@@ -256,38 +249,38 @@ summary { cursor: pointer; font-size: .85rem; }
 
 
 class _Html:
-    closing = "</body>\n</html>\n"
+    footer = "</body>\n</html>\n"
 
     @staticmethod
-    def opening(title: str) -> str:
+    def header(title: str) -> str:
         return (
             '<!DOCTYPE html>\n<html>\n<head>\n<meta charset="utf-8">\n'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{_tag(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+            f"<title>{_inline_html(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         )
 
     def heading(self, here: types.Conversation, facts: Sequence[str]) -> str:
-        title = _tag(here.title or here.id)
-        return f'<h1 dir="auto">{title}</h1>\n<p class="facts">{_tag(" · ".join(facts))}</p>\n'
+        title = _inline_html(here.title or here.id)
+        return f'<h1 dir="auto">{title}</h1>\n<p class="facts">{_inline_html(" · ".join(facts))}</p>\n'
 
     def message(self, entry: MessageEntry) -> str:
-        marked = f" <em>{_tag(entry.state)}</em>" if entry.state else ""
+        marked = f" <em>{_inline_html(entry.state)}</em>" if entry.state else ""
         kinds = f"message {entry.role} {entry.state if entry.state in ('hidden', 'redacted') else ''}".rstrip()
         folds = "".join(
-            f'<details><summary>{_tag(name)}</summary><pre dir="auto">{_block(text)}</pre></details>\n'
+            f'<details><summary>{_inline_html(name)}</summary><pre dir="auto">{_escape_html(text)}</pre></details>\n'
             for name, text in entry.folds
         )
-        texts = "".join(f'<div class="said" dir="auto">{_block(text)}</div>\n' for text in entry.texts)
-        return f'<section class="{kinds}">\n<h2>{_tag(entry.heading)}{marked}</h2>\n{texts}{folds}</section>\n'
+        texts = "".join(f'<div class="said" dir="auto">{_escape_html(text)}</div>\n' for text in entry.texts)
+        return f'<section class="{kinds}">\n<h2>{_inline_html(entry.heading)}{marked}</h2>\n{texts}{folds}</section>\n'
 
     def compaction(self, entry: CompactionEntry) -> str:
-        summary = f'<div class="said" dir="auto">{_block(entry.summary)}</div>'
-        return f'<section class="cut">\n<h2>{_tag(entry.heading)}</h2>\n{summary}\n</section>\n'
+        summary = f'<div class="said" dir="auto">{_escape_html(entry.summary)}</div>'
+        return f'<section class="cut">\n<h2>{_inline_html(entry.heading)}</h2>\n{summary}\n</section>\n'
 
     def note(self, text: str) -> str:
-        return f'<p class="turn">{_tag(text)}</p>\n'
+        return f'<p class="turn">{_inline_html(text)}</p>\n'
 
 
-def _block(text: str) -> str:
-    return html.escape(visible(text))
+def _escape_html(text: str) -> str:
+    return html.escape(escape_invisible(text))

@@ -16,9 +16,9 @@ import msgspec
 from holdfast import errors
 from holdfast.store import message_codec, sessions, titles, validation
 from holdfast.store.driver import Tx
-from holdfast.store.transfer import format as transfer_format
+from holdfast.store.transfer import jsonl
 
-L = TypeVar("L", bound=transfer_format.Line)
+L = TypeVar("L", bound=jsonl.Line)
 
 
 class IdSuffixes(NamedTuple):
@@ -29,9 +29,9 @@ class IdSuffixes(NamedTuple):
 
     def apply(self, line: L) -> L:
         change = msgspec.structs.replace
-        if isinstance(line, transfer_format.Session):
+        if isinstance(line, jsonl.SessionLine):
             return change(line, id=line.id + self.suffix) if self.suffix else line
-        if not isinstance(line, transfer_format.Conversation):
+        if not isinstance(line, jsonl.ConversationLine):
             return line
         line = change(line, id=line.id + self.suffix)
         if line.origin is None or not self.origin or line.forked_from is None:
@@ -45,86 +45,78 @@ class Replay:
     `title` is the title the conversation got because its own was taken. `routes` are keys that were bound before.
     """
 
-    def __init__(self, conversation: transfer_format.Conversation, ids: IdSuffixes | None = None) -> None:
+    def __init__(self, ids: IdSuffixes | None = None) -> None:
         self._ids = ids or IdSuffixes()
-        self._conversation = self._ids.apply(conversation)
         self.number = 0
         self._attempts = 0
         self.title: str | None = None
         self.routes: list[str] = []
 
-    def check_ids(self, tx: Tx, first: int, session_ids: Iterable[str]) -> None:
+    def check_ids(self, tx: Tx, number: int, conversation: jsonl.ConversationLine, session_ids: Iterable[str]) -> None:
         """Raise the error that `run` would raise for an id that is taken or an origin that is missing."""
-        self.number = first
-        for session_id in (self._conversation.id, *(id_ + self._ids.suffix for id_ in session_ids)):
-            sessions.refuse_taken(tx, validation.check_id(session_id))
-        if self._conversation.origin is not None:
-            self._find_origin(tx, self._conversation)
+        self.number, conversation = number, self._ids.apply(conversation)
+        for session_id in (conversation.id, *(id_ + self._ids.suffix for id_ in session_ids)):
+            sessions.check_id_free(tx, validation.check_id(session_id))
+        self._find_origin(tx, conversation)
 
-    def run(self, tx: Tx, lines: Iterable[tuple[int, transfer_format.Line]], sealed_at: int) -> None:
+    def run(self, tx: Tx, lines: Iterable[tuple[int, jsonl.Line]], sealed_at: int) -> None:
         """Write all lines. The driver may run this again; a second run finds the exact line that is refused."""
         self._attempts += 1
         self.title, self.routes = None, []
         self._epoch = self._head = 1
         self._active: int | None = None
-        self._session: transfer_format.Session | None = None
+        self._session: jsonl.SessionLine | None = None
         for self.number, line in lines:
             self._write(tx, self._ids.apply(line))
         self.number = sealed_at
         self._finish(tx)
 
-    def _write(self, tx: Tx, line: transfer_format.Line) -> None:
+    def _write(self, tx: Tx, line: jsonl.Line) -> None:
         match line:
-            case transfer_format.Message():
-                self._message(tx, line)
-            case transfer_format.Session():
-                self._next_session(tx, line)
-            case transfer_format.Compaction():
-                self._compaction(tx, line)
-            case transfer_format.ActiveCompaction():
+            case jsonl.MessageLine():
+                self._write_message(tx, line)
+            case jsonl.SessionLine():
+                self._write_session(tx, line)
+            case jsonl.CompactionLine():
+                self._write_compaction(tx, line)
+            case jsonl.ActiveCompactionLine():
                 self._active = line.compaction_epoch
-            case transfer_format.Hide():
-                self._advance(tx, line.epoch, self._ordinal)
+            case jsonl.HideLine():
+                self._advance(tx, line.epoch, self._session.ordinal if self._session else 0)
                 tx.run("hide_insert", conversation=self._key, **_columns(line))
-            case transfer_format.Show():
-                self._show(tx, line)
-            case transfer_format.Route():
-                self._route(tx, line)
-            case transfer_format.Conversation():
-                self._begin(tx, line)
-            case transfer_format.Blob():
-                pass  # Its caller takes the content in.
+            case jsonl.ShowLine():
+                self._advance(tx, line.shown_epoch, self._session.ordinal if self._session else 0)
+                if tx.run("hide_shown", conversation=self._key, **_columns(line)) != 1:
+                    raise errors.ImportInvalid(self.number, "it shows a range that is not hidden")
+            case jsonl.RouteLine():
+                self._write_route(tx, line)
+            case jsonl.ConversationLine():
+                self._write_conversation(tx, line)
             case _:
-                raise errors.ImportInvalid(self.number, "this line is not part of a conversation")
+                pass  # The caller stores attachments.
 
     # --- the conversation ------------------------------------------------------------------------------
 
-    def _begin(self, tx: Tx, line: transfer_format.Conversation) -> None:
-        validation.check_id(line.id)
-        sessions.refuse_taken(tx, line.id)
+    def _write_conversation(self, tx: Tx, line: jsonl.ConversationLine) -> None:
+        sessions.check_id_free(tx, validation.check_id(line.id))
         title = line.title
         if title is not None and tx.one("title_holder", owner=line.owner, title=title):
-            self.title = title = titles.numbered(tx, line.owner, title)
-        tx.run(
-            "conversation_insert",
-            id=line.id,
-            owner=line.owner,
-            source=line.source,
-            title=title,
-            at=line.created_at,
-            last_seq=line.forked_at or 0,
-            forked_from=line.forked_from,
-            forked_at=line.forked_at,
-            forked_epoch=line.forked_epoch,
-            origin=None if line.origin is None else self._find_origin(tx, line),
-            folder=line.folder,
-            metadata=message_codec.encode_metadata(line.metadata),
-        )
-        (self._key,) = tx.one("conversation_key", id=line.id) or (0,)
+            self.title = title = titles.next_branch_title(tx, line.owner, title)
+        values = _columns(line) | {
+            "title": title,
+            "at": line.created_at,
+            "last_seq": line.forked_at or 0,
+            "origin": self._find_origin(tx, line),
+            "metadata": message_codec.encode_metadata(line.metadata),
+        }
+        (((self._key,),),) = tx.batch(("conversation_insert", values))
         tx.run("import_fence", key=self._key, fence=line.fence)
+        self._conversation = line
 
-    def _find_origin(self, tx: Tx, line: transfer_format.Conversation) -> int:
-        """Return the key of the origin, which an earlier line of the import wrote or which was in the store."""
+    def _find_origin(self, tx: Tx, line: jsonl.ConversationLine) -> int | None:
+        """Return the key of the origin of a branch, which was imported before or was in the store."""
+        if line.origin is None:
+            return None
         found = tx.one("conversation_key", id=line.origin)
         if self._ids.origin is None or found is None:
             raise errors.ImportInvalid(self.number, f"its origin {errors.shown(line.origin)} was not imported")
@@ -143,10 +135,6 @@ class Replay:
         if tx.one("import_unsound", key=self._key):
             raise errors.ImportInvalid(self.number, "a compaction covers messages that it was made without")
 
-    @property
-    def _ordinal(self) -> int:
-        return self._session.ordinal if self._session else 0
-
     def _advance(self, tx: Tx, epoch: int, head: int) -> None:
         """Advance to an epoch. The head moves by at most one per epoch."""
         while self._epoch < epoch:
@@ -156,62 +144,43 @@ class Replay:
             self._update(tx)
 
     def _update(self, tx: Tx, redo_epoch: int | None = None) -> None:
-        live = self._session is not None and self._session.ended_at is None
         tx.run(
             "import_moves",
             key=self._key,
             epoch=self._epoch,
             head=self._head,
-            live=1 if live else None,
+            live=1 if self._session is not None and self._session.ended_at is None else None,
             compaction_epoch=self._active,
             redo_epoch=redo_epoch,
         )
 
     # --- sessions, messages and the rest ---------------------------------------------------------------
 
-    def _next_session(self, tx: Tx, line: transfer_format.Session) -> None:
+    def _write_session(self, tx: Tx, line: jsonl.SessionLine) -> None:
         self._end_session(tx)
         if line.ordinal > 1:
-            self._refuse_taken(tx, line.id)
-        tx.run(
-            "session_insert",
-            conversation=self._key,
-            ordinal=line.ordinal,
-            id=line.id,
-            parent=line.ordinal - 1 or None,
-            source=line.source,
-            model=line.model,
-            at=line.started_at,
-            first_seq=line.first_seq,
-        )
+            place = tx.one("session_place", id=validation.check_id(line.id))
+            if place is not None and place[0] == self._key:
+                raise errors.ImportInvalid(self.number, f"the id {errors.shown(line.id)} names two sessions")
+            sessions.check_id_free(tx, line.id)
+        parent = line.ordinal - 1 or None
+        tx.run("session_insert", conversation=self._key, parent=parent, at=line.started_at, **_columns(line))
         self._session = line
-
-    def _refuse_taken(self, tx: Tx, session_id: str) -> None:
-        place = tx.one("session_place", id=validation.check_id(session_id))
-        if place is not None and place[0] == self._key:
-            raise errors.ImportInvalid(self.number, f"the id {errors.shown(session_id)} names two sessions")
-        sessions.refuse_taken(tx, session_id)
 
     def _end_session(self, tx: Tx) -> None:
         session = self._session
         if session is not None and session.ended_at is not None:
-            tx.run(
-                "session_end",
-                conversation=self._key,
-                ordinal=session.ordinal,
-                at=session.ended_at,
-                reason=session.end_reason,
-                last_seq=session.last_seq,
-            )
+            end = {"at": session.ended_at, "reason": session.end_reason}
+            tx.run("session_end", conversation=self._key, **end, **_columns(session))
 
-    def _message(self, tx: Tx, line: transfer_format.Message) -> None:
+    def _write_message(self, tx: Tx, line: jsonl.MessageLine) -> None:
         values = _columns(line)
         digest = message_codec.digest(self._conversation.id, line.seq, line.uid, line.role, values["body"])
         # A batched message is refused after later lines were read, so a second attempt writes them one by one.
         write = tx.defer if self._attempts == 1 else tx.run
         write("import_message", conversation=self._key, digest=digest, **values)
 
-    def _compaction(self, tx: Tx, line: transfer_format.Compaction) -> None:
+    def _write_compaction(self, tx: Tx, line: jsonl.CompactionLine) -> None:
         self._active = line.base_epoch
         self._advance(tx, line.epoch - 1, line.session - 1)
         values = _columns(line)
@@ -220,12 +189,7 @@ class Replay:
         self._epoch, self._head, self._active = line.epoch, line.session, line.epoch
         self._update(tx)
 
-    def _show(self, tx: Tx, line: transfer_format.Show) -> None:
-        self._advance(tx, line.shown_epoch, self._ordinal)
-        if tx.run("hide_shown", conversation=self._key, **_columns(line)) != 1:
-            raise errors.ImportInvalid(self.number, "it shows a range that is not hidden")
-
-    def _route(self, tx: Tx, line: transfer_format.Route) -> None:
+    def _write_route(self, tx: Tx, line: jsonl.RouteLine) -> None:
         """Bind a route, unless the store knows its key already."""
         if tx.one("route_get", key=line.key):
             self.routes.append(line.key)
@@ -233,8 +197,8 @@ class Replay:
         tx.run("import_route", key=line.key, conversation=self._key, version=line.version, at=line.updated_at)
 
 
-def _columns(line: transfer_format.Line) -> dict[str, Any]:
-    """Return the fields of a line, which are named like the columns, with a body as text."""
+def _columns(line: jsonl.Line) -> dict[str, Any]:
+    """Return the fields of a line, which are named like the columns, with a body as text. Queries ignore extra ones."""
     values = msgspec.structs.asdict(line)
     if "body" in values:
         values["body"] = bytes(values["body"]).decode()

@@ -14,7 +14,7 @@ import msgspec
 from holdfast import errors, types
 from holdfast.store import compactions, message_codec, sessions, titles, validation
 from holdfast.store.blobs import blobs
-from holdfast.store.transfer import format as transfer_format
+from holdfast.store.transfer import jsonl
 
 _encode = msgspec.json.Encoder().encode
 
@@ -24,9 +24,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 class ConversationValidator:
     """Checks the lines of one conversation in order. Raises InvalidArgument for the first invalid line."""
 
-    def __init__(self, conversation: transfer_format.Conversation) -> None:
+    def __init__(self, conversation: jsonl.ConversationLine) -> None:
         self._conversation = conversation
-        self._session: transfer_format.Session | None = None
+        self._session: jsonl.SessionLine | None = None
         self._ordinal = 0
         self._seq = conversation.forked_at or 0
         self._begun = False
@@ -40,27 +40,27 @@ class ConversationValidator:
         complete = (declared.head, declared.last_seq, declared.live) == (self._ordinal, self._seq, live)
         _require(complete, "The sessions and messages do not match the conversation's line.")
 
-    def check(self, line: transfer_format.Line) -> None:
+    def check(self, line: jsonl.Line) -> None:
         match line:
-            case transfer_format.Message():
+            case jsonl.MessageLine():
                 self._check_message(line)
-            case transfer_format.Session():
+            case jsonl.SessionLine():
                 self._check_session(line)
-            case transfer_format.Compaction():
+            case jsonl.CompactionLine():
                 self._check_compaction(line)
-            case transfer_format.Route():
+            case jsonl.RouteLine():
                 validation.check_route(line.key)
-            case transfer_format.Blob():
+            case jsonl.BlobLine():
                 _require(line.digest in self._blobs, "No message before this line refers to this attachment.")
                 _require((line.size is None) == (line.media_type is None), "An attachment has a size and a media type.")
-            case transfer_format.Conversation():
-                _require(not self._begun, "A conversation has one line of its own, the first.")
+            case jsonl.ConversationLine():
+                _require(not self._begun, "A conversation has exactly one conversation line, its first.")
                 self._begun = True
                 _check_conversation(line)
             case _:
                 pass  # The other lines hold only numbers, which the database checks.
 
-    def _check_message(self, line: transfer_format.Message) -> None:
+    def _check_message(self, line: jsonl.MessageLine) -> None:
         session = self._session
         _require(line.seq == self._seq + 1, f"Expected message {self._seq + 1}, not message {line.seq}.")
         in_session = session is not None and line.session == session.ordinal
@@ -68,14 +68,14 @@ class ConversationValidator:
         ended = session is not None and session.last_seq is not None and line.seq > session.last_seq
         _require(not ended, f"Message {line.seq} is after the end of its session.")
         redacted = line.redacted_at is not None
-        _require(redacted == (line.body == transfer_format.NO_BODY), "A message has no body only if it is redacted.")
+        _require(redacted == (line.body == jsonl.NO_BODY), "A message has no body only if it is redacted.")
         validation.check_id(line.uid, "uid")
         validation.check_time(line.at)
         if not redacted:
             self._blobs |= blobs.find_references(_check_body(bytes(line.body)))
         self._seq = line.seq
 
-    def _check_session(self, line: transfer_format.Session) -> None:
+    def _check_session(self, line: jsonl.SessionLine) -> None:
         self._check_session_complete()
         before, open_fields = self._session, {line.ended_at is None, line.end_reason is None, line.last_seq is None}
         _require(line.ordinal == self._ordinal + 1, f"Expected session {self._ordinal + 1}.")
@@ -95,19 +95,19 @@ class ConversationValidator:
         last = self._session.last_seq if self._session else None
         _require(last in (None, self._seq), f"The session should end with message {last}.")
 
-    def _check_compaction(self, line: transfer_format.Compaction) -> None:
+    def _check_compaction(self, line: jsonl.CompactionLine) -> None:
         opens = self._session is not None and line.session == self._ordinal and self._session.first_seq == self._seq + 1
         _require(opens, "A compaction follows the session that it opened.")
         text = bytes(line.body)
-        body = _decode(text, compactions.Body)
-        made = compactions.draft(line.cut_seq, line.seen_seq, body.summary, body.pinned, body.ledger, None)
+        body = _decode(text, compactions.CompactionBody)
+        made = compactions.make_draft(line.cut_seq, line.seen_seq, body.summary, body.pinned, body.ledger, None)
         canonical = (made.text.encode(),)
-        _require_canonical(text, canonical, compactions.Body)
+        _require_canonical(text, canonical, compactions.CompactionBody)
         empty = text in canonical and not (body.summary or body.ledger)
         _require(line.redacted_at is None or empty, "A redacted compaction has no summary and no ledger.")
 
 
-def _check_conversation(line: transfer_format.Conversation) -> None:
+def _check_conversation(line: jsonl.ConversationLine) -> None:
     validation.check_id(line.id)
     validation.check_id(line.source, "source")
     for other in (line.owner or None, line.forked_from, line.origin):
@@ -122,9 +122,9 @@ def _check_body(text: bytes) -> str:
     """Check that an append of the same content stores exactly this body, because a repeated uid is compared with it."""
     body = _decode(text, types.Body)
     for call in body.tool_calls:
-        message_codec.tool_call(call)
+        message_codec.to_tool_call(call)
     message_codec.check_metadata(body.metadata)
-    stored = message_codec.exact(body, "message").encode()
+    stored = message_codec.encode_exact(body, "message").encode()
     # An append stores empty text explicitly.
     forms = (stored, message_codec.encode("").encode()) if stored == b"{}" else (stored,)
     _require_canonical(text, forms, types.Body)
@@ -145,10 +145,10 @@ def _require_canonical(text: bytes, forms: tuple[bytes, ...], kind: type[msgspec
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         whole = msgspec.json.decode(text)
         # Three levels more: the body, its tool calls and one of them.
-        deep = message_codec.too_deep(whole, message_codec.MAX_DEPTH + 3)
+        deep = message_codec.is_too_deep(whole, message_codec.MAX_DEPTH + 3)
         if not deep and len(text) <= message_codec.MAX_BODY and _encode(whole) == text:
             known = _known_fields(whole, kind)
-            # Known keys come first: readers look at the first key to tell whether there are tool calls.
+            # Known keys come first: readers find out by the first key whether there are tool calls.
             if _encode(known) in forms and [*whole][: len(known)] == [*known]:
                 return
     raise errors.InvalidArgument("The body is not in its stored form.")

@@ -1,6 +1,3 @@
--- name: meta_delete
-DELETE FROM meta WHERE key = :key;
-
 -- name: restore_leases
 -- Void all leases.
 DELETE FROM leases;

@@ -1,5 +1,4 @@
 -- name: budget_get
--- What was spent on a conversation, and who wrote it.
 SELECT version, uid, body FROM budgets WHERE conversation = :conversation;
 
 -- name: budget_open

@@ -69,7 +69,7 @@ SELECT digest, size, media_type, at, dropped_at FROM blobs WHERE digest > :after
 SELECT key, value FROM meta ORDER BY key;
 
 -- name: copy_anything
--- Tell whether a store holds any data.
+-- Return whether a store holds any data.
 SELECT EXISTS (SELECT 1 FROM conversations) OR EXISTS (SELECT 1 FROM tombstones) OR EXISTS (SELECT 1 FROM routes)
     OR EXISTS (SELECT 1 FROM memories) OR EXISTS (SELECT 1 FROM grants) OR EXISTS (SELECT 1 FROM blobs)
     OR EXISTS (SELECT 1 FROM arrivals) OR EXISTS (SELECT 1 FROM outbox) OR EXISTS (SELECT 1 FROM people);
@@ -84,15 +84,15 @@ UPDATE budgets SET version = :version WHERE conversation = :conversation;
 INSERT INTO memories (id, owner, text, at, updated_at, source)
 VALUES (:id, :owner, :text, :at, :updated_at, :source_conversation);
 
--- name: copy_inbound
--- Insert an inbound message as waiting; a redacted one needs a text until it is redacted.
+-- name: copy_inbox_entry
+-- Insert an inbox entry as open. A redacted entry gets a placeholder, because its text may be empty only after redaction.
 INSERT INTO inbox (id, conversation, key, kind, text, at)
 VALUES (:id, :conversation, :key, :kind, coalesce(nullif(:text, ''), '-'), :at);
 
--- name: copy_inbound_settled
+-- name: copy_inbox_entry_settled
 UPDATE inbox SET outcome = :outcome, seq = :seq, settled_at = :settled_at, settled_by = :settled_by WHERE id = :id;
 
--- name: copy_inbound_redacted
+-- name: copy_inbox_entry_redacted
 UPDATE inbox SET text = '', redacted_at = :redacted_at WHERE id = :id;
 
 -- name: copy_grant

@@ -139,7 +139,7 @@ SELECT coalesce(c.id, CAST(l.conversation AS text)), 'a lease has a token that w
  WHERE c.key IS NULL OR l.token > c.fence OR l.token < 1;
 
 -- name: fsck_memories
-SELECT coalesce(c.id, ''), 'memory ' || m.id || ' is empty, too long, a duplicate, one too many, or from a conversation that does not exist'
+SELECT coalesce(c.id, ''), 'memory ' || m.id || ' is empty, too long, a duplicate, exceeds the limit of 500, or is from a conversation that does not exist'
   FROM memories m LEFT JOIN conversations c ON c.key = m.source
  WHERE length(m.text) NOT BETWEEN 1 AND 500 OR (m.source IS NOT NULL AND c.key IS NULL)
     OR (SELECT count(*) FROM memories WHERE owner = m.owner AND text = m.text) > 1
@@ -153,7 +153,7 @@ SELECT coalesce(c.id, CAST(a.conversation AS text)), 'audit entry ' || a.id || '
     OR (a.redacted_at IS NOT NULL AND a.summary <> '') OR (SELECT count(*) FROM audit WHERE uid = a.uid) > 1;
 
 -- name: fsck_claims
-SELECT '', 'chat lease ' || key || ' has a token that was never issued, or no holder' FROM claims WHERE token < 1 OR holder = '';
+SELECT '', 'chat lease ' || key || ' has a token that was never issued, or an empty holder' FROM claims WHERE token < 1 OR holder = '';
 
 -- name: fsck_people
 SELECT '', 'the contact ' || sender || ' on ' || platform || ' has missing or invalid columns' FROM (
@@ -225,7 +225,7 @@ SELECT coalesce(c.id, CAST(a.conversation AS text), ''), 'inbound message ' || a
     OR (SELECT count(*) FROM arrivals WHERE platform = a.platform AND key = a.key) > 1;
 
 -- name: fsck_outbox
-SELECT coalesce(c.id, CAST(o.conversation AS text), ''), 'outgoing message ' || o.id || ' has no cause, another address, or inconsistent columns'
+SELECT coalesce(c.id, CAST(o.conversation AS text), ''), 'outbound message ' || o.id || ' answers no message, is addressed to another chat, or has inconsistent columns'
   FROM outbox o LEFT JOIN conversations c ON c.key = o.conversation
   LEFT JOIN arrivals a ON a.id = o.arrival LEFT JOIN inbox i ON i.id = o.inbound
  WHERE (o.conversation IS NOT NULL AND c.key IS NULL) OR (o.arrival IS NOT NULL AND a.id IS NULL)

@@ -1,9 +1,13 @@
 -- name: arrival_insert
--- What came in, unless it is known.
-INSERT INTO arrivals (platform, key, route, home, chat, sender, address, body, at)
-VALUES (:platform, :key, :route, :home, :chat, :sender, :address, :body, :at)
+-- Store an inbound message, unless its key is known.
+INSERT INTO arrivals (platform, key, route, home, chat, sender, address, body, at, received_by)
+VALUES (:platform, :key, :route, :home, :chat, :sender, :address, :body, :at, :received_by)
 ON CONFLICT (platform, key) DO NOTHING
 RETURNING id;
+
+-- name: arrival_receiver
+-- The uid of the call that stored a message.
+SELECT received_by FROM arrivals WHERE platform = :platform AND key = :key;
 
 -- name: arrival_get
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
@@ -15,96 +19,97 @@ SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.
        a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation WHERE a.platform = :platform AND a.key = :key;
 
--- name: arrivals_between
--- The arrivals of a platform whose keys lie between two others, newest first.
+-- name: arrivals_with_prefix
+-- The inbound messages of a platform with keys from `first` to before `after`, newest first.
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
        a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation
- WHERE a.platform = :platform AND a.key >= :first AND a.key < :last ORDER BY a.id DESC LIMIT :limit;
+ WHERE a.platform = :platform AND a.key >= :first AND a.key < :after ORDER BY a.id DESC LIMIT :limit;
 
 -- name: arrival_last
--- The latest arrival of a platform that became a message of a conversation.
+-- The latest inbound message of a platform that became a message of a conversation.
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
        a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
   FROM arrivals a JOIN conversations c ON c.key = a.conversation
  WHERE a.conversation = :conversation AND a.platform = :platform ORDER BY a.id DESC LIMIT 1;
 
--- name: arrivals_on
--- What is open on one route, oldest first; what was joined is taken care of.
+-- name: arrivals_open
+-- The open messages of a route, oldest first, without those that were joined into another.
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
        a.joined, a.outcome, NULL, a.seq, a.settled_at, a.redacted_at IS NOT NULL
   FROM arrivals a
  WHERE a.route = :route AND a.outcome IS NULL AND a.joined IS NULL ORDER BY a.id LIMIT :limit;
-
--- name: routes_open
--- Where something is open; what is open for longest first.
-SELECT route FROM arrivals WHERE outcome IS NULL AND joined IS NULL GROUP BY route ORDER BY min(id) LIMIT :limit;
 
 -- name: arrivals_joined_to
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
        a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation WHERE a.joined = :id ORDER BY a.id;
 
--- name: arrivals_since
+-- name: routes_open
+-- The routes with open messages, the one with the oldest first.
+SELECT route FROM arrivals WHERE outcome IS NULL AND joined IS NULL GROUP BY route ORDER BY min(id) LIMIT :limit;
+
+-- name: arrivals_count_on_route
 SELECT count(*) FROM arrivals WHERE route = :route AND at >= :at;
 
--- name: arrivals_from
+-- name: arrivals_count_from_sender
 SELECT count(*) FROM arrivals WHERE platform = :platform AND sender = :sender AND at >= :at;
 
 -- name: arrival_begin
--- One more attempt; the first says where.
+-- Count an attempt; the first one fixes the target.
 UPDATE arrivals SET attempts = attempts + 1, target = coalesce(target, :target) WHERE id = :id AND outcome IS NULL
 RETURNING id;
 
 -- name: arrival_join
--- Only into one that is open: the attempt that joins it may have found it settled.
+-- Join a message into another, if both are open.
 UPDATE arrivals SET joined = :into
  WHERE id = :id AND outcome IS NULL AND joined IS NULL
    AND EXISTS (SELECT 1 FROM arrivals open WHERE open.id = :into AND open.outcome IS NULL);
 
 -- name: arrival_settled
--- The attempt that settled it; NULL while it is open.
+-- The uid of the call that settled a message; NULL while it is open.
 SELECT settled_by FROM arrivals WHERE id = :id;
 
 -- name: arrival_settle
--- The outcome of an inbound message, and of those that were joined into it.
-UPDATE arrivals SET outcome = :outcome, conversation = :conversation, seq = :seq, settled_at = :at, settled_by = :uid
- WHERE (id = :id OR joined = :id) AND outcome IS NULL;
+-- Settle a message and those that were joined into it, if the session exists and the chat lease is held. Redact them if
+-- the message that they became was redacted in the meantime.
+UPDATE arrivals
+   SET outcome = :outcome, conversation = place.conversation, seq = :seq, settled_at = :at, settled_by = :uid,
+       body = CASE WHEN place.redacted THEN '' ELSE body END,
+       redacted_at = CASE WHEN place.redacted THEN coalesce(redacted_at, :at) ELSE redacted_at END
+  FROM (SELECT s.conversation, EXISTS (
+                 SELECT 1 FROM messages m
+                  WHERE message_at(m, s.conversation, :seq) AND m.redacted_at IS NOT NULL) AS redacted
+          FROM (SELECT (SELECT conversation FROM sessions WHERE id = :session) AS conversation) s) place
+ WHERE (id = :id OR joined = :id) AND outcome IS NULL
+   AND (place.conversation IS NULL) = (CAST(:session AS text) IS NULL)
+   AND coalesce((SELECT token FROM claims WHERE key = :lease AND substr(holder, 1, length(CAST(:holder AS text))) = :holder), 0) = :token;
+
+-- name: claim_release_settled
+-- Release a chat lease, if this call settled the message.
+UPDATE claims SET holder = NULL
+ WHERE key = :lease AND token = :token AND holder IS NOT NULL
+   AND EXISTS (SELECT 1 FROM arrivals WHERE id = :id AND settled_by = :uid);
 
 -- name: route_with_inbox
--- The conversation that a route names, and whether something waits in its inbox.
+-- The conversation of a route, and whether its inbox has open entries.
 SELECT r.key, c.id, r.version,
        EXISTS (SELECT 1 FROM inbox i WHERE i.conversation = r.conversation AND i.outcome IS NULL)
   FROM routes r LEFT JOIN conversations c ON c.key = r.conversation WHERE r.key = :key;
 
 -- name: arrival_home
--- Where a conversation was last spoken to from.
+-- The chat of the last inbound message of a conversation.
 SELECT home, chat, address, route FROM arrivals
  WHERE conversation = :conversation AND address <> '' ORDER BY id DESC LIMIT 1;
 
 -- name: arrival_redact_message
--- What became a message goes with that message; where replies go stays known.
+-- Redact the inbound messages that became a message. The address stays, for replies.
 UPDATE arrivals SET body = '', redacted_at = :at
  WHERE conversation = :conversation AND seq = :seq AND redacted_at IS NULL;
 
--- name: arrivals_forget
--- What was settled long ago, but for the last of each conversation and what something still hangs on.
-DELETE FROM arrivals
- WHERE settled_at < :before AND NOT EXISTS (SELECT 1 FROM arrivals o WHERE o.joined = arrivals.id)
-   AND NOT EXISTS (SELECT 1 FROM outbox WHERE arrival = arrivals.id)
-   AND (joined IS NOT NULL OR conversation IS NULL
-     OR id < (SELECT max(o.id) FROM arrivals o WHERE o.conversation = arrivals.conversation AND o.joined IS NULL));
-
 -- name: mail_counts
--- How much is open, and what could not be sent.
+-- Open inbound messages, their routes, undelivered messages and failed ones.
 SELECT (SELECT count(*) FROM arrivals WHERE outcome IS NULL),
        (SELECT count(DISTINCT route) FROM arrivals WHERE outcome IS NULL),
        (SELECT count(*) FROM outbox WHERE delivered_at IS NULL AND failed_at IS NULL),
        (SELECT count(*) FROM outbox WHERE failed_at IS NOT NULL);
-
--- name: arrival_redact_settled
--- One whose message was redacted while it was open goes with it, too.
-UPDATE arrivals SET body = '', redacted_at = :at
- WHERE (id = :id OR joined = :id) AND redacted_at IS NULL AND EXISTS (
-       SELECT 1 FROM messages m
-        WHERE message_at(m, arrivals.conversation, arrivals.seq) AND m.redacted_at IS NOT NULL);

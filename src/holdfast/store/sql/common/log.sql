@@ -1,32 +1,29 @@
 -- name: message_by_uid
--- A message whose uid is known.
 SELECT m.seq, s.id, m.role, m.body, m.redacted_at IS NOT NULL
   FROM messages m JOIN sessions s ON s.conversation = m.conversation AND s.ordinal = m.session
  WHERE m.conversation = :conversation AND m.uid = :uid;
 
 -- name: origin_of
--- Where a branch came from.
+-- The fork point of a branch, and the compactions in force there and here.
 SELECT origin, coalesce(forked_at, 0), forked_epoch, compaction_epoch FROM conversations WHERE key = :key;
 
 -- name: hides_in_force
--- Ranges that are out of the context now.
+-- The ranges that are hidden from the context.
 SELECT from_seq, to_seq FROM hides WHERE conversation = :conversation AND shown_epoch IS NULL ORDER BY from_seq;
 
 -- name: hides_of
--- Every hide there ever was.
+-- Every hide, including those that were shown again.
 SELECT epoch, from_seq, to_seq, shown_epoch FROM hides WHERE conversation = :conversation ORDER BY epoch, from_seq;
 
 -- name: hide_insert
--- A range leaves the context.
 INSERT INTO hides (conversation, epoch, from_seq, to_seq) VALUES (:conversation, :epoch, :from_seq, :to_seq);
 
 -- name: hide_shown
--- A range comes back.
 UPDATE hides SET shown_epoch = :shown_epoch
  WHERE conversation = :conversation AND epoch = :epoch AND from_seq = :from_seq AND shown_epoch IS NULL;
 
 -- name: message_redact
--- The body of a message goes; its place stays.
+-- Remove the body of a message; its number stays.
 UPDATE messages SET body = '', digest = :digest, redacted_at = :at
  WHERE message_at(messages, :conversation, :seq) AND redacted_at IS NULL;
 

@@ -8,7 +8,7 @@ SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
 DELETE FROM grants WHERE id = :id;
 
 -- name: audit_insert
--- The uid was minted before the first attempt, so that a retry finds its row.
+-- The uid was generated before the first attempt, so that a retry finds its row.
 INSERT INTO audit (conversation, uid, call_id, tool, summary, allowed, decided_by, at)
 SELECT :conversation, CAST(:uid AS text), CAST(:call_id AS text), CAST(:tool AS text), CAST(:summary AS text), :allowed,
        CAST(:decided_by AS text), CAST(:at AS double precision)
@@ -17,7 +17,7 @@ SELECT :conversation, CAST(:uid AS text), CAST(:call_id AS text), CAST(:tool AS 
 -- name: audit_id
 SELECT id FROM audit WHERE uid = :uid;
 
--- name: audit_finish
+-- name: audit_end
 UPDATE audit SET ended_at = :at, ok = :ok WHERE id = :id AND allowed = 1 AND ended_at IS NULL;
 
 -- name: audit_newest

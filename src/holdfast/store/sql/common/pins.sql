@@ -5,5 +5,4 @@ INSERT INTO pins (conversation, seq, at) VALUES (:conversation, :seq, :at);
 DELETE FROM pins WHERE conversation = :conversation AND seq = :seq;
 
 -- name: pins_of
--- What people pinned in a conversation, in the order of its log.
 SELECT seq, at FROM pins WHERE conversation = :conversation ORDER BY seq;

@@ -11,7 +11,7 @@ UPDATE processes SET state = :state, ended_at = :at, ended_by = :uid, exit_code 
  WHERE id = :id AND state = 'running';
 
 -- name: process_redact_noticed
--- The redacted message is the notice of its end, which quotes the command.
+-- Redact the command of the process whose end the redacted message reports.
 UPDATE processes SET command = ''
  WHERE conversation = :conversation AND command <> ''
    AND 'process:' || id IN (SELECT key FROM inbox WHERE conversation = :conversation AND seq = :seq);

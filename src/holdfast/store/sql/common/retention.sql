@@ -1,5 +1,5 @@
 -- name: prune_needed
--- Tell whether a conversation has a route or a branch.
+-- Return whether a conversation has a route or a branch.
 SELECT EXISTS (SELECT 1 FROM routes WHERE conversation = :conversation),
        EXISTS (SELECT 1 FROM conversations WHERE origin = :conversation);
 

@@ -1,23 +1,16 @@
 -- name: route_get
--- What a route names.
 SELECT r.key, c.id, r.version FROM routes r LEFT JOIN conversations c ON c.key = r.conversation WHERE r.key = :key;
 
 -- name: routes_all
--- Every route, or those of one conversation.
+-- All routes, or those of one conversation.
 SELECT r.key, c.id, r.version FROM routes r LEFT JOIN conversations c ON c.key = r.conversation
  WHERE CAST(:conversation AS bigint) IS NULL OR r.conversation = :conversation ORDER BY r.key;
 
 -- name: route_insert
--- A route is bound for the first time.
+-- Bind a route for the first time.
 INSERT INTO routes (key, conversation, version, updated_at) VALUES (:key, :conversation, 1, :at);
 
 -- name: route_swap
 -- Compare and swap: only a caller that read the last version may bind the route.
 UPDATE routes SET conversation = :conversation, version = version + 1, updated_at = :at
  WHERE key = :key AND version = :version;
-
--- name: meta_get
-SELECT value FROM meta WHERE key = :key;
-
--- name: meta_set
-INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;

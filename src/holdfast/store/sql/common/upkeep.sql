@@ -1,5 +1,5 @@
--- name: ghosts
--- Whole conversations without a message of their own, title or route; branches before what they read.
+-- name: empty_conversations
+-- Conversations without messages of their own, title and route; branches before their origins.
 SELECT c.key, c.id
   FROM conversations c
  WHERE c.last_seq = coalesce(c.forked_at, 0) AND c.title IS NULL AND (c.live IS NULL OR c.created_at < :before)
@@ -7,7 +7,7 @@ SELECT c.key, c.id
  ORDER BY c.key DESC;
 
 -- name: orphan_candidates
--- Live continuations of compacted sessions, with messages, that nothing has touched for long.
+-- Live continuations of compacted sessions with messages, none of them newer than `before`.
 SELECT s.id
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation AND c.head = s.ordinal

@@ -1,3 +1,3 @@
 -- name: lockout_get
--- Wrong codes in a row, and when the last one was given.
+-- The number of consecutive wrong codes, and the time of the last one.
 SELECT failures, failed_at FROM lockouts WHERE platform = :platform FOR UPDATE;

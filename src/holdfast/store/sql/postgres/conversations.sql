@@ -1,16 +1,17 @@
 -- name: lock_conversations
--- Several at once, in the order of their keys: whoever locks two waits for nobody who waits for him.
+-- Lock several conversations in the order of their keys, so that two transactions cannot deadlock.
 SELECT key FROM conversations WHERE key IN (SELECT conversation FROM sessions WHERE id = ANY(:ids))
  ORDER BY key FOR UPDATE;
 
 -- name: titles_like
--- Titles of an owner that begin alike, for numbering a branch.
+-- Titles of an owner that begin with a text, for the number of a branch.
 SELECT title FROM conversations WHERE owner = :owner AND starts_with(title, :start);
 
 -- name: sessions_list
--- Heads (or, when asked, every session), the most recently active conversation first: of those whose last message came
--- no earlier than that of as many as are wanted, and of those that have none (or none since they had such a mark).
--- (OFFSET 0 keeps the order of the joins: few conversations lead to their sessions.)
+-- Heads, or every session with `every`, by the time of the last message, newest first. `active_slot` (that time in steps of
+-- ten minutes) is indexed: `since` is the oldest slot among the conversations that can be in the result. Conversations
+-- without a message have no slot and are always compared.
+-- OFFSET 0 keeps the planner from joining all sessions before it selects the conversations.
 WITH since AS (
   SELECT min(active_slot) AS slot
     FROM (SELECT c.active_slot FROM conversations c
@@ -35,5 +36,5 @@ SELECT s.id, c.id, s.ordinal,
  LIMIT :limit OFFSET :skip;
 
 -- name: lock_conversation
--- Where the conversation of any session id stands, locked; a function, so that it is looked at after the wait for it.
+-- A function (functions.sql), because a statement that waits for a lock would return rows as of its own start.
 SELECT * FROM lock_conversation(:id);

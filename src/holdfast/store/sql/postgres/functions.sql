@@ -1,9 +1,10 @@
 -- Functions that lock a row and then read others.
 --
--- A statement sees what was committed before it began. If it waits for a lock, it reads the locked row again, but not
--- the rows joined to it. Each statement of a function has a snapshot of its own, so that one can lock and the next read.
+-- A statement sees the rows that were committed before it began. If it waits for a lock, it sees the new version of the
+-- locked row, but the old version of all other rows. In a function each statement has a snapshot of its own, so that the
+-- first can wait for the lock and the second reads the current rows.
 
--- The conversation of any session id, locked until the transaction ends, and the server's time after the lock.
+-- Lock the conversation of a session id until the transaction ends; return it with the server's time.
 CREATE FUNCTION lock_conversation(asked_id text)
 RETURNS TABLE (key bigint, id text, owner text, source text, title text, head bigint, head_id text, live bigint,
                epoch bigint, last_seq bigint, compaction_epoch bigint, redo_epoch bigint, forked_at bigint,
@@ -24,12 +25,12 @@ BEGIN
    WHERE c.key = place.conversation;
 END $$;
 
--- Append a message in one statement, if nothing is special: the conversation is live, the uid is not stored, the lease
--- (if one is given) is held, and the next seq is one that the caller has predicted. Otherwise nothing is changed and no
--- row is returned. `digests` has 16 bytes for each predicted seq, from the one after `seen` on. `moment` is the caller's
--- time; NULL: the server's. `unsynced`: the caller waits for the disk afterwards.
-CREATE FUNCTION append_message(asked_id text, conversation_id text, expect_head boolean, is_retry boolean, seen bigint,
-                               new_uid text, new_role text, new_at double precision, new_body text, digests bytea,
+-- Append a message in one statement, if the conversation is live, the uid is not stored (only checked if
+-- `may_be_stored`), the lease (if one is given) is held, and the next seq is one that the caller has predicted.
+-- Otherwise nothing is changed and no row is returned. `digests` has 16 bytes for each predicted seq, from the one after
+-- `seen` on. `moment` is the caller's time; NULL: the server's. `unsynced`: the caller waits for the disk afterwards.
+CREATE FUNCTION append_message(asked_id text, conversation_id text, expect_head boolean, may_be_stored boolean,
+                               seen bigint, new_uid text, new_role text, new_at double precision, new_body text, digests bytea,
                                lease_purpose text, lease_token bigint, lease_holder text, moment double precision,
                                unsynced boolean, OUT seq bigint, OUT session text, OUT epoch bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -56,7 +57,7 @@ BEGIN
       RETURN;
     END IF;
   END IF;
-  IF is_retry THEN
+  IF may_be_stored THEN
     IF EXISTS (SELECT 1 FROM store.messages m WHERE m.conversation = here.key AND m.uid = new_uid) THEN RETURN; END IF;
   END IF;
   INSERT INTO store.messages (conversation, seq, session, uid, role, at, body, digest)

@@ -1,3 +1,3 @@
 -- name: lock_meta
--- From here on nobody else notes anything about the store until the transaction ends.
+-- Exclude other writers of `meta` until the transaction ends.
 LOCK TABLE meta IN SHARE ROW EXCLUSIVE MODE;

@@ -1,7 +1,9 @@
--- The PostgreSQL schema of a store. Tables, columns, triggers and their messages match sql/sqlite/schema.sql, which
--- describes the data model: one gapless log of messages per conversation, divided into gapless sessions with exactly one
--- live head; a compaction is a row and moves no message. Differences from SQLite:
+-- The PostgreSQL schema of a store. sql/sqlite/schema.sql describes the data model. Tables, columns and rules are the
+-- same here, and a trigger that both schemas have has the same name and message. Differences from SQLite:
 --
+-- * `messages` has no foreign key, and the CHECKs of `conversations` and `messages` are triggers, which cost less per
+--   append: conversation_insert_is_valid, conversation_update_is_valid, message_is_the_next. For the foreign key,
+--   message_joins_a_live_session and session_is_not_deleted check the session; message_is_counted checks the number.
 -- * Writers run concurrently. A trigger that compares a row with its conversation first locks the conversation and then
 --   reads it in a separate statement: a statement that waited for a lock sees the locked row as it is now, but every
 --   other row as of its own start. Write steps of the store already hold the lock. FOR NO KEY UPDATE suffices, as
@@ -9,9 +11,9 @@
 -- * A condition on the row alone is in the trigger's WHEN, so that no function is called for a valid row.
 -- * `store.` in a function body is replaced by the schema's name at creation, so that functions do not depend on the
 --   caller's search_path. (SET search_path on the function would cost time for every message.)
--- * TRUNCATE bypasses row triggers. Each table below gets a trigger `<table>_is_not_truncated`: see catalog.declared.
+-- * TRUNCATE bypasses row triggers. Each table below gets a trigger `<table>_is_not_truncated`: see `declared_schema` in postgres/catalog.py.
 -- * A message has a two-column key. Text is compared bytewise (COLLATE "C"), so that ids and titles mean the same on
---   every host. Long text is indexed by its digest. Attachments are stored here in parts: hosts share no disk.
+--   every host. Long text is indexed by its digest. `blob_parts` stores the content of attachments: hosts share no disk.
 -- * Foreign keys from and to `conversations` are deferred to the commit, all others are immediate.
 
 CREATE TABLE meta (
@@ -68,8 +70,8 @@ CREATE TABLE sessions (
   UNIQUE (conversation, ordinal, live),
   FOREIGN KEY (conversation, parent) REFERENCES sessions (conversation, ordinal),
   FOREIGN KEY (conversation, live) REFERENCES conversations (key, live) DEFERRABLE INITIALLY DEFERRED,
-  CONSTRAINT session_has_a_parent_or_is_the_first CHECK ((ordinal = 1) = (parent IS NULL)),
-  CONSTRAINT session_follows_the_one_before CHECK (parent = ordinal - 1),
+  CONSTRAINT session_has_a_parent_or_is_first CHECK ((ordinal = 1) = (parent IS NULL)),
+  CONSTRAINT session_parent_precedes_it CHECK (parent = ordinal - 1),
   CONSTRAINT session_is_live_or_ended CHECK ((live IS NULL) = (ended_at IS NOT NULL)),
   CONSTRAINT session_ends_for_a_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL)),
   CONSTRAINT session_ends_at_a_seq CHECK ((ended_at IS NULL) = (last_seq IS NULL)),
@@ -112,8 +114,8 @@ CREATE TABLE compactions (
   UNIQUE (conversation, session),
   FOREIGN KEY (conversation, session) REFERENCES sessions (conversation, ordinal),
   FOREIGN KEY (conversation, base_epoch) REFERENCES compactions (conversation, epoch),
-  CONSTRAINT compaction_stands_on_an_older_one CHECK (base_epoch < epoch),
-  CONSTRAINT compaction_cuts_what_it_saw CHECK (cut_seq <= seen_seq)
+  CONSTRAINT compaction_base_is_older CHECK (base_epoch < epoch),
+  CONSTRAINT compaction_cut_was_seen CHECK (cut_seq <= seen_seq)
 );
 
 ALTER TABLE conversations
@@ -128,7 +130,7 @@ CREATE TABLE hides (
   to_seq       bigint NOT NULL,
   shown_epoch  bigint,
   PRIMARY KEY (conversation, epoch, from_seq),
-  CONSTRAINT hide_runs_forwards CHECK (from_seq <= to_seq),
+  CONSTRAINT hide_range_is_ordered CHECK (from_seq <= to_seq),
   CONSTRAINT hide_is_shown_later CHECK (shown_epoch > epoch)
 );
 
@@ -181,7 +183,7 @@ CREATE TABLE budgets (
   body         text COLLATE "C" NOT NULL,
   FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
   CONSTRAINT budget_is_short CHECK (length(body) <= 65536),
-  CONSTRAINT budget_says_what_is_spent CHECK (json_kind(body, 'spent') IS NOT DISTINCT FROM 'object')
+  CONSTRAINT budget_body_is_valid CHECK (json_kind(body, 'spent') IS NOT DISTINCT FROM 'object')
 );
 
 -- Memories belong to an owner and survive their source conversation. The tables below are deleted with theirs.
@@ -196,7 +198,8 @@ CREATE TABLE memories (
 CREATE UNIQUE INDEX memories_once ON memories (owner, digest_of(text));
 CREATE INDEX memories_by_source ON memories (source) WHERE source IS NOT NULL;
 
--- Messages for a conversation that are processed once. `key` is the sender's idempotency key, `settled_by` the worker.
+-- Messages for a conversation that are processed once. `key` is the sender's idempotency key, `settled_by` the
+-- uid of the call that settled it.
 CREATE TABLE inbox (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   conversation bigint NOT NULL REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
@@ -209,11 +212,11 @@ CREATE TABLE inbox (
   settled_at   double precision,
   settled_by   text COLLATE "C",
   redacted_at  double precision,
-  CONSTRAINT inbound_is_settled_at_a_time CHECK ((outcome IS NULL) = (settled_at IS NULL)),
-  CONSTRAINT inbound_is_settled_by_somebody CHECK ((outcome IS NULL) = (settled_by IS NULL)),
-  CONSTRAINT inbound_is_a_message_when_settled CHECK (seq IS NULL OR outcome IS NOT NULL),
-  CONSTRAINT inbound_is_redacted_when_settled CHECK (redacted_at IS NULL OR outcome IS NOT NULL),
-  CONSTRAINT inbound_has_a_text_or_is_redacted CHECK ((redacted_at IS NULL) = (text <> ''))
+  CONSTRAINT inbox_outcome_has_a_time CHECK ((outcome IS NULL) = (settled_at IS NULL)),
+  CONSTRAINT inbox_outcome_has_a_uid CHECK ((outcome IS NULL) = (settled_by IS NULL)),
+  CONSTRAINT inbox_seq_has_an_outcome CHECK (seq IS NULL OR outcome IS NOT NULL),
+  CONSTRAINT inbox_redaction_has_an_outcome CHECK (redacted_at IS NULL OR outcome IS NOT NULL),
+  CONSTRAINT inbox_has_a_text_or_is_redacted CHECK ((redacted_at IS NULL) = (text <> ''))
 );
 CREATE INDEX inbox_by_conversation ON inbox (conversation, id);
 CREATE INDEX inbox_waiting ON inbox (conversation, id) WHERE outcome IS NULL;
@@ -230,14 +233,14 @@ CREATE TABLE processes (
   ended_at     double precision,
   ended_by     text COLLATE "C",
   exit_code    bigint,
-  CONSTRAINT process_runs_or_ended_at_a_time CHECK ((state = 'running') = (ended_at IS NULL)),
-  CONSTRAINT process_runs_or_was_ended_by_somebody CHECK ((state = 'running') = (ended_by IS NULL)),
-  CONSTRAINT process_has_an_exit_code_when_ended CHECK (exit_code IS NULL OR state <> 'running')
+  CONSTRAINT process_end_has_a_time CHECK ((state = 'running') = (ended_at IS NULL)),
+  CONSTRAINT process_end_has_a_uid CHECK ((state = 'running') = (ended_by IS NULL)),
+  CONSTRAINT process_exit_code_has_an_end CHECK (exit_code IS NULL OR state <> 'running')
 );
 CREATE INDEX processes_by_conversation ON processes (conversation);
 CREATE INDEX processes_running ON processes (started_at) WHERE state = 'running';
 
--- Standing permissions: for one conversation, or (NULL) for all of the owner's.
+-- Permanent permissions: for one conversation, or (NULL) for all of the owner's.
 CREATE TABLE grants (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   owner        text COLLATE "C" NOT NULL,
@@ -263,15 +266,16 @@ CREATE TABLE audit (
   ended_at     double precision,
   ok           bigint CHECK (ok IN (0, 1)),
   redacted_at  double precision,
-  CONSTRAINT act_ends_in_some_way CHECK ((ended_at IS NULL) = (ok IS NULL)),
-  CONSTRAINT act_is_done_when_allowed CHECK (allowed = 1 OR ended_at IS NULL),
-  CONSTRAINT act_is_redacted_wholly CHECK (redacted_at IS NULL OR summary = '')
+  CONSTRAINT audit_end_has_a_result CHECK ((ended_at IS NULL) = (ok IS NULL)),
+  CONSTRAINT audit_end_was_allowed CHECK (allowed = 1 OR ended_at IS NULL),
+  CONSTRAINT audit_redaction_clears_the_summary CHECK (redacted_at IS NULL OR summary = '')
 );
 CREATE INDEX audit_by_call ON audit (conversation, call_id);
 
 -- Inbound messages from chat platforms, by route. The conversation is known when a message is processed, as a route may
 -- be rebound before. `platform` and `key` identify redeliveries; `home`, `chat` and `address` are for replies. `target`
--- is the session of its turn, fixed before the turn begins.
+-- is the session of its turn, fixed before the turn begins. `received_by` and `settled_by` are the uids of the calls that
+-- stored and settled it.
 CREATE TABLE arrivals (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   platform     text COLLATE "C" NOT NULL CHECK (platform <> ''),
@@ -283,6 +287,7 @@ CREATE TABLE arrivals (
   address      text COLLATE "C" NOT NULL,
   body         text COLLATE "C" NOT NULL,
   at           double precision NOT NULL,
+  received_by  text COLLATE "C",
   attempts     bigint NOT NULL DEFAULT 0 CHECK (attempts >= 0),
   target       text COLLATE "C" CHECK (target <> ''),
   joined       bigint REFERENCES arrivals (id),
@@ -294,11 +299,11 @@ CREATE TABLE arrivals (
   redacted_at  double precision,
   UNIQUE (platform, key),
   CONSTRAINT arrival_joins_an_older_one CHECK (joined < id),
-  CONSTRAINT arrival_is_settled_at_a_time CHECK ((outcome IS NULL) = (settled_at IS NULL)),
-  CONSTRAINT arrival_is_settled_by_somebody CHECK ((outcome IS NULL) = (settled_by IS NULL)),
-  CONSTRAINT arrival_is_of_a_conversation_when_settled CHECK (conversation IS NULL OR outcome IS NOT NULL),
-  CONSTRAINT arrival_is_a_message_of_a_conversation CHECK (seq IS NULL OR conversation IS NOT NULL),
-  CONSTRAINT arrival_is_redacted_when_settled CHECK (redacted_at IS NULL OR outcome IS NOT NULL),
+  CONSTRAINT arrival_outcome_has_a_time CHECK ((outcome IS NULL) = (settled_at IS NULL)),
+  CONSTRAINT arrival_outcome_has_a_uid CHECK ((outcome IS NULL) = (settled_by IS NULL)),
+  CONSTRAINT arrival_conversation_has_an_outcome CHECK (conversation IS NULL OR outcome IS NOT NULL),
+  CONSTRAINT arrival_seq_has_a_conversation CHECK (seq IS NULL OR conversation IS NOT NULL),
+  CONSTRAINT arrival_redaction_has_an_outcome CHECK (redacted_at IS NULL OR outcome IS NOT NULL),
   CONSTRAINT arrival_has_a_body_or_is_redacted CHECK ((redacted_at IS NULL) = (body <> '')),
   CONSTRAINT arrival_has_an_address CHECK (address <> '' OR (redacted_at IS NOT NULL AND conversation IS NULL))
 );
@@ -308,7 +313,7 @@ CREATE INDEX arrivals_by_sender ON arrivals (platform, sender, at);
 CREATE INDEX arrivals_by_conversation ON arrivals (conversation, id) WHERE conversation IS NOT NULL;
 CREATE INDEX arrivals_by_joined ON arrivals (joined) WHERE joined IS NOT NULL;
 
--- Chat leases: which worker processes what. A free one has no holder and keeps its token.
+-- Leases of routes and chats. A free one has no holder and keeps its token, which never decreases.
 CREATE TABLE claims (
   key     text COLLATE "C" NOT NULL PRIMARY KEY CHECK (key <> ''),
   token   bigint NOT NULL CHECK (token >= 1),
@@ -318,7 +323,8 @@ CREATE TABLE claims (
 );
 
 -- Outgoing messages. The parts of a reply are inserted with the outcome of the inbound message or notice they answer and
--- have its time; other posts have a key instead of a part. Deleted with their conversation.
+-- have its time; other posts have a key instead of a part. `attempted_by` is the uid of the call that last began to send
+-- it. Deleted with their conversation.
 CREATE TABLE outbox (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   arrival      bigint REFERENCES arrivals (id),
@@ -334,6 +340,7 @@ CREATE TABLE outbox (
   body         text COLLATE "C" NOT NULL,
   at           double precision NOT NULL,
   attempts     bigint NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+  attempted_by text COLLATE "C",
   due_at       double precision NOT NULL,
   delivered_at double precision,
   external     text COLLATE "C",
@@ -342,11 +349,11 @@ CREATE TABLE outbox (
   redacted_at  double precision,
   CONSTRAINT outgoing_is_a_part_or_has_a_key CHECK ((part IS NULL) = (key IS NOT NULL)),
   CONSTRAINT outgoing_answers_one CHECK (arrival IS NULL OR inbound IS NULL),
-  CONSTRAINT outgoing_part_answers_something CHECK (part IS NULL OR arrival IS NOT NULL OR inbound IS NOT NULL),
-  CONSTRAINT outgoing_ends_in_one_way CHECK (delivered_at IS NULL OR failed_at IS NULL),
-  CONSTRAINT outgoing_has_a_name_when_delivered CHECK (external IS NULL OR delivered_at IS NOT NULL),
-  CONSTRAINT outgoing_fails_for_a_reason CHECK (failed_at IS NULL OR error IS NOT NULL),
-  CONSTRAINT outgoing_is_redacted_when_ended CHECK (redacted_at IS NULL OR delivered_at IS NOT NULL OR failed_at IS NOT NULL),
+  CONSTRAINT outgoing_part_answers_a_message CHECK (part IS NULL OR arrival IS NOT NULL OR inbound IS NOT NULL),
+  CONSTRAINT outgoing_is_delivered_or_failed CHECK (delivered_at IS NULL OR failed_at IS NULL),
+  CONSTRAINT outgoing_external_id_has_a_delivery CHECK (external IS NULL OR delivered_at IS NOT NULL),
+  CONSTRAINT outgoing_failure_has_an_error CHECK (failed_at IS NULL OR error IS NOT NULL),
+  CONSTRAINT outgoing_redaction_has_an_end CHECK (redacted_at IS NULL OR delivered_at IS NOT NULL OR failed_at IS NOT NULL),
   CONSTRAINT outgoing_has_a_body_or_is_redacted CHECK ((redacted_at IS NULL) = (body <> ''))
 );
 CREATE UNIQUE INDEX outbox_by_arrival ON outbox (arrival, part) WHERE arrival IS NOT NULL;
@@ -378,9 +385,9 @@ CREATE TABLE strangers (
   salt       bytea CHECK (length(salt) = 16),
   expires_at double precision,
   PRIMARY KEY (platform, sender),
-  CONSTRAINT stranger_has_a_salted_code CHECK ((digest IS NULL) = (salt IS NULL)),
-  CONSTRAINT stranger_has_a_code_for_a_time CHECK ((digest IS NULL) = (expires_at IS NULL)),
-  CONSTRAINT stranger_asked_for_a_code CHECK (digest IS NULL OR asked_at IS NOT NULL)
+  CONSTRAINT stranger_code_has_a_salt CHECK ((digest IS NULL) = (salt IS NULL)),
+  CONSTRAINT stranger_code_expires CHECK ((digest IS NULL) = (expires_at IS NULL)),
+  CONSTRAINT stranger_code_was_requested CHECK (digest IS NULL OR asked_at IS NOT NULL)
 );
 
 -- Consecutive wrong pairing codes.
@@ -390,7 +397,7 @@ CREATE TABLE lockouts (
   failed_at double precision NOT NULL
 );
 
--- Messages that users pinned to the context. A branch copies the pins it reads.
+-- Messages that stay verbatim in the context. A branch copies those within its part of the log.
 CREATE TABLE pins (
   conversation bigint NOT NULL REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
   seq          bigint NOT NULL CHECK (seq >= 1),
@@ -407,7 +414,7 @@ CREATE TABLE blobs (
   dropped_at double precision
 );
 
--- Their content. Only `blobs` says which digests are in use.
+-- The content of attachments. Only `blobs` defines which digests are in use.
 CREATE TABLE blob_parts (
   digest  text COLLATE "C" NOT NULL,
   part    bigint NOT NULL CHECK (part >= 0),
@@ -437,26 +444,26 @@ END $$;
 
 CREATE TRIGGER conversation_counters_only_grow BEFORE UPDATE OF epoch, fence ON conversations FOR EACH ROW
 WHEN (NEW.epoch < OLD.epoch OR NEW.last_seq < OLD.last_seq OR NEW.fence < OLD.fence)
-EXECUTE FUNCTION refuse('epoch, last_seq and fence never go back');
+EXECUTE FUNCTION refuse('epoch, last_seq and fence never decrease');
 
-CREATE FUNCTION conversation_counts_what_is_there() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION conversation_last_seq_exists() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   -- At depth 2 the update comes from message_is_counted, whose message exists.
   IF NEW.last_seq <> OLD.last_seq
      AND (NEW.last_seq <> OLD.last_seq + 1 OR NEW.last_seq > 4294967295 OR (pg_trigger_depth() < 2
        AND NOT EXISTS (SELECT 1 FROM store.messages WHERE conversation = NEW.key AND seq = NEW.last_seq))) THEN
-    RAISE EXCEPTION 'last_seq counts messages that exist' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'last_seq must be the number of the last message' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
 
 -- Without a WHEN: every append calls it, which is cheaper than parsing a WHEN for each statement.
-CREATE TRIGGER conversation_counts_what_is_there BEFORE UPDATE OF last_seq ON conversations FOR EACH ROW
-EXECUTE FUNCTION conversation_counts_what_is_there();
+CREATE TRIGGER conversation_last_seq_exists BEFORE UPDATE OF last_seq ON conversations FOR EACH ROW
+EXECUTE FUNCTION conversation_last_seq_exists();
 
 -- CHECK constraints in SQLite. PostgreSQL parses all CHECKs of a table for each statement that writes to it, but a WHEN
 -- only if the trigger's columns are written: an append, which writes last_seq, parses none.
-CREATE TRIGGER conversation_is_made_sound BEFORE INSERT ON conversations FOR EACH ROW
+CREATE TRIGGER conversation_insert_is_valid BEFORE INSERT ON conversations FOR EACH ROW
 WHEN (NOT (NEW.key BETWEEN 1 AND 2147483647 AND NEW.last_seq <= 4294967295 AND length(NEW.title) BETWEEN 1 AND 100 AND NEW.live = 1
   AND NEW.epoch >= 1 AND NEW.fence >= 0 AND NEW.forked_at >= 0 AND length(NEW.folder) BETWEEN 1 AND 4096
   AND length(NEW.metadata) BETWEEN 2 AND 4096 AND substr(NEW.metadata, 1, 1) = '{' AND (NEW.forked_from IS NULL) = (NEW.forked_at IS NULL)
@@ -465,8 +472,8 @@ WHEN (NOT (NEW.key BETWEEN 1 AND 2147483647 AND NEW.last_seq <= 4294967295 AND l
   AND NEW.compaction_epoch <= NEW.epoch AND NEW.redo_epoch <= NEW.epoch))
 EXECUTE FUNCTION refuse('CHECK constraint failed: conversations');
 
--- Without the columns that conversation_identity_stays keeps.
-CREATE TRIGGER conversation_stays_sound
+-- Without the columns that conversation_identity_is_immutable keeps.
+CREATE TRIGGER conversation_update_is_valid
 BEFORE UPDATE OF title, folder, metadata, live, epoch, fence, compaction_epoch, redo_epoch ON conversations FOR EACH ROW
 WHEN (NOT (length(NEW.title) BETWEEN 1 AND 100 AND length(NEW.folder) BETWEEN 1 AND 4096
   AND length(NEW.metadata) BETWEEN 2 AND 4096 AND substr(NEW.metadata, 1, 1) = '{' AND NEW.live = 1 AND NEW.epoch >= 1 AND NEW.fence >= 0
@@ -474,7 +481,7 @@ WHEN (NOT (length(NEW.title) BETWEEN 1 AND 100 AND length(NEW.folder) BETWEEN 1 
 EXECUTE FUNCTION refuse('CHECK constraint failed: conversations');
 
 CREATE TRIGGER conversation_begins_at_its_fork_point BEFORE INSERT ON conversations FOR EACH ROW
-WHEN (NEW.last_seq <> coalesce(NEW.forked_at, 0)) EXECUTE FUNCTION refuse('last_seq counts messages that exist');
+WHEN (NEW.last_seq <> coalesce(NEW.forked_at, 0)) EXECUTE FUNCTION refuse('last_seq must be the number of the last message');
 
 CREATE TRIGGER conversation_view_needs_epoch
 BEFORE UPDATE OF head, live, compaction_epoch ON conversations FOR EACH ROW
@@ -485,14 +492,14 @@ EXECUTE FUNCTION refuse('head, live and compaction_epoch change only with a new 
 
 CREATE TRIGGER conversation_head_moves_by_one BEFORE UPDATE OF head ON conversations FOR EACH ROW
 WHEN (NEW.head <> OLD.head AND NEW.head <> OLD.head + 1)
-EXECUTE FUNCTION refuse('the head moves to its own continuation only');
+EXECUTE FUNCTION refuse('the head must move to the next session');
 
-CREATE TRIGGER conversation_identity_stays
+CREATE TRIGGER conversation_identity_is_immutable
 BEFORE UPDATE OF key, id, owner, created_at, forked_from, forked_at, forked_epoch, origin ON conversations FOR EACH ROW
 WHEN (NEW.key <> OLD.key OR NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.created_at <> OLD.created_at
   OR NEW.forked_from IS DISTINCT FROM OLD.forked_from OR NEW.forked_at IS DISTINCT FROM OLD.forked_at
   OR NEW.forked_epoch IS DISTINCT FROM OLD.forked_epoch OR NEW.origin IS DISTINCT FROM OLD.origin)
-EXECUTE FUNCTION refuse('identity and fork point of a conversation never change');
+EXECUTE FUNCTION refuse('the identity and fork point of a conversation are immutable');
 
 CREATE FUNCTION conversation_fork_point_exists() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -500,7 +507,7 @@ BEGIN
      OR NEW.forked_at < (SELECT seen_seq FROM store.compactions
                           WHERE conversation = NEW.origin AND epoch = NEW.forked_epoch)
      OR NOT EXISTS (SELECT 1 FROM store.sessions WHERE conversation = NEW.origin AND id = NEW.forked_from) THEN
-    RAISE EXCEPTION 'a branch begins within its origin, on a compaction that saw no more' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'the fork point and compaction of a branch must exist in its origin' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
@@ -511,7 +518,7 @@ CREATE FUNCTION conversation_leaves_tombstones() RETURNS trigger LANGUAGE plpgsq
 BEGIN
   IF EXISTS (SELECT 1 FROM store.sessions s WHERE s.conversation = OLD.key
                 AND NOT EXISTS (SELECT 1 FROM store.tombstones t WHERE t.id = s.id)) THEN
-    RAISE EXCEPTION 'a deletion leaves a tombstone for every session' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a conversation is deleted only with a tombstone for every session' USING ERRCODE = '23000';
   END IF;
   RETURN OLD;
 END $$;
@@ -520,8 +527,8 @@ WHEN (OLD.last_seq > coalesce(OLD.forked_at, 0)) EXECUTE FUNCTION conversation_l
 
 -- sessions ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER session_is_born_live BEFORE INSERT ON sessions FOR EACH ROW
-WHEN (NEW.live IS NULL) EXECUTE FUNCTION refuse('a session is born live');
+CREATE TRIGGER session_begins_live BEFORE INSERT ON sessions FOR EACH ROW
+WHEN (NEW.live IS NULL) EXECUTE FUNCTION refuse('a new session must be live');
 
 CREATE FUNCTION session_follows_its_parent() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -530,7 +537,7 @@ BEGIN
        THEN (SELECT coalesce(forked_at, 0) + 1 FROM store.conversations WHERE key = NEW.conversation)
        ELSE (SELECT last_seq + 1 FROM store.sessions WHERE conversation = NEW.conversation AND ordinal = NEW.parent)
      END) THEN
-    RAISE EXCEPTION 'a session begins where its ended parent stopped' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a session must begin after the last message of its ended parent' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
@@ -540,7 +547,7 @@ EXECUTE FUNCTION session_follows_its_parent();
 CREATE FUNCTION session_id_was_never_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM store.tombstones WHERE id = NEW.id) THEN
-    RAISE EXCEPTION 'the id of a deleted session is never used again' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'the id of a deleted session cannot be reused' USING ERRCODE = '23000';
   END IF;
   RETURN NULL;
 END $$;
@@ -550,29 +557,29 @@ CREATE TRIGGER session_id_was_never_deleted AFTER INSERT ON sessions FOR EACH RO
 EXECUTE FUNCTION session_id_was_never_deleted();
 
 CREATE TRIGGER session_end_is_final BEFORE UPDATE ON sessions FOR EACH ROW
-WHEN (OLD.live IS NULL) EXECUTE FUNCTION refuse('an ended session is never changed');
+WHEN (OLD.live IS NULL) EXECUTE FUNCTION refuse('an ended session is immutable');
 
-CREATE TRIGGER session_identity_stays BEFORE UPDATE ON sessions FOR EACH ROW
+CREATE TRIGGER session_identity_is_immutable BEFORE UPDATE ON sessions FOR EACH ROW
 WHEN (NEW.conversation <> OLD.conversation OR NEW.ordinal <> OLD.ordinal OR NEW.id <> OLD.id
   OR NEW.parent IS DISTINCT FROM OLD.parent OR NEW.first_seq <> OLD.first_seq OR NEW.started_at <> OLD.started_at)
-EXECUTE FUNCTION refuse('identity of a session never changes');
+EXECUTE FUNCTION refuse('the identity of a session is immutable');
 
-CREATE FUNCTION session_ends_at_the_tip() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION session_ends_at_the_last_message() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.last_seq <> (SELECT last_seq FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE) THEN
-    RAISE EXCEPTION 'a session ends at the last message of its conversation' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a session must end at the last message of its conversation' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER session_ends_at_the_tip BEFORE UPDATE OF last_seq ON sessions FOR EACH ROW
-WHEN (NEW.last_seq IS NOT NULL) EXECUTE FUNCTION session_ends_at_the_tip();
+CREATE TRIGGER session_ends_at_the_last_message BEFORE UPDATE OF last_seq ON sessions FOR EACH ROW
+WHEN (NEW.last_seq IS NOT NULL) EXECUTE FUNCTION session_ends_at_the_last_message();
 
 -- Also refused while it has messages: a foreign key would cost a lookup and a lock for every message.
 CREATE FUNCTION session_is_not_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM store.conversations WHERE key = OLD.conversation)
      OR EXISTS (SELECT 1 FROM store.messages WHERE conversation = OLD.conversation AND session = OLD.ordinal) THEN
-    RAISE EXCEPTION 'no session is deleted while its conversation exists' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a session is deleted only with its conversation' USING ERRCODE = '23000';
   END IF;
   RETURN OLD;
 END $$;
@@ -598,7 +605,7 @@ BEGIN
   UPDATE store.conversations SET last_seq = NEW.seq, active_slot = floor(NEW.at / 600)
    WHERE key = NEW.conversation AND last_seq = NEW.seq - 1;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'messages are numbered without a gap' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'messages must be numbered without gaps' USING ERRCODE = '23000';
   END IF;
   RETURN NULL;
 END $$;
@@ -609,7 +616,7 @@ CREATE FUNCTION message_joins_a_live_session() RETURNS trigger LANGUAGE plpgsql 
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.sessions
                   WHERE conversation = NEW.conversation AND ordinal = NEW.session AND live = 1) THEN
-    RAISE EXCEPTION 'a message joins a live session' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a message must belong to a live session' USING ERRCODE = '23000';
   END IF;
   RETURN NULL;
 END $$;
@@ -620,43 +627,43 @@ CREATE TRIGGER message_is_only_redacted BEFORE UPDATE ON messages FOR EACH ROW
 WHEN (NEW.conversation <> OLD.conversation OR NEW.seq <> OLD.seq OR NEW.session <> OLD.session OR NEW.uid <> OLD.uid
   OR NEW.role <> OLD.role OR NEW.at <> OLD.at OR OLD.redacted_at IS NOT NULL OR NEW.redacted_at IS NULL
   OR NEW.body <> '' OR octet_length(NEW.digest) <> 16)
-EXECUTE FUNCTION refuse('a message is never changed but by redaction');
+EXECUTE FUNCTION refuse('a message is immutable except for redaction');
 
 CREATE TRIGGER message_is_not_deleted BEFORE DELETE ON messages FOR EACH ROW
-EXECUTE FUNCTION refuse_while_the_conversation_exists('no message is deleted while its conversation exists');
+EXECUTE FUNCTION refuse_while_the_conversation_exists('a message is deleted only with its conversation');
 
 -- compactions ------------------------------------------------------------------------------------------
 
-CREATE FUNCTION compaction_stands_on_the_current_one() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION compaction_follows_the_current_one() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   c store.conversations;
 BEGIN
   SELECT * INTO c FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE;
   IF NOT FOUND OR NEW.epoch <> c.epoch + 1 OR NEW.base_epoch IS DISTINCT FROM c.compaction_epoch
      OR NEW.session <> c.head + 1 OR NEW.seen_seq > c.last_seq OR coalesce(NEW.token, 0) > c.fence THEN
-    RAISE EXCEPTION 'a compaction stands on the current one, at the next epoch, within the log' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a compaction must follow the current one, at the next epoch, within the log' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER compaction_stands_on_the_current_one BEFORE INSERT ON compactions FOR EACH ROW
-EXECUTE FUNCTION compaction_stands_on_the_current_one();
+CREATE TRIGGER compaction_follows_the_current_one BEFORE INSERT ON compactions FOR EACH ROW
+EXECUTE FUNCTION compaction_follows_the_current_one();
 
 CREATE FUNCTION compaction_cut_only_grows() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.cut_seq < (SELECT cut_seq FROM store.compactions
                      WHERE conversation = NEW.conversation AND epoch = NEW.base_epoch) THEN
-    RAISE EXCEPTION 'a cut never lies before the cut it stands on' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'the cut of a compaction must not precede that of its base' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
 CREATE TRIGGER compaction_cut_only_grows BEFORE INSERT ON compactions FOR EACH ROW
 WHEN (NEW.base_epoch IS NOT NULL) EXECUTE FUNCTION compaction_cut_only_grows();
 
--- After compaction_stands_on_the_current_one, which has locked the conversation.
+-- After compaction_follows_the_current_one, which has locked the conversation.
 CREATE FUNCTION compaction_token_only_grows() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.token <= (SELECT max(token) FROM store.compactions WHERE conversation = NEW.conversation) THEN
-    RAISE EXCEPTION 'a compaction never bears an older token than one before it' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'the token of a compaction must be newer than all before it' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
@@ -672,7 +679,7 @@ BEGIN
      OR NEW.session <> OLD.session OR NEW.cut_seq <> OLD.cut_seq OR NEW.seen_seq <> OLD.seen_seq
      OR NEW.token IS DISTINCT FROM OLD.token OR NEW.at <> OLD.at OR NEW.redacted_at IS NULL
      OR after ? 'summary' OR after ? 'ledger' OR after -> 'pinned' IS DISTINCT FROM before -> 'pinned' THEN
-    RAISE EXCEPTION 'a compaction is never changed but by redaction' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a compaction is immutable except for redaction' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
@@ -680,7 +687,7 @@ CREATE TRIGGER compaction_is_only_redacted BEFORE UPDATE ON compactions FOR EACH
 EXECUTE FUNCTION compaction_is_only_redacted();
 
 CREATE TRIGGER compaction_is_not_deleted BEFORE DELETE ON compactions FOR EACH ROW
-EXECUTE FUNCTION refuse_while_the_conversation_exists('no compaction is deleted while its conversation exists');
+EXECUTE FUNCTION refuse_while_the_conversation_exists('a compaction is deleted only with its conversation');
 
 -- hides ------------------------------------------------------------------------------------------------
 
@@ -690,7 +697,7 @@ DECLARE
 BEGIN
   SELECT * INTO c FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE;
   IF NOT FOUND OR NEW.to_seq > c.last_seq OR NEW.epoch <> c.epoch OR NEW.shown_epoch IS NOT NULL THEN
-    RAISE EXCEPTION 'a hide lies within the log' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a hidden range must lie within the log' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
@@ -702,14 +709,14 @@ BEGIN
   IF NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.from_seq <> OLD.from_seq
      OR NEW.to_seq <> OLD.to_seq OR OLD.shown_epoch IS NOT NULL OR NEW.shown_epoch IS DISTINCT FROM
         (SELECT epoch FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE) THEN
-    RAISE EXCEPTION 'a hide is never changed but by being shown once' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a hidden range is immutable except for being shown again once' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
 CREATE TRIGGER hide_is_only_shown BEFORE UPDATE ON hides FOR EACH ROW EXECUTE FUNCTION hide_is_only_shown();
 
 CREATE TRIGGER hide_is_not_deleted BEFORE DELETE ON hides FOR EACH ROW
-EXECUTE FUNCTION refuse_while_the_conversation_exists('no hide is deleted while its conversation exists');
+EXECUTE FUNCTION refuse_while_the_conversation_exists('a hidden range is deleted only with its conversation');
 
 -- leases -----------------------------------------------------------------------------------------------
 
@@ -722,14 +729,14 @@ BEGIN
   RETURN NEW;
 END $$;
 CREATE TRIGGER lease_token_is_the_newest BEFORE INSERT ON leases FOR EACH ROW
-EXECUTE FUNCTION lease_has_the_newest_token('a lease is given the newest token');
+EXECUTE FUNCTION lease_has_the_newest_token('a new lease must have the newest token');
 
 CREATE FUNCTION lease_token_never_goes_back() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.conversation <> OLD.conversation OR NEW.purpose <> OLD.purpose OR NEW.token = OLD.token
      OR NEW.token IS DISTINCT FROM
         (SELECT fence FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE) THEN
-    RAISE EXCEPTION 'a lease changes hands only with the newest token' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a lease changes its holder only with the newest token' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
@@ -747,72 +754,72 @@ WHEN (NEW.key <> OLD.key OR NEW.version <= OLD.version)
 EXECUTE FUNCTION refuse('a route changes only with a new version');
 
 CREATE TRIGGER route_is_not_deleted BEFORE DELETE ON routes FOR EACH ROW
-EXECUTE FUNCTION refuse('a route is unbound, never deleted');
+EXECUTE FUNCTION refuse('a route can be unbound but not deleted');
 
 -- budgets ----------------------------------------------------------------------------------------------
 
 CREATE TRIGGER budget_begins_at_one BEFORE INSERT ON budgets FOR EACH ROW
-WHEN (NEW.version <> 1) EXECUTE FUNCTION refuse('the first version of a budget is 1');
+WHEN (NEW.version <> 1) EXECUTE FUNCTION refuse('the first version of a budget must be 1');
 
 CREATE TRIGGER budget_version_only_grows BEFORE UPDATE ON budgets FOR EACH ROW
 WHEN (NEW.conversation <> OLD.conversation OR NEW.version <= OLD.version)
 EXECUTE FUNCTION refuse('a budget changes only with a new version');
 
 CREATE TRIGGER budget_is_not_deleted BEFORE DELETE ON budgets FOR EACH ROW
-EXECUTE FUNCTION refuse_while_the_conversation_exists('no budget is deleted while its conversation exists');
+EXECUTE FUNCTION refuse_while_the_conversation_exists('a budget is deleted only with its conversation');
 
 -- memories ---------------------------------------------------------------------------------------------
 
 -- An advisory lock, as there is no row per owner: two concurrent counts would both find space.
-CREATE FUNCTION memory_has_room() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION memory_count_is_limited() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' memories ' || NEW.owner, 0));
   IF (SELECT count(*) FROM store.memories WHERE owner = NEW.owner) >= 500 THEN
-    RAISE EXCEPTION 'an owner has 500 memories at most' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'an owner can have at most 500 memories' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER memory_has_room BEFORE INSERT ON memories FOR EACH ROW EXECUTE FUNCTION memory_has_room();
+CREATE TRIGGER memory_count_is_limited BEFORE INSERT ON memories FOR EACH ROW EXECUTE FUNCTION memory_count_is_limited();
 
 CREATE TRIGGER memory_is_only_revised BEFORE UPDATE ON memories FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.at <> OLD.at
   OR (NEW.source IS DISTINCT FROM OLD.source AND NEW.source IS NOT NULL))
-EXECUTE FUNCTION refuse('a memory keeps its owner and where it is from');
+EXECUTE FUNCTION refuse('the owner and source of a memory are immutable');
 
 -- inbox ------------------------------------------------------------------------------------------------
 
-CREATE TRIGGER inbound_begins_waiting BEFORE INSERT ON inbox FOR EACH ROW
-WHEN (NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL) EXECUTE FUNCTION refuse('what comes in waits first');
+CREATE TRIGGER inbox_entry_begins_open BEFORE INSERT ON inbox FOR EACH ROW
+WHEN (NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL) EXECUTE FUNCTION refuse('a new inbox entry must be open');
 
-CREATE TRIGGER inbound_is_settled_once BEFORE UPDATE ON inbox FOR EACH ROW
+CREATE TRIGGER inbox_entry_is_settled_once BEFORE UPDATE ON inbox FOR EACH ROW
 WHEN (OLD.outcome IS NOT NULL
  AND (NEW.outcome IS DISTINCT FROM OLD.outcome OR NEW.seq IS DISTINCT FROM OLD.seq
    OR NEW.settled_at IS DISTINCT FROM OLD.settled_at OR NEW.settled_by IS DISTINCT FROM OLD.settled_by))
-EXECUTE FUNCTION refuse('an outcome is never rewritten');
+EXECUTE FUNCTION refuse('an outcome is final');
 
-CREATE TRIGGER inbound_is_what_came_in BEFORE UPDATE ON inbox FOR EACH ROW
+CREATE TRIGGER inbox_content_is_immutable BEFORE UPDATE ON inbox FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.key <> OLD.key OR NEW.kind <> OLD.kind
   OR NEW.at <> OLD.at OR (NEW.text <> OLD.text AND (NEW.text <> '' OR OLD.redacted_at IS NOT NULL))
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS DISTINCT FROM OLD.redacted_at))
-EXECUTE FUNCTION refuse('what came in is never changed but by redaction');
+EXECUTE FUNCTION refuse('the content of an inbox entry is immutable except for redaction');
 
-CREATE FUNCTION inbound_became_a_message() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION inbox_message_exists() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.messages WHERE conversation = NEW.conversation AND seq = NEW.seq) THEN
-    RAISE EXCEPTION 'what came in becomes a message that exists' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'the message of an inbox entry must exist' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER inbound_became_a_message BEFORE UPDATE OF seq ON inbox FOR EACH ROW
-WHEN (NEW.seq IS NOT NULL) EXECUTE FUNCTION inbound_became_a_message();
+CREATE TRIGGER inbox_message_exists BEFORE UPDATE OF seq ON inbox FOR EACH ROW
+WHEN (NEW.seq IS NOT NULL) EXECUTE FUNCTION inbox_message_exists();
 
-CREATE TRIGGER inbound_is_not_deleted BEFORE DELETE ON inbox FOR EACH ROW
-EXECUTE FUNCTION refuse_while_the_conversation_exists('nothing that came in is deleted while its conversation exists');
+CREATE TRIGGER inbox_entry_is_not_deleted BEFORE DELETE ON inbox FOR EACH ROW
+EXECUTE FUNCTION refuse_while_the_conversation_exists('an inbox entry is deleted only with its conversation');
 
 -- processes --------------------------------------------------------------------------------------------
 
 CREATE TRIGGER process_begins_running BEFORE INSERT ON processes FOR EACH ROW
-WHEN (NEW.state <> 'running') EXECUTE FUNCTION refuse('a process begins by running');
+WHEN (NEW.state <> 'running') EXECUTE FUNCTION refuse('a new process must be running');
 
 CREATE TRIGGER process_end_is_final BEFORE UPDATE ON processes FOR EACH ROW
 WHEN (OLD.state <> 'running'
@@ -820,34 +827,34 @@ WHEN (OLD.state <> 'running'
    OR NEW.ended_by IS DISTINCT FROM OLD.ended_by OR NEW.exit_code IS DISTINCT FROM OLD.exit_code))
 EXECUTE FUNCTION refuse('the end of a process is final');
 
-CREATE FUNCTION process_end_is_told() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION process_end_has_a_notice() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.inbox WHERE key = 'process:' || NEW.id AND conversation = NEW.conversation) THEN
-    RAISE EXCEPTION 'a process ends together with its notice' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a process ends only with its notice in the inbox' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER process_end_is_told BEFORE UPDATE OF state ON processes FOR EACH ROW
-WHEN (NEW.state <> 'running') EXECUTE FUNCTION process_end_is_told();
+CREATE TRIGGER process_end_has_a_notice BEFORE UPDATE OF state ON processes FOR EACH ROW
+WHEN (NEW.state <> 'running') EXECUTE FUNCTION process_end_has_a_notice();
 
-CREATE TRIGGER process_identity_stays BEFORE UPDATE ON processes FOR EACH ROW
+CREATE TRIGGER process_identity_is_immutable BEFORE UPDATE ON processes FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.folder <> OLD.folder OR NEW.place <> OLD.place
   OR NEW.started_at <> OLD.started_at OR (NEW.command <> OLD.command AND NEW.command <> ''))
-EXECUTE FUNCTION refuse('identity of a process never changes');
+EXECUTE FUNCTION refuse('the identity of a process is immutable');
 
 CREATE TRIGGER process_is_not_deleted BEFORE DELETE ON processes FOR EACH ROW
-EXECUTE FUNCTION refuse_while_the_conversation_exists('no process is deleted while its conversation exists');
+EXECUTE FUNCTION refuse_while_the_conversation_exists('a process is deleted only with its conversation');
 
 -- grants -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER grant_stays BEFORE UPDATE ON grants FOR EACH ROW
-EXECUTE FUNCTION refuse('a grant is given or revoked, never changed');
+CREATE TRIGGER grant_is_immutable BEFORE UPDATE ON grants FOR EACH ROW
+EXECUTE FUNCTION refuse('a grant can be revoked but not changed');
 
 -- audit ------------------------------------------------------------------------------------------------
 
 CREATE TRIGGER audit_begins_open BEFORE INSERT ON audit FOR EACH ROW
 WHEN (NEW.ended_at IS NOT NULL OR NEW.redacted_at IS NOT NULL)
-EXECUTE FUNCTION refuse('an act is written down before it is done');
+EXECUTE FUNCTION refuse('a tool call must be logged before it ends');
 
 CREATE TRIGGER audit_is_only_ended BEFORE UPDATE ON audit FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD.uid OR NEW.call_id <> OLD.call_id
@@ -855,17 +862,17 @@ WHEN (NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD
   OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS DISTINCT FROM OLD.ended_at OR NEW.ok IS DISTINCT FROM OLD.ok))
   OR (NEW.summary <> OLD.summary AND (NEW.redacted_at IS NULL OR OLD.redacted_at IS NOT NULL))
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS DISTINCT FROM OLD.redacted_at))
-EXECUTE FUNCTION refuse('the audit is never changed but by its one end and by redaction');
+EXECUTE FUNCTION refuse('an audit entry is immutable except for its end and redaction');
 
 CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit FOR EACH ROW
-EXECUTE FUNCTION refuse_while_the_conversation_exists('no audit is deleted while its conversation exists');
+EXECUTE FUNCTION refuse_while_the_conversation_exists('an audit entry is deleted only with its conversation');
 
 -- arrivals ---------------------------------------------------------------------------------------------
 
 CREATE TRIGGER arrival_begins_open BEFORE INSERT ON arrivals FOR EACH ROW
 WHEN (NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0 OR NEW.target IS NOT NULL
   OR NEW.joined IS NOT NULL)
-EXECUTE FUNCTION refuse('what arrives is open first');
+EXECUTE FUNCTION refuse('a new inbound message must be open');
 
 CREATE TRIGGER arrival_is_settled_once BEFORE UPDATE ON arrivals FOR EACH ROW
 WHEN (OLD.outcome IS NOT NULL
@@ -873,38 +880,39 @@ WHEN (OLD.outcome IS NOT NULL
    OR (NEW.seq IS DISTINCT FROM OLD.seq AND (NEW.seq IS NOT NULL OR NEW.conversation IS NOT NULL))
    OR NEW.settled_by IS DISTINCT FROM OLD.settled_by OR NEW.attempts <> OLD.attempts OR NEW.target IS DISTINCT FROM OLD.target
    OR NEW.joined IS DISTINCT FROM OLD.joined))
-EXECUTE FUNCTION refuse('an outcome is never rewritten');
+EXECUTE FUNCTION refuse('an outcome is final');
 
-CREATE TRIGGER arrival_is_what_came_in BEFORE UPDATE ON arrivals FOR EACH ROW
+CREATE TRIGGER arrival_content_is_immutable BEFORE UPDATE ON arrivals FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.platform <> OLD.platform OR NEW.key <> OLD.key OR NEW.route <> OLD.route
   OR NEW.home <> OLD.home OR NEW.chat <> OLD.chat OR NEW.sender <> OLD.sender OR NEW.at <> OLD.at
+  OR NEW.received_by IS DISTINCT FROM OLD.received_by
   OR (NEW.body <> OLD.body AND NEW.body <> '') OR (NEW.address <> OLD.address AND NEW.address <> '')
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS DISTINCT FROM OLD.redacted_at))
-EXECUTE FUNCTION refuse('what arrived is never changed but by redaction');
+EXECUTE FUNCTION refuse('the content of an inbound message is immutable except for redaction');
 
-CREATE TRIGGER arrival_goes_on_where_it_began BEFORE UPDATE OF attempts, target, joined ON arrivals FOR EACH ROW
+CREATE TRIGGER arrival_target_is_final BEFORE UPDATE OF attempts, target, joined ON arrivals FOR EACH ROW
 WHEN (NEW.attempts < OLD.attempts OR (OLD.target IS NOT NULL AND NEW.target IS DISTINCT FROM OLD.target)
   OR (OLD.joined IS NOT NULL AND NEW.joined IS DISTINCT FROM OLD.joined))
-EXECUTE FUNCTION refuse('attempts never go back, and the target of an arrival never changes');
+EXECUTE FUNCTION refuse('the attempts at an inbound message never decrease, and its target is final');
 
-CREATE FUNCTION arrival_joins_one_of_its_route() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION arrival_joins_its_route() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   -- Locked, so that a concurrent settlement waits and includes the joined message.
   PERFORM 1 FROM store.arrivals
     WHERE id = NEW.joined AND route = NEW.route AND joined IS NULL AND outcome IS NOT DISTINCT FROM NEW.outcome
       FOR NO KEY UPDATE;
   IF NOT FOUND OR OLD.attempts > 0 OR EXISTS (SELECT 1 FROM store.arrivals WHERE joined = NEW.id) THEN
-    RAISE EXCEPTION 'an arrival joins one of its route, and shares its fate' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'an inbound message can join only an open message of its route' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER arrival_joins_one_of_its_route BEFORE UPDATE OF joined ON arrivals FOR EACH ROW
-WHEN (NEW.joined IS NOT NULL AND OLD.joined IS NULL) EXECUTE FUNCTION arrival_joins_one_of_its_route();
+CREATE TRIGGER arrival_joins_its_route BEFORE UPDATE OF joined ON arrivals FOR EACH ROW
+WHEN (NEW.joined IS NOT NULL AND OLD.joined IS NULL) EXECUTE FUNCTION arrival_joins_its_route();
 
 CREATE FUNCTION arrival_stays_in_its_conversation() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.conversation IS NOT NULL OR EXISTS (SELECT 1 FROM store.conversations WHERE key = OLD.conversation) THEN
-    RAISE EXCEPTION 'an arrival stays in its conversation while that exists' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'an inbound message stays in its conversation while that exists' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
@@ -912,7 +920,7 @@ CREATE TRIGGER arrival_stays_in_its_conversation BEFORE UPDATE OF conversation O
 WHEN (OLD.outcome IS NOT NULL AND NEW.conversation IS DISTINCT FROM OLD.conversation)
 EXECUTE FUNCTION arrival_stays_in_its_conversation();
 
-CREATE FUNCTION arrival_became_a_message() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION arrival_message_exists() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (
        SELECT 1 FROM store.messages m JOIN store.arrivals a ON a.id = coalesce(NEW.joined, NEW.id)
@@ -920,18 +928,18 @@ BEGIN
           AND CASE WHEN length('inbox:' || a.platform || ':' || a.key) <= 200
                    THEN m.uid IN ('inbox:' || a.platform || ':' || a.key, 'steer:inbox:' || a.platform || ':' || a.key)
                    ELSE substr(m.uid, 1, 6) IN ('inbox:', 'steer:') END) THEN
-    RAISE EXCEPTION 'an arrival becomes the message that bears its key' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'an inbound message must become the message with its key' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER arrival_became_a_message BEFORE UPDATE OF seq ON arrivals FOR EACH ROW
-WHEN (NEW.seq IS NOT NULL) EXECUTE FUNCTION arrival_became_a_message();
+CREATE TRIGGER arrival_message_exists BEFORE UPDATE OF seq ON arrivals FOR EACH ROW
+WHEN (NEW.seq IS NOT NULL) EXECUTE FUNCTION arrival_message_exists();
 
 CREATE TRIGGER arrival_is_not_deleted BEFORE DELETE ON arrivals FOR EACH ROW
-WHEN (OLD.outcome IS NULL) EXECUTE FUNCTION refuse('nothing that arrived is deleted while it is open');
+WHEN (OLD.outcome IS NULL) EXECUTE FUNCTION refuse('an open inbound message cannot be deleted');
 
 -- Redact the inbound messages of a deleted conversation, but keep their keys: a platform may deliver them again.
-CREATE FUNCTION conversation_takes_its_mail() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION conversation_redacts_its_mail() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   gone double precision := coalesce((SELECT deleted_at FROM store.tombstones WHERE id = OLD.id), OLD.created_at);
 BEGIN
@@ -945,55 +953,55 @@ BEGIN
    WHERE conversation = OLD.key;
   RETURN OLD;
 END $$;
-CREATE TRIGGER conversation_takes_its_mail AFTER DELETE ON conversations FOR EACH ROW
-EXECUTE FUNCTION conversation_takes_its_mail();
+CREATE TRIGGER conversation_redacts_its_mail AFTER DELETE ON conversations FOR EACH ROW
+EXECUTE FUNCTION conversation_redacts_its_mail();
 
 -- claims -----------------------------------------------------------------------------------------------
 
 CREATE TRIGGER claim_token_never_goes_back BEFORE UPDATE ON claims FOR EACH ROW
 WHEN (NEW.key <> OLD.key OR NEW.token < OLD.token
   OR (NEW.token = OLD.token AND NEW.holder IS NOT NULL AND NEW.holder IS DISTINCT FROM OLD.holder))
-EXECUTE FUNCTION refuse('a claim changes hands only with a new token');
+EXECUTE FUNCTION refuse('a chat lease changes its holder only with a new token');
 
 CREATE TRIGGER claim_is_not_deleted BEFORE DELETE ON claims FOR EACH ROW
-EXECUTE FUNCTION refuse('a claim is given back, never deleted');
+EXECUTE FUNCTION refuse('a chat lease can be released but not deleted');
 
 -- outbox -----------------------------------------------------------------------------------------------
 
 CREATE TRIGGER outgoing_begins_open BEFORE INSERT ON outbox FOR EACH ROW
 WHEN (NEW.delivered_at IS NOT NULL OR NEW.failed_at IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0)
-EXECUTE FUNCTION refuse('what goes out is undelivered first');
+EXECUTE FUNCTION refuse('a new outbound message must be undelivered');
 
 CREATE FUNCTION outgoing_comes_with_its_outcome() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.arrivals WHERE id = NEW.arrival AND settled_at = NEW.at)
      AND NOT EXISTS (SELECT 1 FROM store.inbox
                       WHERE id = NEW.inbound AND settled_at = NEW.at AND conversation = NEW.conversation) THEN
-    RAISE EXCEPTION 'a reply is written down with the outcome it comes from' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a reply must be written with the outcome of the message it answers' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
 CREATE TRIGGER outgoing_comes_with_its_outcome BEFORE INSERT ON outbox FOR EACH ROW
 WHEN (NEW.part IS NOT NULL) EXECUTE FUNCTION outgoing_comes_with_its_outcome();
 
-CREATE FUNCTION outgoing_goes_where_it_came_from() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION outgoing_answers_in_the_same_chat() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (
        SELECT 1 FROM store.arrivals
         WHERE id = NEW.arrival AND home = NEW.platform AND chat = NEW.chat AND address = NEW.address
           AND (NEW.part IS NULL OR conversation IS NOT DISTINCT FROM NEW.conversation)) THEN
-    RAISE EXCEPTION 'a reply goes where its arrival came from' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a reply must go to the chat of the message it answers' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER outgoing_goes_where_it_came_from BEFORE INSERT ON outbox FOR EACH ROW
-WHEN (NEW.arrival IS NOT NULL) EXECUTE FUNCTION outgoing_goes_where_it_came_from();
+CREATE TRIGGER outgoing_answers_in_the_same_chat BEFORE INSERT ON outbox FOR EACH ROW
+WHEN (NEW.arrival IS NOT NULL) EXECUTE FUNCTION outgoing_answers_in_the_same_chat();
 
 CREATE FUNCTION outgoing_parts_have_no_gap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.outbox WHERE arrival = NEW.arrival AND part = NEW.part - 1)
      AND NOT EXISTS (SELECT 1 FROM store.outbox WHERE inbound = NEW.inbound AND part = NEW.part - 1) THEN
-    RAISE EXCEPTION 'the parts of a reply are numbered without a gap' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'the parts of a reply must be numbered without gaps' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
@@ -1005,20 +1013,20 @@ WHEN ((OLD.delivered_at IS NOT NULL OR OLD.failed_at IS NOT NULL)
  AND (NEW.delivered_at IS DISTINCT FROM OLD.delivered_at OR NEW.failed_at IS DISTINCT FROM OLD.failed_at
    OR NEW.external IS DISTINCT FROM OLD.external OR NEW.error IS DISTINCT FROM OLD.error OR NEW.attempts <> OLD.attempts
    OR NEW.due_at <> OLD.due_at))
-EXECUTE FUNCTION refuse('delivered or failed is final');
+EXECUTE FUNCTION refuse('a delivery and a final failure cannot be changed');
 
-CREATE TRIGGER outgoing_is_what_was_said BEFORE UPDATE ON outbox FOR EACH ROW
+CREATE TRIGGER outgoing_content_is_immutable BEFORE UPDATE ON outbox FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.arrival IS DISTINCT FROM OLD.arrival OR NEW.part IS DISTINCT FROM OLD.part OR NEW.key IS DISTINCT FROM OLD.key
   OR NEW.seq IS DISTINCT FROM OLD.seq OR NEW.platform <> OLD.platform OR NEW.chat <> OLD.chat OR NEW.kind <> OLD.kind
   OR NEW.at <> OLD.at OR NEW.attempts < OLD.attempts OR (NEW.body <> OLD.body AND NEW.body <> '')
   OR NEW.address <> OLD.address OR NEW.conversation IS DISTINCT FROM OLD.conversation OR NEW.inbound IS DISTINCT FROM OLD.inbound
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS DISTINCT FROM OLD.redacted_at))
-EXECUTE FUNCTION refuse('what goes out is never changed but by redaction');
+EXECUTE FUNCTION refuse('the content of an outbound message is immutable except for redaction');
 
 CREATE FUNCTION outgoing_is_not_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF OLD.conversation IS NULL OR EXISTS (SELECT 1 FROM store.conversations WHERE key = OLD.conversation) THEN
-    RAISE EXCEPTION 'nothing is deleted that must still go out' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'an undelivered outbound message cannot be deleted' USING ERRCODE = '23000';
   END IF;
   RETURN OLD;
 END $$;
@@ -1027,32 +1035,32 @@ WHEN (OLD.delivered_at IS NULL AND OLD.failed_at IS NULL) EXECUTE FUNCTION outgo
 
 -- pins -------------------------------------------------------------------------------------------------
 
--- After pin_has_room, which has locked the conversation.
+-- After pin_count_is_limited, which has locked the conversation.
 CREATE FUNCTION pin_lies_within_the_log() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.seq > coalesce((SELECT last_seq FROM store.conversations WHERE key = NEW.conversation), -1) THEN
-    RAISE EXCEPTION 'a pin lies within the log' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a pin must lie within the log' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
 CREATE TRIGGER pin_lies_within_the_log BEFORE INSERT ON pins FOR EACH ROW EXECUTE FUNCTION pin_lies_within_the_log();
 
-CREATE FUNCTION pin_has_room() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pin_count_is_limited() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM 1 FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE;
   IF (SELECT count(*) FROM store.pins WHERE conversation = NEW.conversation) >= 100 THEN
-    RAISE EXCEPTION 'a conversation has 100 pins at most' USING ERRCODE = '23000';
+    RAISE EXCEPTION 'a conversation can have at most 100 pins' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER pin_has_room BEFORE INSERT ON pins FOR EACH ROW EXECUTE FUNCTION pin_has_room();
+CREATE TRIGGER pin_count_is_limited BEFORE INSERT ON pins FOR EACH ROW EXECUTE FUNCTION pin_count_is_limited();
 
-CREATE TRIGGER pin_stays BEFORE UPDATE ON pins FOR EACH ROW
-EXECUTE FUNCTION refuse('a pin is set or taken out, never changed');
+CREATE TRIGGER pin_is_immutable BEFORE UPDATE ON pins FOR EACH ROW
+EXECUTE FUNCTION refuse('a pin can be added or removed but not changed');
 
 -- tombstones -------------------------------------------------------------------------------------------
 
-CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones FOR EACH ROW EXECUTE FUNCTION refuse('a tombstone stays');
+CREATE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones FOR EACH ROW EXECUTE FUNCTION refuse('a tombstone can be neither changed nor deleted');
 
 CREATE TRIGGER tombstone_is_not_deleted BEFORE DELETE ON tombstones FOR EACH ROW
-EXECUTE FUNCTION refuse('a tombstone stays');
+EXECUTE FUNCTION refuse('a tombstone can be neither changed nor deleted');

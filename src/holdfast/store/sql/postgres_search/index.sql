@@ -12,8 +12,8 @@ SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_onl
 -- name: index_begun
 SELECT 1 FROM search_progress LIMIT 1;
 
--- name: index_thousands
--- The same sums as `search_thousands`, of the index.
+-- name: index_group_sums
+-- The same sums as `search_group_sums`, of the index.
 SELECT range, each.*
   FROM generate_series(0, (SELECT max(conversation) >> :shift::integer FROM search_progress)) range
  CROSS JOIN LATERAL (
@@ -162,16 +162,23 @@ SELECT place, score FROM (
 
 -- name: index_find_around, index_find_at
 -- The best matches in a range, or the matches among the given messages: by their own words, by words close to each
--- other, and by both in their neighbours.
+-- other, and by both in their neighbours. `places` is a JSON array; as an array of PostgreSQL it is planned for few
+-- rows, so that hash tables stay small. The lengths of each block are read once, not once per message and word.
 WITH wanted AS MATERIALIZED (
-  SELECT value::bigint AS place FROM json_array_elements_text(coalesce(:places::json, '[]'))
+  SELECT unnest(translate(:places::text, '[]', '{}')::bigint[]) AS place
 ), sources AS MATERIALIZED (
-  SELECT DISTINCT place + n AS place FROM wanted, generate_series(-:near::bigint, :near::bigint) n
+  SELECT DISTINCT place + generate_series(-:near::bigint, :near::bigint) AS place FROM wanted
 ), blocks AS MATERIALIZED (
   SELECT DISTINCT place >> 32 AS conversation, (place & 4294967295) >> 8 AS block FROM sources
    UNION ALL
   SELECT conversation, block FROM search_blocks
    WHERE :places::text IS NULL AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
+), sizes AS MATERIALIZED (
+  SELECT b.conversation, b.block, s.lengths FROM blocks b
+   CROSS JOIN LATERAL (
+     SELECT lengths FROM search_blocks
+      WHERE conversation = b.conversation AND block = b.block AND (:owner::text IS NULL OR owner = :owner::text)
+     OFFSET 0) s
 ), hits AS MATERIALIZED (
   SELECT * FROM (
     SELECT term, rarity, base + (at >> 23) AS place, (at >> 19) & 15 AS times, at & 524287 AS at
@@ -216,11 +223,8 @@ WITH wanted AS MATERIALIZED (
   ) whole GROUP BY place HAVING count(DISTINCT phrase) = :phrases::bigint
 )
 SELECT place, sum(rarity / (1 + (0.3::double precision + length * :share::double precision) / times)) AS score
-  FROM lent l
- CROSS JOIN LATERAL (
-   SELECT lengths[(l.place & 255) + 1] AS length FROM search_blocks
-    WHERE conversation = l.place >> 32 AND block = (l.place & 4294967295) >> 8
-      AND (:owner::text IS NULL OR owner = :owner::text)
-   OFFSET 0) b
+  FROM (
+    SELECT place, rarity, times, lengths[(place & 255) + 1] AS length
+      FROM lent JOIN sizes ON conversation = place >> 32 AND block = (place & 4294967295) >> 8 OFFSET 0) each
  WHERE length > 0 AND (:phrases::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
  GROUP BY place ORDER BY score DESC, place LIMIT :limit::bigint;

@@ -1,3 +1,3 @@
 -- name: claim_row
--- Who has a claim, or had it last.
+-- The current or last holder of a lease.
 SELECT token, holder, expires, boot FROM claims WHERE key = :key;

@@ -1,14 +1,15 @@
 -- name: lock_conversations
--- Several at once. (BEGIN IMMEDIATE has locked the whole file already.)
+-- BEGIN IMMEDIATE has locked the whole file already.
 SELECT 1;
 
 -- name: titles_like
--- Titles of an owner that begin alike, for numbering a branch.
+-- Titles of an owner that begin with a text, for the number of a branch.
 SELECT title FROM conversations WHERE owner = :owner AND substr(title, 1, length(:start)) = :start;
 
 -- name: sessions_list
--- Heads (or, when asked, every session), the most recently active conversation first: of those whose last message came
--- no earlier than that of as many as are wanted, and of those that have none (or none since they had such a mark).
+-- Heads, or every session with `every`, by the time of the last message, newest first. `active_slot` (that time in steps of
+-- ten minutes) is indexed: `since` is the oldest slot among the conversations that can be in the result. Conversations
+-- without a message have no slot and are always compared.
 WITH since AS (
   SELECT min(active_slot) AS slot
     FROM (SELECT c.active_slot FROM conversations c

@@ -1,10 +1,10 @@
 -- name: message_insert
--- One message at its seq; a trigger counts it in its conversation.
+-- A trigger increments last_seq of the conversation.
 INSERT INTO messages (id, session, uid, role, at, body, digest)
 VALUES ((:conversation << 32) + :seq, :session, :uid, :role, :at, :body, :digest);
 
 -- name: messages_between
--- A stretch of the log, in order. (In a damaged file a body may be of any type; as text it is refused when read.)
+-- A range of the log, in order. In a damaged file a body may be of any type; the cast lets the decoder report it.
 SELECT seq, uid, session, role, at, CAST(body AS TEXT) FROM messages
  WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto
  ORDER BY id;

@@ -1,3 +1,3 @@
--- name: outgoing_chat
--- What goes to one chat together stands there in a row: here only one writes at a time.
+-- name: outgoing_lock_chat
+-- SQLite has one writer at a time, so no lock is needed.
 SELECT 1;

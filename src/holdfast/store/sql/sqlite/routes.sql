@@ -1,3 +1,3 @@
 -- name: lock_meta
--- From here on nobody else notes anything about the store. (BEGIN IMMEDIATE has locked the whole file already.)
+-- BEGIN IMMEDIATE has locked the whole file already.
 SELECT 1;

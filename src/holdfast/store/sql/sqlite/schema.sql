@@ -10,7 +10,7 @@
 -- written in one transaction with the end of one session and the start of the next. The context is computed from the
 -- log and from the compaction that conversations.compaction_epoch names.
 --
--- The triggers hold whatever a process does: ends are final, counters only grow, the log is append-only, and a change
+-- The triggers hold for every process: ends are final, counters only grow, the log is append-only, and a change
 -- of the head or of the view raises the epoch, which every commit compares. Foreign keys from and to `conversations`
 -- are deferred to the commit, since both sides change together. All others are immediate: a deferred one makes SQLite
 -- search the whole conversation at every compaction.
@@ -188,8 +188,8 @@ CREATE TABLE memories (
 ) STRICT;
 CREATE INDEX memories_by_source ON memories (source) WHERE source IS NOT NULL;
 
--- Messages to a conversation that are answered once. The sender chooses `key`; `settled_by` identifies the process
--- that settled the row.
+-- Messages for a conversation that are processed once. `key` is the sender's idempotency key, `settled_by` the uid of
+-- the call that settled it.
 CREATE TABLE inbox (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   conversation INTEGER NOT NULL,
@@ -232,7 +232,7 @@ CREATE TABLE processes (
 CREATE INDEX processes_by_conversation ON processes (conversation);
 CREATE INDEX processes_running ON processes (started_at) WHERE state = 'running';
 
--- Standing permissions, for one conversation or (NULL) for all conversations of the owner.
+-- Permanent permissions, for one conversation or (NULL) for all conversations of the owner.
 CREATE TABLE grants (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   owner        TEXT NOT NULL,
@@ -268,7 +268,8 @@ CREATE INDEX audit_by_call ON audit (conversation, call_id);
 
 -- Inbound messages, by route. The conversation is set when a message is processed, as the route may be rebound before.
 -- `platform` and `key` identify a message across repeated deliveries; replies go to `home`, `chat` and `address`.
--- `target` is the session of its turn, set before the turn begins.
+-- `target` is the session of its turn, set before the turn begins. `received_by` and `settled_by` are the uids of the
+-- calls that stored and settled it.
 CREATE TABLE arrivals (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   platform     TEXT NOT NULL CHECK (platform <> ''),
@@ -280,6 +281,7 @@ CREATE TABLE arrivals (
   address      TEXT NOT NULL,
   body         TEXT NOT NULL,
   at           REAL NOT NULL,
+  received_by  TEXT,
   attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
   target       TEXT CHECK (target <> ''),
   joined       INTEGER REFERENCES arrivals (id),
@@ -316,7 +318,8 @@ CREATE TABLE claims (
 ) STRICT, WITHOUT ROWID;
 
 -- Outbound messages. The parts of a reply are written with the outcome of the arrival or inbox notice they answer, and
--- have its time. A message that answers nothing has a key instead of a part.
+-- have its time. A message that answers nothing has a key instead of a part. `attempted_by` is the uid of the call that
+-- last began to send it.
 CREATE TABLE outbox (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   arrival      INTEGER REFERENCES arrivals (id),
@@ -332,6 +335,7 @@ CREATE TABLE outbox (
   body         TEXT NOT NULL,
   at           REAL NOT NULL,
   attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+  attempted_by TEXT,
   due_at       REAL NOT NULL,
   delivered_at REAL,
   external     TEXT,
@@ -412,16 +416,16 @@ CREATE TABLE blobs (
 
 CREATE TRIGGER conversation_counters_only_grow BEFORE UPDATE OF epoch, last_seq, fence ON conversations
 WHEN NEW.epoch < OLD.epoch OR NEW.last_seq < OLD.last_seq OR NEW.fence < OLD.fence
-BEGIN SELECT raise(ABORT, 'epoch, last_seq and fence never go back'); END;
+BEGIN SELECT raise(ABORT, 'epoch, last_seq and fence never decrease'); END;
 
-CREATE TRIGGER conversation_counts_what_is_there BEFORE UPDATE OF last_seq ON conversations
+CREATE TRIGGER conversation_last_seq_exists BEFORE UPDATE OF last_seq ON conversations
 WHEN NEW.last_seq <> OLD.last_seq
  AND (NEW.last_seq <> OLD.last_seq + 1 OR NOT EXISTS (SELECT 1 FROM messages WHERE id = (NEW.key << 32) + NEW.last_seq))
-BEGIN SELECT raise(ABORT, 'last_seq counts messages that exist'); END;
+BEGIN SELECT raise(ABORT, 'last_seq must be the number of the last message'); END;
 
 CREATE TRIGGER conversation_begins_at_its_fork_point BEFORE INSERT ON conversations
 WHEN NEW.last_seq <> coalesce(NEW.forked_at, 0)
-BEGIN SELECT raise(ABORT, 'last_seq counts messages that exist'); END;
+BEGIN SELECT raise(ABORT, 'last_seq must be the number of the last message'); END;
 
 CREATE TRIGGER conversation_view_needs_epoch BEFORE UPDATE OF head, live, compaction_epoch ON conversations
 WHEN NEW.epoch <= OLD.epoch
@@ -430,32 +434,32 @@ BEGIN SELECT raise(ABORT, 'head, live and compaction_epoch change only with a ne
 
 CREATE TRIGGER conversation_head_moves_by_one BEFORE UPDATE OF head ON conversations
 WHEN NEW.head <> OLD.head AND NEW.head <> OLD.head + 1
-BEGIN SELECT raise(ABORT, 'the head moves to its own continuation only'); END;
+BEGIN SELECT raise(ABORT, 'the head must move to the next session'); END;
 
-CREATE TRIGGER conversation_identity_stays
+CREATE TRIGGER conversation_identity_is_immutable
 BEFORE UPDATE OF key, id, owner, created_at, forked_from, forked_at, forked_epoch, origin ON conversations
 WHEN NEW.key <> OLD.key OR NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.created_at <> OLD.created_at
   OR NEW.forked_from IS NOT OLD.forked_from OR NEW.forked_at IS NOT OLD.forked_at
   OR NEW.forked_epoch IS NOT OLD.forked_epoch OR NEW.origin IS NOT OLD.origin
-BEGIN SELECT raise(ABORT, 'identity and fork point of a conversation never change'); END;
+BEGIN SELECT raise(ABORT, 'the identity and fork point of a conversation are immutable'); END;
 
 CREATE TRIGGER conversation_fork_point_exists BEFORE INSERT ON conversations
 WHEN NEW.origin IS NOT NULL
  AND (NEW.forked_at > coalesce((SELECT last_seq FROM conversations WHERE key = NEW.origin), -1)
    OR NEW.forked_at < (SELECT seen_seq FROM compactions WHERE conversation = NEW.origin AND epoch = NEW.forked_epoch)
    OR NOT EXISTS (SELECT 1 FROM sessions WHERE conversation = NEW.origin AND id = NEW.forked_from))
-BEGIN SELECT raise(ABORT, 'a branch begins within its origin, on a compaction that saw no more'); END;
+BEGIN SELECT raise(ABORT, 'the fork point and compaction of a branch must exist in its origin'); END;
 
 CREATE TRIGGER conversation_leaves_tombstones BEFORE DELETE ON conversations
 WHEN OLD.last_seq > coalesce(OLD.forked_at, 0)
  AND EXISTS (SELECT 1 FROM sessions WHERE conversation = OLD.key AND id NOT IN (SELECT id FROM tombstones))
-BEGIN SELECT raise(ABORT, 'a deletion leaves a tombstone for every session'); END;
+BEGIN SELECT raise(ABORT, 'a conversation is deleted only with a tombstone for every session'); END;
 
 -- sessions ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER session_is_born_live BEFORE INSERT ON sessions
+CREATE TRIGGER session_begins_live BEFORE INSERT ON sessions
 WHEN NEW.live IS NULL
-BEGIN SELECT raise(ABORT, 'a session is born live'); END;
+BEGIN SELECT raise(ABORT, 'a new session must be live'); END;
 
 CREATE TRIGGER session_follows_its_parent BEFORE INSERT ON sessions
 WHEN NEW.first_seq IS NOT CASE
@@ -463,39 +467,39 @@ WHEN NEW.first_seq IS NOT CASE
        THEN (SELECT coalesce(forked_at, 0) + 1 FROM conversations WHERE key = NEW.conversation)
        ELSE (SELECT last_seq + 1 FROM sessions WHERE conversation = NEW.conversation AND ordinal = NEW.parent)
      END
-BEGIN SELECT raise(ABORT, 'a session begins where its ended parent stopped'); END;
+BEGIN SELECT raise(ABORT, 'a session must begin after the last message of its ended parent'); END;
 
 CREATE TRIGGER session_id_was_never_deleted BEFORE INSERT ON sessions
 WHEN EXISTS (SELECT 1 FROM tombstones WHERE id = NEW.id)
-BEGIN SELECT raise(ABORT, 'the id of a deleted session is never used again'); END;
+BEGIN SELECT raise(ABORT, 'the id of a deleted session cannot be reused'); END;
 
 CREATE TRIGGER session_end_is_final BEFORE UPDATE ON sessions
 WHEN OLD.live IS NULL
-BEGIN SELECT raise(ABORT, 'an ended session is never changed'); END;
+BEGIN SELECT raise(ABORT, 'an ended session is immutable'); END;
 
-CREATE TRIGGER session_identity_stays BEFORE UPDATE ON sessions
+CREATE TRIGGER session_identity_is_immutable BEFORE UPDATE ON sessions
 WHEN NEW.conversation <> OLD.conversation OR NEW.ordinal <> OLD.ordinal OR NEW.id <> OLD.id
   OR NEW.parent IS NOT OLD.parent OR NEW.first_seq <> OLD.first_seq OR NEW.started_at <> OLD.started_at
-BEGIN SELECT raise(ABORT, 'identity of a session never changes'); END;
+BEGIN SELECT raise(ABORT, 'the identity of a session is immutable'); END;
 
-CREATE TRIGGER session_ends_at_the_tip BEFORE UPDATE OF last_seq ON sessions
+CREATE TRIGGER session_ends_at_the_last_message BEFORE UPDATE OF last_seq ON sessions
 WHEN NEW.last_seq IS NOT NULL
  AND NEW.last_seq <> (SELECT last_seq FROM conversations WHERE key = NEW.conversation)
-BEGIN SELECT raise(ABORT, 'a session ends at the last message of its conversation'); END;
+BEGIN SELECT raise(ABORT, 'a session must end at the last message of its conversation'); END;
 
 CREATE TRIGGER session_is_not_deleted BEFORE DELETE ON sessions
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
-BEGIN SELECT raise(ABORT, 'no session is deleted while its conversation exists'); END;
+BEGIN SELECT raise(ABORT, 'a session is deleted only with its conversation'); END;
 
 -- messages ---------------------------------------------------------------------------------------------
 
 CREATE TRIGGER message_joins_a_live_session BEFORE INSERT ON messages
 WHEN NOT EXISTS (SELECT 1 FROM sessions WHERE conversation = NEW.id >> 32 AND ordinal = NEW.session AND live = 1)
-BEGIN SELECT raise(ABORT, 'a message joins a live session'); END;
+BEGIN SELECT raise(ABORT, 'a message must belong to a live session'); END;
 
 CREATE TRIGGER message_is_the_next BEFORE INSERT ON messages
 WHEN NEW.id IS NOT (SELECT (key << 32) + last_seq + 1 FROM conversations WHERE key = NEW.id >> 32)
-BEGIN SELECT raise(ABORT, 'messages are numbered without a gap'); END;
+BEGIN SELECT raise(ABORT, 'messages must be numbered without gaps'); END;
 
 CREATE TRIGGER message_is_counted AFTER INSERT ON messages
 BEGIN
@@ -507,28 +511,28 @@ END;
 CREATE TRIGGER message_is_only_redacted BEFORE UPDATE ON messages
 WHEN NEW.id <> OLD.id OR NEW.session <> OLD.session OR NEW.uid <> OLD.uid OR NEW.role <> OLD.role
   OR NEW.at <> OLD.at OR OLD.redacted_at IS NOT NULL OR NEW.redacted_at IS NULL
-BEGIN SELECT raise(ABORT, 'a message is never changed but by redaction'); END;
+BEGIN SELECT raise(ABORT, 'a message is immutable except for redaction'); END;
 
 CREATE TRIGGER message_is_not_deleted BEFORE DELETE ON messages
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.id >> 32)
-BEGIN SELECT raise(ABORT, 'no message is deleted while its conversation exists'); END;
+BEGIN SELECT raise(ABORT, 'a message is deleted only with its conversation'); END;
 
 -- compactions ------------------------------------------------------------------------------------------
 
-CREATE TRIGGER compaction_stands_on_the_current_one BEFORE INSERT ON compactions
+CREATE TRIGGER compaction_follows_the_current_one BEFORE INSERT ON compactions
 WHEN NOT EXISTS (
        SELECT 1 FROM conversations c
         WHERE c.key = NEW.conversation AND NEW.epoch = c.epoch + 1 AND NEW.base_epoch IS c.compaction_epoch
           AND NEW.session = c.head + 1 AND NEW.seen_seq <= c.last_seq AND coalesce(NEW.token, 0) <= c.fence)
-BEGIN SELECT raise(ABORT, 'a compaction stands on the current one, at the next epoch, within the log'); END;
+BEGIN SELECT raise(ABORT, 'a compaction must follow the current one, at the next epoch, within the log'); END;
 
 CREATE TRIGGER compaction_cut_only_grows BEFORE INSERT ON compactions
 WHEN NEW.cut_seq < (SELECT cut_seq FROM compactions WHERE conversation = NEW.conversation AND epoch = NEW.base_epoch)
-BEGIN SELECT raise(ABORT, 'a cut never lies before the cut it stands on'); END;
+BEGIN SELECT raise(ABORT, 'the cut of a compaction must not precede that of its base'); END;
 
 CREATE TRIGGER compaction_token_only_grows BEFORE INSERT ON compactions
 WHEN NEW.token <= (SELECT max(token) FROM compactions WHERE conversation = NEW.conversation)
-BEGIN SELECT raise(ABORT, 'a compaction never bears an older token than one before it'); END;
+BEGIN SELECT raise(ABORT, 'the token of a compaction must be newer than all before it'); END;
 
 CREATE TRIGGER compaction_is_only_redacted BEFORE UPDATE ON compactions
 WHEN NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.base_epoch IS NOT OLD.base_epoch
@@ -536,11 +540,11 @@ WHEN NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.base_
   OR NEW.token IS NOT OLD.token OR NEW.at <> OLD.at OR NEW.redacted_at IS NULL
   OR json_type(NEW.body, '$.summary') IS NOT NULL OR json_type(NEW.body, '$.ledger') IS NOT NULL
   OR json_extract(NEW.body, '$.pinned') IS NOT json_extract(OLD.body, '$.pinned')
-BEGIN SELECT raise(ABORT, 'a compaction is never changed but by redaction'); END;
+BEGIN SELECT raise(ABORT, 'a compaction is immutable except for redaction'); END;
 
 CREATE TRIGGER compaction_is_not_deleted BEFORE DELETE ON compactions
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
-BEGIN SELECT raise(ABORT, 'no compaction is deleted while its conversation exists'); END;
+BEGIN SELECT raise(ABORT, 'a compaction is deleted only with its conversation'); END;
 
 -- hides ------------------------------------------------------------------------------------------------
 
@@ -549,29 +553,29 @@ WHEN NOT EXISTS (
        SELECT 1 FROM conversations
         WHERE key = NEW.conversation AND NEW.to_seq <= last_seq AND NEW.epoch = epoch)
   OR NEW.shown_epoch IS NOT NULL
-BEGIN SELECT raise(ABORT, 'a hide lies within the log'); END;
+BEGIN SELECT raise(ABORT, 'a hidden range must lie within the log'); END;
 
 CREATE TRIGGER hide_is_only_shown BEFORE UPDATE ON hides
 WHEN NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.from_seq <> OLD.from_seq
   OR NEW.to_seq <> OLD.to_seq OR OLD.shown_epoch IS NOT NULL
   OR NEW.shown_epoch IS NOT (SELECT epoch FROM conversations WHERE key = NEW.conversation)
-BEGIN SELECT raise(ABORT, 'a hide is never changed but by being shown once'); END;
+BEGIN SELECT raise(ABORT, 'a hidden range is immutable except for being shown again once'); END;
 
 CREATE TRIGGER hide_is_not_deleted BEFORE DELETE ON hides
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
-BEGIN SELECT raise(ABORT, 'no hide is deleted while its conversation exists'); END;
+BEGIN SELECT raise(ABORT, 'a hidden range is deleted only with its conversation'); END;
 
 -- leases -----------------------------------------------------------------------------------------------
 
 CREATE TRIGGER lease_token_is_the_newest BEFORE INSERT ON leases
 WHEN NEW.token IS NOT (SELECT fence FROM conversations WHERE key = NEW.conversation)
-BEGIN SELECT raise(ABORT, 'a lease is given the newest token'); END;
+BEGIN SELECT raise(ABORT, 'a new lease must have the newest token'); END;
 
 CREATE TRIGGER lease_token_never_goes_back BEFORE UPDATE ON leases
 WHEN NEW.conversation <> OLD.conversation OR NEW.purpose <> OLD.purpose
   OR (NEW.token <> OLD.token AND NEW.token IS NOT (SELECT fence FROM conversations WHERE key = NEW.conversation))
   OR (NEW.token = OLD.token AND (NEW.holder <> OLD.holder OR NEW.snap_seq <> OLD.snap_seq))
-BEGIN SELECT raise(ABORT, 'a lease changes hands only with the newest token'); END;
+BEGIN SELECT raise(ABORT, 'a lease changes its holder only with the newest token'); END;
 
 -- routes -----------------------------------------------------------------------------------------------
 
@@ -580,13 +584,13 @@ WHEN NEW.key <> OLD.key OR NEW.version <= OLD.version
 BEGIN SELECT raise(ABORT, 'a route changes only with a new version'); END;
 
 CREATE TRIGGER route_is_not_deleted BEFORE DELETE ON routes
-BEGIN SELECT raise(ABORT, 'a route is unbound, never deleted'); END;
+BEGIN SELECT raise(ABORT, 'a route can be unbound but not deleted'); END;
 
 -- budgets ----------------------------------------------------------------------------------------------
 
 CREATE TRIGGER budget_begins_at_one BEFORE INSERT ON budgets
 WHEN NEW.version <> 1
-BEGIN SELECT raise(ABORT, 'the first version of a budget is 1'); END;
+BEGIN SELECT raise(ABORT, 'the first version of a budget must be 1'); END;
 
 CREATE TRIGGER budget_version_only_grows BEFORE UPDATE ON budgets
 WHEN NEW.conversation <> OLD.conversation OR NEW.version <= OLD.version
@@ -594,50 +598,50 @@ BEGIN SELECT raise(ABORT, 'a budget changes only with a new version'); END;
 
 CREATE TRIGGER budget_is_not_deleted BEFORE DELETE ON budgets
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
-BEGIN SELECT raise(ABORT, 'no budget is deleted while its conversation exists'); END;
+BEGIN SELECT raise(ABORT, 'a budget is deleted only with its conversation'); END;
 
 -- memories ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER memory_has_room BEFORE INSERT ON memories
+CREATE TRIGGER memory_count_is_limited BEFORE INSERT ON memories
 WHEN (SELECT count(*) FROM memories WHERE owner = NEW.owner) >= 500
-BEGIN SELECT raise(ABORT, 'an owner has 500 memories at most'); END;
+BEGIN SELECT raise(ABORT, 'an owner can have at most 500 memories'); END;
 
 CREATE TRIGGER memory_is_only_revised BEFORE UPDATE ON memories
 WHEN NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.at <> OLD.at
   OR (NEW.source IS NOT OLD.source AND NEW.source IS NOT NULL)
-BEGIN SELECT raise(ABORT, 'a memory keeps its owner and where it is from'); END;
+BEGIN SELECT raise(ABORT, 'the owner and source of a memory are immutable'); END;
 
 -- inbox ------------------------------------------------------------------------------------------------
 
-CREATE TRIGGER inbound_begins_waiting BEFORE INSERT ON inbox
+CREATE TRIGGER inbox_entry_begins_open BEFORE INSERT ON inbox
 WHEN NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL
-BEGIN SELECT raise(ABORT, 'what comes in waits first'); END;
+BEGIN SELECT raise(ABORT, 'a new inbox entry must be open'); END;
 
-CREATE TRIGGER inbound_is_settled_once BEFORE UPDATE ON inbox
+CREATE TRIGGER inbox_entry_is_settled_once BEFORE UPDATE ON inbox
 WHEN OLD.outcome IS NOT NULL
  AND (NEW.outcome IS NOT OLD.outcome OR NEW.seq IS NOT OLD.seq OR NEW.settled_at IS NOT OLD.settled_at
    OR NEW.settled_by IS NOT OLD.settled_by)
-BEGIN SELECT raise(ABORT, 'an outcome is never rewritten'); END;
+BEGIN SELECT raise(ABORT, 'an outcome is final'); END;
 
-CREATE TRIGGER inbound_is_what_came_in BEFORE UPDATE ON inbox
+CREATE TRIGGER inbox_content_is_immutable BEFORE UPDATE ON inbox
 WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.key <> OLD.key OR NEW.kind <> OLD.kind
   OR NEW.at <> OLD.at OR (NEW.text <> OLD.text AND (NEW.text <> '' OR OLD.redacted_at IS NOT NULL))
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
-BEGIN SELECT raise(ABORT, 'what came in is never changed but by redaction'); END;
+BEGIN SELECT raise(ABORT, 'the content of an inbox entry is immutable except for redaction'); END;
 
-CREATE TRIGGER inbound_became_a_message BEFORE UPDATE OF seq ON inbox
+CREATE TRIGGER inbox_message_exists BEFORE UPDATE OF seq ON inbox
 WHEN NEW.seq IS NOT NULL AND NOT EXISTS (SELECT 1 FROM messages WHERE id = (NEW.conversation << 32) + NEW.seq)
-BEGIN SELECT raise(ABORT, 'what came in becomes a message that exists'); END;
+BEGIN SELECT raise(ABORT, 'the message of an inbox entry must exist'); END;
 
-CREATE TRIGGER inbound_is_not_deleted BEFORE DELETE ON inbox
+CREATE TRIGGER inbox_entry_is_not_deleted BEFORE DELETE ON inbox
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
-BEGIN SELECT raise(ABORT, 'nothing that came in is deleted while its conversation exists'); END;
+BEGIN SELECT raise(ABORT, 'an inbox entry is deleted only with its conversation'); END;
 
 -- processes --------------------------------------------------------------------------------------------
 
 CREATE TRIGGER process_begins_running BEFORE INSERT ON processes
 WHEN NEW.state <> 'running'
-BEGIN SELECT raise(ABORT, 'a process begins by running'); END;
+BEGIN SELECT raise(ABORT, 'a new process must be running'); END;
 
 CREATE TRIGGER process_end_is_final BEFORE UPDATE ON processes
 WHEN OLD.state <> 'running'
@@ -645,30 +649,30 @@ WHEN OLD.state <> 'running'
    OR NEW.exit_code IS NOT OLD.exit_code)
 BEGIN SELECT raise(ABORT, 'the end of a process is final'); END;
 
-CREATE TRIGGER process_end_is_told BEFORE UPDATE OF state ON processes
+CREATE TRIGGER process_end_has_a_notice BEFORE UPDATE OF state ON processes
 WHEN NEW.state <> 'running'
  AND NOT EXISTS (SELECT 1 FROM inbox WHERE key = 'process:' || NEW.id AND conversation = NEW.conversation)
-BEGIN SELECT raise(ABORT, 'a process ends together with its notice'); END;
+BEGIN SELECT raise(ABORT, 'a process ends only with its notice in the inbox'); END;
 
-CREATE TRIGGER process_identity_stays BEFORE UPDATE ON processes
+CREATE TRIGGER process_identity_is_immutable BEFORE UPDATE ON processes
 WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.folder <> OLD.folder OR NEW.place <> OLD.place
   OR NEW.started_at <> OLD.started_at OR (NEW.command <> OLD.command AND NEW.command <> '')
-BEGIN SELECT raise(ABORT, 'identity of a process never changes'); END;
+BEGIN SELECT raise(ABORT, 'the identity of a process is immutable'); END;
 
 CREATE TRIGGER process_is_not_deleted BEFORE DELETE ON processes
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
-BEGIN SELECT raise(ABORT, 'no process is deleted while its conversation exists'); END;
+BEGIN SELECT raise(ABORT, 'a process is deleted only with its conversation'); END;
 
 -- grants -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER grant_stays BEFORE UPDATE ON grants
-BEGIN SELECT raise(ABORT, 'a grant is given or revoked, never changed'); END;
+CREATE TRIGGER grant_is_immutable BEFORE UPDATE ON grants
+BEGIN SELECT raise(ABORT, 'a grant can be revoked but not changed'); END;
 
 -- audit ------------------------------------------------------------------------------------------------
 
 CREATE TRIGGER audit_begins_open BEFORE INSERT ON audit
 WHEN NEW.ended_at IS NOT NULL OR NEW.redacted_at IS NOT NULL
-BEGIN SELECT raise(ABORT, 'an act is written down before it is done'); END;
+BEGIN SELECT raise(ABORT, 'a tool call must be logged before it ends'); END;
 
 CREATE TRIGGER audit_is_only_ended BEFORE UPDATE ON audit
 WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD.uid OR NEW.call_id <> OLD.call_id
@@ -676,18 +680,18 @@ WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD.
   OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS NOT OLD.ended_at OR NEW.ok IS NOT OLD.ok))
   OR (NEW.summary <> OLD.summary AND (NEW.redacted_at IS NULL OR OLD.redacted_at IS NOT NULL))
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
-BEGIN SELECT raise(ABORT, 'the audit is never changed but by its one end and by redaction'); END;
+BEGIN SELECT raise(ABORT, 'an audit entry is immutable except for its end and redaction'); END;
 
 CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
-BEGIN SELECT raise(ABORT, 'no audit is deleted while its conversation exists'); END;
+BEGIN SELECT raise(ABORT, 'an audit entry is deleted only with its conversation'); END;
 
 -- arrivals ---------------------------------------------------------------------------------------------
 
 CREATE TRIGGER arrival_begins_open BEFORE INSERT ON arrivals
 WHEN NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0 OR NEW.target IS NOT NULL
   OR NEW.joined IS NOT NULL
-BEGIN SELECT raise(ABORT, 'what arrives is open first'); END;
+BEGIN SELECT raise(ABORT, 'a new inbound message must be open'); END;
 
 CREATE TRIGGER arrival_is_settled_once BEFORE UPDATE ON arrivals
 WHEN OLD.outcome IS NOT NULL
@@ -695,33 +699,34 @@ WHEN OLD.outcome IS NOT NULL
    OR (NEW.seq IS NOT OLD.seq AND (NEW.seq IS NOT NULL OR NEW.conversation IS NOT NULL))
    OR NEW.settled_by IS NOT OLD.settled_by OR NEW.attempts <> OLD.attempts OR NEW.target IS NOT OLD.target
    OR NEW.joined IS NOT OLD.joined)
-BEGIN SELECT raise(ABORT, 'an outcome is never rewritten'); END;
+BEGIN SELECT raise(ABORT, 'an outcome is final'); END;
 
-CREATE TRIGGER arrival_is_what_came_in BEFORE UPDATE ON arrivals
+CREATE TRIGGER arrival_content_is_immutable BEFORE UPDATE ON arrivals
 WHEN NEW.id <> OLD.id OR NEW.platform <> OLD.platform OR NEW.key <> OLD.key OR NEW.route <> OLD.route
   OR NEW.home <> OLD.home OR NEW.chat <> OLD.chat OR NEW.sender <> OLD.sender OR NEW.at <> OLD.at
+  OR NEW.received_by IS NOT OLD.received_by
   OR (NEW.body <> OLD.body AND NEW.body <> '') OR (NEW.address <> OLD.address AND NEW.address <> '')
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
-BEGIN SELECT raise(ABORT, 'what arrived is never changed but by redaction'); END;
+BEGIN SELECT raise(ABORT, 'the content of an inbound message is immutable except for redaction'); END;
 
-CREATE TRIGGER arrival_goes_on_where_it_began BEFORE UPDATE OF attempts, target, joined ON arrivals
+CREATE TRIGGER arrival_target_is_final BEFORE UPDATE OF attempts, target, joined ON arrivals
 WHEN NEW.attempts < OLD.attempts OR (OLD.target IS NOT NULL AND NEW.target IS NOT OLD.target)
   OR (OLD.joined IS NOT NULL AND NEW.joined IS NOT OLD.joined)
-BEGIN SELECT raise(ABORT, 'attempts never go back, and the target of an arrival never changes'); END;
+BEGIN SELECT raise(ABORT, 'the attempts at an inbound message never decrease, and its target is final'); END;
 
-CREATE TRIGGER arrival_joins_one_of_its_route BEFORE UPDATE OF joined ON arrivals
+CREATE TRIGGER arrival_joins_its_route BEFORE UPDATE OF joined ON arrivals
 WHEN NEW.joined IS NOT NULL AND OLD.joined IS NULL
  AND (OLD.attempts > 0 OR EXISTS (SELECT 1 FROM arrivals WHERE joined = NEW.id)
    OR NOT EXISTS (SELECT 1 FROM arrivals
                    WHERE id = NEW.joined AND route = NEW.route AND joined IS NULL AND outcome IS NEW.outcome))
-BEGIN SELECT raise(ABORT, 'an arrival joins one of its route, and shares its fate'); END;
+BEGIN SELECT raise(ABORT, 'an inbound message can join only an open message of its route'); END;
 
 CREATE TRIGGER arrival_stays_in_its_conversation BEFORE UPDATE OF conversation ON arrivals
 WHEN OLD.outcome IS NOT NULL AND NEW.conversation IS NOT OLD.conversation
  AND (NEW.conversation IS NOT NULL OR EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation))
-BEGIN SELECT raise(ABORT, 'an arrival stays in its conversation while that exists'); END;
+BEGIN SELECT raise(ABORT, 'an inbound message stays in its conversation while that exists'); END;
 
-CREATE TRIGGER arrival_became_a_message BEFORE UPDATE OF seq ON arrivals
+CREATE TRIGGER arrival_message_exists BEFORE UPDATE OF seq ON arrivals
 WHEN NEW.seq IS NOT NULL
  AND NOT EXISTS (
        SELECT 1 FROM messages m JOIN arrivals a ON a.id = coalesce(NEW.joined, NEW.id)
@@ -729,14 +734,14 @@ WHEN NEW.seq IS NOT NULL
           AND CASE WHEN length('inbox:' || a.platform || ':' || a.key) <= 200
                    THEN m.uid IN ('inbox:' || a.platform || ':' || a.key, 'steer:inbox:' || a.platform || ':' || a.key)
                    ELSE substr(m.uid, 1, 6) IN ('inbox:', 'steer:') END)
-BEGIN SELECT raise(ABORT, 'an arrival becomes the message that bears its key'); END;
+BEGIN SELECT raise(ABORT, 'an inbound message must become the message with its key'); END;
 
 CREATE TRIGGER arrival_is_not_deleted BEFORE DELETE ON arrivals
 WHEN OLD.outcome IS NULL
-BEGIN SELECT raise(ABORT, 'nothing that arrived is deleted while it is open'); END;
+BEGIN SELECT raise(ABORT, 'an open inbound message cannot be deleted'); END;
 
 -- The texts are removed with the conversation. The rows stay, as a platform may deliver a message again.
-CREATE TRIGGER conversation_takes_its_mail AFTER DELETE ON conversations
+CREATE TRIGGER conversation_redacts_its_mail AFTER DELETE ON conversations
 BEGIN
   UPDATE arrivals
      SET outcome = 'deleted', settled_by = 'deletion', body = '', address = '',
@@ -756,74 +761,74 @@ END;
 CREATE TRIGGER claim_token_never_goes_back BEFORE UPDATE ON claims
 WHEN NEW.key <> OLD.key OR NEW.token < OLD.token
   OR (NEW.token = OLD.token AND NEW.holder IS NOT NULL AND NEW.holder IS NOT OLD.holder)
-BEGIN SELECT raise(ABORT, 'a claim changes hands only with a new token'); END;
+BEGIN SELECT raise(ABORT, 'a chat lease changes its holder only with a new token'); END;
 
 CREATE TRIGGER claim_is_not_deleted BEFORE DELETE ON claims
-BEGIN SELECT raise(ABORT, 'a claim is given back, never deleted'); END;
+BEGIN SELECT raise(ABORT, 'a chat lease can be released but not deleted'); END;
 
 -- outbox -----------------------------------------------------------------------------------------------
 
 CREATE TRIGGER outgoing_begins_open BEFORE INSERT ON outbox
 WHEN NEW.delivered_at IS NOT NULL OR NEW.failed_at IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0
-BEGIN SELECT raise(ABORT, 'what goes out is undelivered first'); END;
+BEGIN SELECT raise(ABORT, 'a new outbound message must be undelivered'); END;
 
 CREATE TRIGGER outgoing_comes_with_its_outcome BEFORE INSERT ON outbox
 WHEN NEW.part IS NOT NULL
  AND NOT EXISTS (SELECT 1 FROM arrivals WHERE id = NEW.arrival AND settled_at = NEW.at)
  AND NOT EXISTS (SELECT 1 FROM inbox WHERE id = NEW.inbound AND settled_at = NEW.at AND conversation = NEW.conversation)
-BEGIN SELECT raise(ABORT, 'a reply is written down with the outcome it comes from'); END;
+BEGIN SELECT raise(ABORT, 'a reply must be written with the outcome of the message it answers'); END;
 
-CREATE TRIGGER outgoing_goes_where_it_came_from BEFORE INSERT ON outbox
+CREATE TRIGGER outgoing_answers_in_the_same_chat BEFORE INSERT ON outbox
 WHEN NEW.arrival IS NOT NULL
  AND NOT EXISTS (
        SELECT 1 FROM arrivals
         WHERE id = NEW.arrival AND home = NEW.platform AND chat = NEW.chat AND address = NEW.address
           AND (NEW.part IS NULL OR conversation IS NEW.conversation))
-BEGIN SELECT raise(ABORT, 'a reply goes where its arrival came from'); END;
+BEGIN SELECT raise(ABORT, 'a reply must go to the chat of the message it answers'); END;
 
 CREATE TRIGGER outgoing_parts_have_no_gap BEFORE INSERT ON outbox
 WHEN NEW.part > 0
  AND NOT EXISTS (SELECT 1 FROM outbox WHERE arrival = NEW.arrival AND part = NEW.part - 1)
  AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbound = NEW.inbound AND part = NEW.part - 1)
-BEGIN SELECT raise(ABORT, 'the parts of a reply are numbered without a gap'); END;
+BEGIN SELECT raise(ABORT, 'the parts of a reply must be numbered without gaps'); END;
 
 CREATE TRIGGER outgoing_end_is_final BEFORE UPDATE ON outbox
 WHEN (OLD.delivered_at IS NOT NULL OR OLD.failed_at IS NOT NULL)
  AND (NEW.delivered_at IS NOT OLD.delivered_at OR NEW.failed_at IS NOT OLD.failed_at
    OR NEW.external IS NOT OLD.external OR NEW.error IS NOT OLD.error OR NEW.attempts <> OLD.attempts
    OR NEW.due_at <> OLD.due_at)
-BEGIN SELECT raise(ABORT, 'delivered or failed is final'); END;
+BEGIN SELECT raise(ABORT, 'a delivery and a final failure cannot be changed'); END;
 
-CREATE TRIGGER outgoing_is_what_was_said BEFORE UPDATE ON outbox
+CREATE TRIGGER outgoing_content_is_immutable BEFORE UPDATE ON outbox
 WHEN NEW.id <> OLD.id OR NEW.arrival IS NOT OLD.arrival OR NEW.part IS NOT OLD.part OR NEW.key IS NOT OLD.key
   OR NEW.seq IS NOT OLD.seq OR NEW.platform <> OLD.platform OR NEW.chat <> OLD.chat OR NEW.kind <> OLD.kind
   OR NEW.at <> OLD.at OR NEW.attempts < OLD.attempts OR (NEW.body <> OLD.body AND NEW.body <> '')
   OR NEW.address <> OLD.address OR NEW.conversation IS NOT OLD.conversation OR NEW.inbound IS NOT OLD.inbound
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
-BEGIN SELECT raise(ABORT, 'what goes out is never changed but by redaction'); END;
+BEGIN SELECT raise(ABORT, 'the content of an outbound message is immutable except for redaction'); END;
 
 CREATE TRIGGER outgoing_is_not_deleted BEFORE DELETE ON outbox
 WHEN OLD.delivered_at IS NULL AND OLD.failed_at IS NULL
  AND (OLD.conversation IS NULL OR EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation))
-BEGIN SELECT raise(ABORT, 'nothing is deleted that must still go out'); END;
+BEGIN SELECT raise(ABORT, 'an undelivered outbound message cannot be deleted'); END;
 
 -- pins -------------------------------------------------------------------------------------------------
 
 CREATE TRIGGER pin_lies_within_the_log BEFORE INSERT ON pins
 WHEN NEW.seq > coalesce((SELECT last_seq FROM conversations WHERE key = NEW.conversation), -1)
-BEGIN SELECT raise(ABORT, 'a pin lies within the log'); END;
+BEGIN SELECT raise(ABORT, 'a pin must lie within the log'); END;
 
-CREATE TRIGGER pin_has_room BEFORE INSERT ON pins
+CREATE TRIGGER pin_count_is_limited BEFORE INSERT ON pins
 WHEN (SELECT count(*) FROM pins WHERE conversation = NEW.conversation) >= 100
-BEGIN SELECT raise(ABORT, 'a conversation has 100 pins at most'); END;
+BEGIN SELECT raise(ABORT, 'a conversation can have at most 100 pins'); END;
 
-CREATE TRIGGER pin_stays BEFORE UPDATE ON pins
-BEGIN SELECT raise(ABORT, 'a pin is set or taken out, never changed'); END;
+CREATE TRIGGER pin_is_immutable BEFORE UPDATE ON pins
+BEGIN SELECT raise(ABORT, 'a pin can be added or removed but not changed'); END;
 
 -- tombstones -------------------------------------------------------------------------------------------
 
-CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones
-BEGIN SELECT raise(ABORT, 'a tombstone stays'); END;
+CREATE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones
+BEGIN SELECT raise(ABORT, 'a tombstone can be neither changed nor deleted'); END;
 
 CREATE TRIGGER tombstone_is_not_deleted BEFORE DELETE ON tombstones
-BEGIN SELECT raise(ABORT, 'a tombstone stays'); END;
+BEGIN SELECT raise(ABORT, 'a tombstone can be neither changed nor deleted'); END;

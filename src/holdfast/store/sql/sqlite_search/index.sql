@@ -11,8 +11,8 @@ SELECT true;
 -- name: index_begun
 SELECT 1 FROM progress LIMIT 1;
 
--- name: index_thousands
--- The same sums as `search_thousands`, of the index.
+-- name: index_group_sums
+-- The same sums as `search_group_sums`, of the index.
 SELECT conversation >> :shift, count(*), sum(conversation), sum(upto)
   FROM progress GROUP BY 1;
 

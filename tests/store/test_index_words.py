@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.store import queries
 from holdfast.store.driver import Tx
-from holdfast.store.search import query_parser, tokens
+from holdfast.store.search import postgres_index, query_parser
 
 CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
 
@@ -29,7 +29,7 @@ CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
     ],
 )
 def test_a_text_is_cut_into_the_words_it_is_found_by(text: str, cut: list[str]) -> None:
-    assert tokens.index_text(text) == cut
+    assert postgres_index.index_text(text) == cut
 
 
 def test_both_databases_index_a_text_by_the_same_words() -> None:
@@ -44,7 +44,7 @@ def test_both_databases_index_a_text_by_the_same_words() -> None:
     for number, word in index.execute("SELECT doc, term FROM found ORDER BY doc, offset"):
         theirs[number].append(word)
     assert len(spaced) > 900
-    assert list(map(tokens.index_text, spaced)) == theirs
+    assert list(map(postgres_index.index_text, spaced)) == theirs
 
 
 def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:
@@ -52,7 +52,7 @@ def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:
 
 
 def test_a_place_tells_message_times_and_position() -> None:
-    (row,) = tokens.index_rows(7, [_document(258, "gull", "and", "gull")], 0)
+    (row,) = postgres_index.index_rows(7, [_document(258, "gull", "and", "gull")], 0)
     assert (row["conversation"], row["block"], row["first"], row["owner"]) == (7, 1, 2, "o1")
     assert (row["words"], row["messages"]) == ("#r1 and gull", "{1,1,1}")
     first = (2 << 23) | (2 << 19)
@@ -61,15 +61,15 @@ def test_a_place_tells_message_times_and_position() -> None:
 
 
 def test_messages_go_by_blocks_and_known_ones_give_their_lengths_only() -> None:
-    rows = list(tokens.index_rows(1, [_document(seq, "gull") for seq in range(254, 258)], 255))
+    rows = list(postgres_index.index_rows(1, [_document(seq, "gull") for seq in range(254, 258)], 255))
     assert [(row["block"], row["first"], row["lengths"]) for row in rows] == [(0, 254, "{3,3}"), (1, 0, "{3,3}")]
     assert [row["words"] for row in rows] == ["", "#r1 gull"]
 
 
 def test_a_place_far_down_in_a_very_long_text_counts_as_the_last_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (255 << 23) | (tokens._MAX_COUNT << 19) | tokens._MAX_POSITION == 2**31 - 1
-    monkeypatch.setattr(tokens, "_MAX_POSITION", 2)
-    (row,) = tokens.index_rows(1, [_document(255, *["gull"] * 20)], 0)
+    assert (255 << 23) | (postgres_index._MAX_COUNT << 19) | postgres_index._MAX_POSITION == 2**31 - 1
+    monkeypatch.setattr(postgres_index, "_MAX_POSITION", 2)
+    (row,) = postgres_index.index_rows(1, [_document(255, *["gull"] * 20)], 0)
     numbers = [int(number) for number in row["places"].split()[1].strip("{}").split(",")]
     assert {number >> 23 for number in numbers} == {255}
     assert [(number >> 19) & 15 for number in numbers] == [15] + [0] * 19
@@ -91,7 +91,7 @@ class Weights:
 def _asks(*words: str) -> query_parser.Parameters | None:
     question = query_parser.parse('"Tokyo 红" drawers', ["r1"], ["o1"])
     assert question is not None
-    return tokens.search_parameters(cast("Tx", Weights(*words)), question)
+    return postgres_index.search_parameters(cast("Tx", Weights(*words)), question)
 
 
 def test_a_phrase_is_its_words_one_after_the_other_and_may_go_on_at_its_end() -> None:

@@ -1,7 +1,7 @@
-"""Clearing of page slack: the bytes of a SQLite page between its cell pointers and its cells.
+"""Clear the unallocated space of B-tree pages: the bytes between the cell pointers and the cells.
 
-When SQLite rebalances a tree, copies of moved rows stay in the slack. `secure_delete` does not overwrite them. SQLite
-never reads slack, so it can be cleared in the file while others read. Cells and damaged pages are not touched.
+When SQLite rebalances a tree, copies of moved rows stay in this space. `secure_delete` does not overwrite them. SQLite
+never reads it, so it can be cleared in the file while other connections read. Cells and damaged pages are not touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class File(Protocol):
 
 
 def find(page: bytes, number: int) -> tuple[int, int] | None:
-    """Return begin and end of the slack of a page; None if it is clear."""
+    """Return begin and end of the unallocated space of a page; None if it is clear."""
     at = 100 if number == 1 else 0
     if page[at] not in _NODES:
         return None
@@ -48,14 +48,14 @@ def page_size(file: File) -> int:
 
 
 def clear(file: File) -> int:
-    """Clear all slack and sync; return the number of changed pages. The WAL must be empty and no process may write."""
+    """Clear the file and sync it; return the number of changed pages. The WAL must be empty; no process may write."""
     size, whole, cleared = page_size(file), file.xFileSize(), 0
     if whole // size >= MAX_PAGES:
         raise errors.StoreUnusable("The store is too large to be scrubbed in place; `shrink` rewrites it.")
     for offset in range(0, whole, size * PAGES_PER_READ):
-        stretch = file.xRead(min(size * PAGES_PER_READ, whole - offset), offset)
-        for at in range(0, len(stretch), size):
-            found = find(stretch[at : at + size], (offset + at) // size + 1)
+        chunk = file.xRead(min(size * PAGES_PER_READ, whole - offset), offset)
+        for at in range(0, len(chunk), size):
+            found = find(chunk[at : at + size], (offset + at) // size + 1)
             if found:
                 file.xWrite(bytes(found[1] - found[0]), offset + at + found[0])
                 cleared += 1

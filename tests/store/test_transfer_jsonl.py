@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.store.transfer import format as transfer_format
+from holdfast.store.transfer import jsonl
 
 SEALED = b'{"kind":"sealed","id":"c","sessions":1,"messages":1,"digest":"%s"}'
 END = b'{"kind":"end","conversations":1,"digest":"%s"}'
@@ -24,6 +24,6 @@ FIELDS = {
 @pytest.mark.parametrize("spoiled", [b"%s\\n", b"\\n%s", b"%s\\u0000", b" %s"])
 def test_pattern_matches_the_whole_value(field: str, spoiled: bytes) -> None:
     line, value = FIELDS[field]
-    transfer_format.decode(line % value)
+    jsonl.decode(line % value)
     with pytest.raises(msgspec.ValidationError):
-        transfer_format.decode(line % (spoiled % value))
+        jsonl.decode(line % (spoiled % value))

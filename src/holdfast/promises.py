@@ -1,7 +1,7 @@
-"""The promises of the store, and the database configurations that break them. Pure functions of a driver's status.
+"""The promises of the store, and the database configurations that break them.
 
-A promise also depends on the database below: a server that does not wait for its disk, or a failover to a standby that
-lacks the last commits, breaks it whatever the store does.
+A server that does not wait for its disk, or a failover to a standby that lacks the last commits, breaks a promise
+whatever the store does. The functions are pure; they read the status that a driver returns.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TEXTS = {
     "P8": "After a crash at any instant all of this holds without a repair, and the next message is accepted.",
 }
 
-# How a connection pooler assigns server connections: there is none, one per client, or shared between transactions.
-DIRECT, KEEPS, SHARES = "none", "keeps", "shares"
+# How a connection pooler, if there is one, assigns server connections: per client, or per transaction.
+NO_POOLER, SESSION_POOLING, TRANSACTION_POOLING = "none", "keeps", "shares"
 
 
 class Breach(NamedTuple):
@@ -53,13 +53,13 @@ class Note(NamedTuple):
         return f"{self.what} {self.remedy}"
 
 
-def promised(status: Mapping[str, Any]) -> list[Promise]:
+def evaluate(status: Mapping[str, Any]) -> list[Promise]:
     """Return all promises with their breaches in this configuration."""
-    found = breaches(status)
+    found = find_breaches(status)
     return [Promise(name, text, tuple(each for each in found if name in each.promises)) for name, text in TEXTS.items()]
 
 
-def breaches(status: Mapping[str, Any]) -> list[Breach]:
+def find_breaches(status: Mapping[str, Any]) -> list[Breach]:
     return list(_postgres_breaches(status) if status["engine"] == "PostgreSQL" else _sqlite_breaches(status))
 
 
@@ -124,7 +124,7 @@ def _standby_breach(standby: Mapping[str, Any], mode: str) -> tuple[str, str, st
     return None
 
 
-def notes(status: Mapping[str, Any]) -> Iterator[Note]:
+def find_notes(status: Mapping[str, Any]) -> Iterator[Note]:
     if status["engine"] != "PostgreSQL":
         return
     settings = status["settings"]
@@ -141,7 +141,7 @@ def notes(status: Mapping[str, Any]) -> Iterator[Note]:
         yield Note(what, "Stop the server and run pg_checksums --enable, or ignore this.")
     if not status["tls"] and not status["local"]:
         yield Note("The connection is not encrypted.", "Add sslmode=verify-full to the address.")
-    if status["pooler"] == SHARES:
+    if status["pooler"] == TRANSACTION_POOLING:
         what = (
             "A pooler shares server connections between clients (pool_mode = transaction): notifications are lost, "
             "timeouts affect other clients, and statements may fail."

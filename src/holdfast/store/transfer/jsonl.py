@@ -24,27 +24,23 @@ VERSION = 1
 Counter = Annotated[int, Meta(ge=0, le=2**62)]
 Seq = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Ordinal = Annotated[int, Meta(ge=1, le=2**32 - 1)]
-Seal = Annotated[str, Meta(pattern="^[0-9a-f]{32}\\Z")]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}\\Z")]
-MediaType = Annotated[str, Meta(max_length=200, pattern=rf"(?a)^{blobs.MEDIA_TYPE}\Z")]
+SealDigest = Annotated[str, Meta(pattern="^[0-9a-f]{32}\\Z")]
 
 # The body of a redacted message, which its line omits.
 NO_BODY = msgspec.Raw()
 
 
-class Header(msgspec.Struct, frozen=True, tag_field="holdfast", tag="export"):
-    """The first line of a file."""
-
+class HeaderLine(msgspec.Struct, frozen=True, tag_field="holdfast", tag="export"):
     version: int
 
 
-class _Line(
+class _BaseLine(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
 ):
     """Any other line. Fields with their default value are omitted."""
 
 
-class Conversation(_Line, frozen=True, kw_only=True, tag="conversation"):
+class ConversationLine(_BaseLine, frozen=True, kw_only=True, tag="conversation"):
     """The final state of a conversation. `origin` is an id, not a key."""
 
     id: str
@@ -67,7 +63,7 @@ class Conversation(_Line, frozen=True, kw_only=True, tag="conversation"):
     metadata: dict[str, Any] = {}
 
 
-class Session(_Line, frozen=True, kw_only=True, tag="session"):
+class SessionLine(_BaseLine, frozen=True, kw_only=True, tag="session"):
     """The final state of a session. Its messages follow."""
 
     ordinal: Ordinal
@@ -81,7 +77,7 @@ class Session(_Line, frozen=True, kw_only=True, tag="session"):
     last_seq: Seq | None = None
 
 
-class Message(_Line, frozen=True, kw_only=True, tag="message"):
+class MessageLine(_BaseLine, frozen=True, kw_only=True, tag="message"):
     """A message with its body exactly as stored."""
 
     seq: Seq
@@ -93,7 +89,7 @@ class Message(_Line, frozen=True, kw_only=True, tag="message"):
     redacted_at: float | None = None
 
 
-class Compaction(_Line, frozen=True, kw_only=True, tag="compaction"):
+class CompactionLine(_BaseLine, frozen=True, kw_only=True, tag="compaction"):
     """The compaction that opened the session of the line before."""
 
     epoch: Counter
@@ -107,21 +103,19 @@ class Compaction(_Line, frozen=True, kw_only=True, tag="compaction"):
     redacted_at: float | None = None
 
 
-class ActiveCompaction(_Line, frozen=True, kw_only=True, tag="stand"):
+class ActiveCompactionLine(_BaseLine, frozen=True, kw_only=True, tag="stand"):
     """An undo or redo made this compaction the active one, or none."""
 
     compaction_epoch: Counter | None = None
 
 
-class Hide(_Line, frozen=True, kw_only=True, tag="hide"):
-    """A range of messages was hidden."""
-
+class HideLine(_BaseLine, frozen=True, kw_only=True, tag="hide"):
     epoch: Counter
     from_seq: Seq
     to_seq: Seq
 
 
-class Show(_Line, frozen=True, kw_only=True, tag="show"):
+class ShowLine(_BaseLine, frozen=True, kw_only=True, tag="show"):
     """The range that was hidden at `epoch` was shown again."""
 
     epoch: Counter
@@ -129,53 +123,52 @@ class Show(_Line, frozen=True, kw_only=True, tag="show"):
     shown_epoch: Counter
 
 
-class Route(_Line, frozen=True, kw_only=True, tag="route"):
-    """A route bound to this conversation."""
-
+class RouteLine(_BaseLine, frozen=True, kw_only=True, tag="route"):
     key: str
     version: Counter
     updated_at: float
 
 
-class Blob(_Line, frozen=True, kw_only=True, tag="blob"):
+class BlobLine(_BaseLine, frozen=True, kw_only=True, tag="blob"):
     """An attachment that messages of this conversation refer to. Size and type are omitted where unknown."""
 
-    digest: Digest
+    digest: blobs.Digest
     size: Counter | None = None
-    media_type: MediaType | None = None
+    media_type: blobs.MediaType | None = None
 
 
-class Sealed(_Line, frozen=True, kw_only=True, tag="sealed"):
+class SealLine(_BaseLine, frozen=True, kw_only=True, tag="sealed"):
     """The last line of a conversation: counts, and a digest of its other lines."""
 
     id: str
     sessions: Counter
     messages: Counter
-    digest: Seal
+    digest: SealDigest
 
 
-class End(_Line, frozen=True, kw_only=True, tag="end"):
+class EndLine(_BaseLine, frozen=True, kw_only=True, tag="end"):
     """The last line of the file: the number of conversations and a digest of their digests."""
 
     conversations: Counter
-    digest: Seal
+    digest: SealDigest
 
 
-Line = Conversation | Session | Message | Compaction | ActiveCompaction | Hide | Show | Route | Blob | Sealed | End
+HistoryLine = SessionLine | MessageLine | CompactionLine | ActiveCompactionLine | HideLine | ShowLine
+Line = ConversationLine | HistoryLine | RouteLine | BlobLine | SealLine | EndLine
 
 encode = msgspec.json.Encoder(order="sorted").encode
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 decode = _decoder.decode
-decode_header = msgspec.json.Decoder(Header).decode
+decode_header = msgspec.json.Decoder(HeaderLine).decode
 
 
 def order_lines(
-    conversation: Conversation,
-    sessions: Iterable[Session],
-    next_compaction: Callable[[int], Compaction | None],
+    conversation: ConversationLine,
+    sessions: Iterable[SessionLine],
+    next_compaction: Callable[[int], CompactionLine | None],
     view_changes: Callable[[int, int], Iterable[Sequence[Any]]],
-    messages: Callable[[Session], Iterable[Message]],
-) -> Iterator[Line]:
+    messages: Callable[[SessionLine], Iterable[MessageLine]],
+) -> Iterator[HistoryLine]:
     """Yield the lines of a conversation up to its last message or change, in the order described above.
 
     `next_compaction` returns the first compaction after an epoch. `view_changes` returns the hides and shows between
@@ -196,48 +189,51 @@ def order_lines(
     yield from _order_changes(active, conversation.compaction_epoch, view_changes(since, conversation.epoch + 1))
 
 
-def _order_changes(before: int | None, after: int | None, changes: Iterable[Sequence[Any]]) -> Iterator[Line]:
+def _order_changes(before: int | None, after: int | None, changes: Iterable[Sequence[Any]]) -> Iterator[HistoryLine]:
     """Yield the changes of the context between two compactions: undos and redos, hides and shows."""
     if before != after:
-        yield ActiveCompaction(compaction_epoch=after)
+        yield ActiveCompactionLine(compaction_epoch=after)
     for at, from_seq, to_seq, hidden in changes:
         if hidden is None:
-            yield Hide(epoch=at, from_seq=from_seq, to_seq=to_seq)
+            yield HideLine(epoch=at, from_seq=from_seq, to_seq=to_seq)
         else:
-            yield Show(epoch=hidden, from_seq=from_seq, shown_epoch=at)
+            yield ShowLine(epoch=hidden, from_seq=from_seq, shown_epoch=at)
 
 
 class SealBuilder:
-    """Counts and digests the lines of one conversation."""
+    """Counts and digests the lines of one conversation, of which the first has its id."""
 
-    def __init__(self, conversation_id: str) -> None:
-        self.id = conversation_id
-        self.sessions = 0
-        self.messages = 0
+    def __init__(self) -> None:
+        self.id = ""
+        self.sessions = self.messages = 0
         self._digest = blake2b(digest_size=16)
 
     def add(self, line: Line, data: bytes) -> None:
         self._digest.update(data + b"\n")
-        if isinstance(line, Message):
+        if isinstance(line, MessageLine):
             self.messages += 1
-        elif isinstance(line, Session):
+        elif isinstance(line, SessionLine):
             self.sessions += 1
+        elif isinstance(line, ConversationLine):
+            self.id = line.id
 
-    def build(self) -> Sealed:
+    def build(self) -> SealLine:
         digest = self._digest.hexdigest()
-        return Sealed(id=self.id, sessions=self.sessions, messages=self.messages, digest=digest)
+        return SealLine(id=self.id, sessions=self.sessions, messages=self.messages, digest=digest)
 
 
 class EndBuilder:
     """Counts and digests the conversations of one file."""
 
     def __init__(self) -> None:
-        self.conversations = 0
+        self.conversations = self.sessions = self.messages = 0
         self._digest = blake2b(digest_size=16)
 
-    def add(self, sealed: Sealed) -> None:
+    def add(self, sealed: SealLine) -> None:
         self.conversations += 1
+        self.sessions += sealed.sessions
+        self.messages += sealed.messages
         self._digest.update(sealed.digest.encode())
 
-    def build(self) -> End:
-        return End(conversations=self.conversations, digest=self._digest.hexdigest())
+    def build(self) -> EndLine:
+        return EndLine(conversations=self.conversations, digest=self._digest.hexdigest())

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import SessionDB
-from holdfast.store import promises
+from holdfast import SessionDB, promises
 from holdfast.store.postgres import server_status
 from tests import postgres
 from tests.contract import steps
@@ -33,7 +32,7 @@ def server(*standbys: dict[str, Any], **settings: str) -> dict[str, Any]:
         "in_recovery": False,
         "tls": "TLSv1.3",
         "local": False,
-        "pooler": promises.DIRECT,
+        "pooler": promises.NO_POOLER,
         "connections": {"database": 5, "most": 100},
     }
 
@@ -43,7 +42,7 @@ def standby(sync_state: str | None, name: str | None = "second") -> dict[str, An
 
 
 def broken(standing: dict[str, Any]) -> list[str]:
-    return [promise.name for promise in promises.promised(standing) if not promise.holds]
+    return [promise.name for promise in promises.evaluate(standing) if not promise.holds]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_what_breaks_a_promise_is_told_of_that_promise_and_no_other(
 
 
 def test_an_asynchronous_standby_is_named_as_what_breaks_the_first_promise() -> None:
-    (first, *_) = promises.promised(server(standby("sync"), standby("async", "third")))
+    (first, *_) = promises.evaluate(server(standby("sync"), standby("async", "third")))
     (breach,) = first.breaches
     assert breach.when == "when third takes over"
     assert "third is an asynchronous standby" in breach.why
@@ -88,19 +87,19 @@ def test_an_asynchronous_standby_is_named_as_what_breaks_the_first_promise() -> 
         ({**server(), "in_recovery": True}, "standby"),
         ({**server(), "tls": None}, "not encrypted"),
         ({**server(), "connections": {"database": 90, "most": 100}}, "90 of 100"),
-        ({**server(), "pooler": promises.SHARES}, "pool_mode = session"),
+        ({**server(), "pooler": promises.TRANSACTION_POOLING}, "pool_mode = session"),
     ],
 )
 def test_what_is_worth_knowing_is_told(standing: dict[str, Any], word: str) -> None:
-    (note,) = promises.notes(standing)
+    (note,) = promises.find_notes(standing)
     assert word in str(note)
 
 
 def test_a_sound_configuration_has_nothing_to_note() -> None:
-    assert list(promises.notes(server(standby("sync")))) == []
-    assert list(promises.notes({**server(), "tls": None, "local": True})) == []
-    assert list(promises.notes({**server(), "pooler": promises.KEEPS})) == []
-    assert list(promises.notes(FILE)) == []
+    assert list(promises.find_notes(server(standby("sync")))) == []
+    assert list(promises.find_notes({**server(), "tls": None, "local": True})) == []
+    assert list(promises.find_notes({**server(), "pooler": promises.SESSION_POOLING})) == []
+    assert list(promises.find_notes(FILE)) == []
 
 
 def test_a_server_tells_of_its_settings_its_connections_and_its_standbys() -> None:
@@ -119,7 +118,7 @@ def test_a_server_tells_of_its_settings_its_connections_and_its_standbys() -> No
     assert broken(told) == ["P1"]
     assert told["connections"]["holdfast"] >= 1
     assert (told["local"], told["tls"], told["in_recovery"]) == (True, None, False)
-    assert told["pooler"] == promises.DIRECT
+    assert told["pooler"] == promises.NO_POOLER
 
 
 @contextmanager
@@ -140,4 +139,4 @@ def following(running: postgres.Server) -> Iterator[None]:
     [("/run/postgresql", True), ("127.0.0.1", True), ("::1", True), ("10.0.0.7", False), ("", False)],
 )
 def test_what_does_not_leave_this_machine_is_local(place: str, local: bool) -> None:
-    assert server_status.Link(1, False, place).is_local is local
+    assert server_status.ClientConnection(1, False, place).is_local is local

@@ -1,4 +1,4 @@
-"""Only slack is cleared: cells stay, and so does whatever a damaged page may still hold."""
+"""Only unallocated space is cleared: cells and the content of damaged pages stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from holdfast import errors
-from holdfast.store.sqlite import page_slack
+from holdfast.store.sqlite import unallocated_space
 
 SIZE = 512
 
@@ -56,8 +56,8 @@ def page(kind: int, cells: list[int], start: int, junk: tuple[int, bytes] | None
         (page(0, [400], 400, (300, b"the rest of a long text")), None),
     ],
 )
-def test_slack_lies_between_the_list_of_cells_and_the_cells(what: bytes, found: tuple[int, int] | None) -> None:
-    assert page_slack.find(what, 2) == found
+def test_unallocated_space_lies_between_cell_pointers_and_cells(what: bytes, found: tuple[int, int] | None) -> None:
+    assert unallocated_space.find(what, 2) == found
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_slack_lies_between_the_list_of_cells_and_the_cells(what: bytes, found: 
 )
 def test_page_that_does_not_add_up_is_not_touched(what: bytes) -> None:
     with pytest.raises(errors.StoreCorrupt):
-        page_slack.find(what, 2)
+        unallocated_space.find(what, 2)
 
 
 def test_clearing_changes_no_row(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_clearing_changes_no_row(tmp_path: Path) -> None:
         rows = db.execute("SELECT * FROM t").fetchall()
     db.close()
     file = Bytes(path.read_bytes())
-    assert page_slack.clear(file) > 0
-    assert page_slack.clear(file) == 0
+    assert unallocated_space.clear(file) > 0
+    assert unallocated_space.clear(file) == 0
     assert file.synced
     path.write_bytes(file.data)
     again = apsw.Connection(str(path))
