@@ -50,6 +50,7 @@ class PostgresTransaction:
         self.recorder = notifications.HintRecorder()
         self.has_answered = False
         """Whether the server has answered a statement of this transaction."""
+        self._sql = sql
         self._executor = StatementExecutor(connection, sql)
         self._cursor = connection.cursor()
         self._pgconn = connection.pgconn
@@ -105,7 +106,13 @@ class PostgresTransaction:
         return self._collect(queries, results)
 
     def finish(self, *queries: QueryCall) -> list[list[Row]]:
-        return self.batch(*queries) if self.shared else self._collect(queries, self._send_and_commit(*queries))
+        if self.shared:
+            return self.batch(*queries)
+        # The queries and COMMIT are one round trip: a fault that interrupts a query happens before all of them.
+        for query, _ in queries:
+            if fault_points.hook is not None and not self._sql[query].lstrip().startswith("SELECT"):
+                fault_points.reach(self.operation, query)
+        return self._collect(queries, self._send_and_commit(*queries))
 
     def commit(self) -> None:
         if not self._is_committed or self._deferred:
