@@ -12,9 +12,9 @@ from bench import timing
 from bench.figures import Figure, at_most
 from bench.scale import Scale
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, types
-from holdfast.compaction import port, summary
+from holdfast.compaction import base, summary
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
+from holdfast.model import base as models
 
 TOKENS_A_MESSAGE = 200
 MANY = 10_000_000
@@ -40,7 +40,7 @@ class _Slow:
 class _Silent:
     """A summarizer that has nothing to say, so that the extract has to be made."""
 
-    async def summarize(self, _: port.SummaryRequest) -> str:
+    async def summarize(self, _: base.SummaryRequest) -> str:
         return ""
 
 
@@ -87,7 +87,7 @@ async def _extract(scale: Scale, folder: Path) -> Figure:
 
 
 async def _agent(
-    db: AsyncSessionDB, name: str, said: Sequence[str], summarizer: port.Summarizer, window: int
+    db: AsyncSessionDB, name: str, said: Sequence[str], summarizer: base.Summarizer, window: int
 ) -> AIAgent:
     messages = [types.NewMessage(role=("user", "assistant")[n % 2], content=text) for n, text in enumerate(said)]  # type: ignore[arg-type]
     await db.create_session(name, source="bench")

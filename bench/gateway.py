@@ -23,10 +23,12 @@ from bench.crew import Crew
 from bench.figures import Figure, at_least, at_most
 from bench.scale import Scale
 from holdfast import AIAgent, AsyncSessionDB, types
-from holdfast.agent import approvals, delivery, runtime
-from holdfast.app import serving
-from holdfast.gateway import gateway, loopback
+from holdfast.agent import approvals
+from holdfast.app import gateway as app_gateway
+from holdfast.gateway import gateway
+from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
+from holdfast.runtime import inbox, runtime
 
 MILLISECONDS = 1e3
 PATIENCE = 120.0
@@ -86,7 +88,7 @@ def _loaded(scale: Scale, kind: str, target: str) -> Load:
 
 def _job(_: int, kind: str, target: str, scale: Scale) -> Generator[None, None, Load]:
     yield
-    serving.tune_garbage_collector()
+    app_gateway.tune_garbage_collector()
     return asyncio.run(_measured(GATES[kind], target, scale))
 
 
@@ -232,7 +234,7 @@ async def _one(db: AsyncSessionDB, arrival: types.InboundMessage, session: str) 
         lease = await db.acquire_lease(session, "turn")
     except holdfast.errors.NoSuchSession:
         lease = None
-    uid = delivery.uid_of(f"{arrival.platform}:{arrival.key}")
+    uid = inbox.uid_of(f"{arrival.platform}:{arrival.key}")
     asked = await db.append_message(session, role="user", content=arrival.text, uid=uid, create=create, lease=lease)
     said = await db.append_message(session, role="assistant", content="Fine.", lease=lease)
     if lease is not None:

@@ -19,7 +19,7 @@ from bench import systems, timing
 from bench.crew import Crew
 from bench.figures import Figure, at_least, at_most
 from bench.scale import Scale
-from holdfast.agent import cache
+from holdfast.agent import agent_cache
 from holdfast.model import ScriptedModel
 from holdfast.store import notifications
 
@@ -124,7 +124,7 @@ class Learning:
 
     def __init__(self, db: holdfast.AsyncSessionDB) -> None:
         self._db = db
-        self._agents = cache.Cache(self._build)
+        self._agents = agent_cache.Cache(self._build)
         self._listening = ExitStack()
         self._behind = asyncio.Event()
         self._moments: Moments = []

@@ -15,8 +15,8 @@ from typing import Any
 import holdfast
 from bench.figures import Figure, at_least
 from bench.scale import Scale
-from holdfast import parts
-from holdfast.compaction import cut, extract, ledger, port, summary
+from holdfast import content_parts
+from holdfast.compaction import base, cut, extract, ledger, summary
 from holdfast.model import tokens
 
 DATA = Path(__file__).parent / "retention_data"
@@ -57,13 +57,13 @@ def _compact(db: holdfast.SessionDB, budget: int) -> None:
     assert found is not None, "two hundred messages are always worth a cut"
     previous = summary.bare(context.summary) if context.summary else None
     must_keep = ledger.must_keep(found.going, previous, budget // MUST_KEEP)
-    request = port.SummaryRequest(messages=found.going, previous=previous, budget=budget, must_keep=must_keep)
+    request = base.SummaryRequest(messages=found.going, previous=previous, budget=budget, must_keep=must_keep)
     text = summary.marked(extract.extract(request, tokens.estimate))
     db.commit_compaction(work, summary=text, cut_seq=found.cut_seq, pinned=found.pinned, ledger=ledger.of(found.going))
 
 
 def _kept(db: holdfast.SessionDB, facts: Sequence[dict[str, Any]], budget: int) -> Iterator[Figure]:
-    context = "\n".join(parts.text(message.content) for message in db.context(SESSION))
+    context = "\n".join(content_parts.text(message.content) for message in db.context(SESSION))
     kept = [fact for fact in facts if fact["key"] in context]
     by_kind = {f"{kind}s": float(sum(fact["kind"] == kind for fact in kept)) for kind in KINDS}
     name = f"facts in a context with {budget:,} tokens of summary"

@@ -15,10 +15,9 @@ from bench import timing
 from bench.figures import Figure, at_most
 from bench.scale import Scale
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
-from holdfast.agent import runtime
 from holdfast.model import ScriptedModel
-from holdfast.terminal import app
-from holdfast.terminal.screen import drawing, tail
+from holdfast.runtime import runtime
+from holdfast.tui import app, entry_rows, live_turn
 
 FEW = 100
 """Enough to fill the screen and what is drawn around it."""
@@ -105,7 +104,7 @@ async def _heavy(db: AsyncSessionDB) -> None:
 
 def _frame() -> float:
     """What is drawn each time a word comes, late in a long turn."""
-    turn, pen = tail.Tail(lambda: "bench"), drawing.Pen(120)
+    turn, pen = live_turn.Tail(lambda: "bench"), entry_rows.Pen(120)
     turn.heard(events.TurnStarted("talk", "talk", "a paste\n" * 1_000, 1))
     for number in range(CALLS):
         turn.heard(events.ToolStarted(str(number), "shell", "{}"))

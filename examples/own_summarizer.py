@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast import AIAgent, SessionDB, model
-from holdfast.compaction.port import SummaryRequest
+from holdfast.compaction.base import SummaryRequest
 
 
 class FirstWords:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from holdfast.rpc import websocket
+from holdfast.rpc import websocket_transport
 from tests.chaos_run import Run, Wrong
 from tests.rpc import fuzzing
 from tests.terminal import test_server_fuzz
@@ -48,11 +48,11 @@ def _stories(run: Run) -> dict[str, tuple[int, Callable[[], object]]]:
 @contextmanager
 def _quick() -> Iterator[None]:
     """Nobody waits for a farewell."""
-    before, websocket.CLOSING = websocket.CLOSING, 0.05
+    before, websocket_transport.CLOSING = websocket_transport.CLOSING, 0.05
     try:
         yield
     finally:
-        websocket.CLOSING = before
+        websocket_transport.CLOSING = before
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _complaints() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             found.append(record.getMessage())
 
-    handler, loggers = Heard(logging.ERROR), [logging.getLogger("asyncio"), websocket.quiet]
+    handler, loggers = Heard(logging.ERROR), [logging.getLogger("asyncio"), websocket_transport.quiet]
     for each in loggers:
         each.addHandler(handler)
     try:

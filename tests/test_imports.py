@@ -18,21 +18,24 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("app", "config"),
-    ("gateway", "terminal", "acp", "web"),
+    ("gateway", "chat", "tui", "rpc_server", "acp", "web"),
+    ("terminal",),
+    ("runtime",),
     ("agent",),
     ("compaction", "salvage"),
     ("store", "model", "tools", "rpc"),
     (
-        "alive",
+        "content_parts",
         "events",
         "fault_points",
         "file_modes",
         "mail",
-        "moments",
-        "parts",
+        "process_info",
         "promises",
+        "redaction",
         "reports",
-        "secrets",
+        "safe_text",
+        "time_format",
         "types",
         "errors",
     ),
@@ -42,13 +45,14 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # Wiring knows the settings; values are made of values.
 ON_ONE_FLOOR = {
     ("app", "config"),
-    ("events", "parts"),
+    ("events", "content_parts"),
     ("events", "types"),
     ("events", "errors"),
-    ("parts", "types"),
-    ("parts", "errors"),
+    ("content_parts", "types"),
+    ("content_parts", "errors"),
     ("types", "errors"),
     ("types", "mail"),
+    ("safe_text", "time_format"),
 }
 
 # The package itself has the version, and hands out its public names when they are asked for.
@@ -56,27 +60,27 @@ ROOT = "__init__"
 ASKS_ROOT = {"cli", "app"}
 
 # Loading by name: only where nothing may be loaded before it is asked for.
-LOADS_BY_NAME = {"__init__.py", "cli/__init__.py", "cli/lazy.py", "model/__init__.py", "tools/mcp/server.py"}
+LOADS_BY_NAME = {"__init__.py", "cli/__init__.py", "cli/lazy_group.py", "model/__init__.py", "tools/mcp/server.py"}
 
 # Foreign parts that have one door each. The race in the demo has a naive side, which is all sqlite3 is for.
 DOORS = {
-    "sqlite3": "cli/race/naive.py",
+    "sqlite3": "cli/demo_race/naive.py",
     "platformdirs": "config.py",
-    "httpx2": "model/wire.py",
+    "httpx2": "model/http.py",
     "tomllib": "config.py",
-    "uvicorn": "gateway/server.py",
-    "websockets": "rpc/websocket.py",
+    "uvicorn": "gateway/platforms/http/server.py",
+    "websockets": "rpc/websocket_transport.py",
 }
 
 # The library that speaks to servers of tools is given a client of that kind, so there it has to be made. Replies are
 # posted to addresses that were looked up before.
-SIDE_DOORS = {("httpx2", "tools/mcp/address.py"), ("httpx2", "gateway/callbacks.py")}
+SIDE_DOORS = {("httpx2", "tools/mcp/http_client.py"), ("httpx2", "gateway/platforms/http/callbacks.py")}
 
 # Foreign parts that have a few rooms to themselves: what is beside them runs without.
 ROOMS = {
     "apsw": ("store/sqlite/",),
     "psycopg": ("store/postgres/",),
-    "textual": ("terminal/app.py", "terminal/screen/"),
+    "textual": ("tui/",),
     "acp": ("acp/",),
 }
 
@@ -97,7 +101,7 @@ OPTIONAL = {
 }
 
 # Besides the settings, a process that a tool started finds its session there.
-READS_ENVIRONMENT = ("config.py", "agent/ambient.py")
+READS_ENVIRONMENT = ("config.py", "agent/current_session.py")
 
 
 def room_of(path: str) -> str:
@@ -209,9 +213,9 @@ def test_no_listed_exception_is_left_over() -> None:
         ("store/db.py", "import holdfast.agent.loop", "imports agent from store"),
         ("store/db.py", "from holdfast import model", "imports model from store"),
         ("store/db.py", "from holdfast import app", "imports app from store"),
-        ("model/port.py", "from holdfast.store import db", "imports store from model"),
+        ("model/base.py", "from holdfast.store import db", "imports store from model"),
         ("tools/recall.py", "from holdfast.store.db import SessionDB", "imports store from tools"),
-        ("gateway/router.py", "from holdfast.terminal import app", "imports terminal from gateway"),
+        ("gateway/router.py", "from holdfast.tui import app", "imports tui from gateway"),
         ("compaction/compress.py", "from holdfast import agent", "imports agent from compaction"),
         ("config.py", "from holdfast import app", "imports app from config"),
         ("errors.py", "from holdfast import types", "imports types from errors"),
@@ -234,8 +238,8 @@ def test_no_listed_exception_is_left_over() -> None:
         ("store/db.py", "async def f():\n    if True:\n        import re", "imports re inside of a function or class"),
         ("store/db.py", "import apsw", "imports apsw, which belongs to store/sqlite/"),
         ("store/fsck.py", "from apsw.ext import query_info", "imports apsw, which belongs to store/sqlite/"),
-        ("cli/doctor.py", "import sqlite3", "imports sqlite3, which belongs to cli/race/naive.py"),
-        ("terminal/chat.py", "from textual.app import App", "imports textual, which belongs to terminal/app.py"),
+        ("cli/doctor.py", "import sqlite3", "imports sqlite3, which belongs to cli/demo_race/naive.py"),
+        ("chat/chat.py", "from textual.app import App", "imports textual, which belongs to tui/"),
         ("agent/loop.py", "import importlib\nimportlib.import_module('x')", "loads a module by name"),
         ("agent/loop.py", "__import__('x')", "loads a module by name"),
         ("store/db.py", "import os\nos.environ['X']", "reads the environment"),
@@ -255,13 +259,13 @@ def test_checker_flags(path: str, source: str, wrong: str) -> None:
         ("app.py", "from holdfast import config, errors\nfrom holdfast.gateway import router"),
         ("agent/loop.py", "from holdfast import events, types\nfrom holdfast.compaction import policy"),
         ("store/log.py", "from holdfast.store import driver, conversation_row"),
-        ("terminal/app.py", "def f():\n    import textual.app"),
-        ("terminal/screen/look.py", "from textual.theme import Theme"),
+        ("tui/app.py", "def f():\n    import textual.app"),
+        ("tui/theme.py", "from textual.theme import Theme"),
         ("store/sqlite/driver.py", "import apsw"),
         ("store/db.py", "def f(db):\n    return db.driver.path"),
         ("store/db.py", "def f():\n    from holdfast.store.postgres import driver"),
-        ("cli/race/naive.py", "import sqlite3"),
-        ("cli/lazy.py", "import importlib\nimportlib.import_module('x')"),
+        ("cli/demo_race/naive.py", "import sqlite3"),
+        ("cli/lazy_group.py", "import importlib\nimportlib.import_module('x')"),
         ("config.py", "import os\nos.environ.get('X')"),
         ("__init__.py", "from holdfast.store.db import SessionDB"),
     ],

@@ -6,38 +6,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import parts, types
+from holdfast import content_parts, types
 from holdfast.agent import loop
 from holdfast.store import tool_pairs
 
 ANY = st.one_of(
-    st.builds(parts.Text, st.text()),
-    st.builds(parts.Image, st.text(), st.text(), st.text(), st.text()),
-    st.builds(parts.Reasoning, st.text(), st.text(), st.text(), st.text()),
+    st.builds(content_parts.Text, st.text()),
+    st.builds(content_parts.Image, st.text(), st.text(), st.text(), st.text()),
+    st.builds(content_parts.Reasoning, st.text(), st.text(), st.text(), st.text()),
 )
 
 
 @given(st.lists(ANY))
-def test_for_any_parts_what_is_written_reads_back(given_parts: list[parts.Part]) -> None:
-    back = parts.read(parts.written(given_parts))
-    if all(isinstance(part, parts.Text) for part in given_parts):
-        assert "".join(part.text for part in back if isinstance(part, parts.Text)) == parts.text(
-            parts.written(given_parts)
+def test_for_any_parts_what_is_written_reads_back(given_parts: list[content_parts.Part]) -> None:
+    back = content_parts.read(content_parts.written(given_parts))
+    if all(isinstance(part, content_parts.Text) for part in given_parts):
+        assert "".join(part.text for part in back if isinstance(part, content_parts.Text)) == content_parts.text(
+            content_parts.written(given_parts)
         )
     else:
         assert list(back) == given_parts
 
 
 def test_notes_are_for_the_model_and_cuts_for_everybody() -> None:
-    content = [parts.note("It is Sunday."), {"type": "text", "text": "Hello"}, parts.cut("interrupted")]
-    assert parts.read(content) == (parts.Text("It is Sunday."), parts.Text("Hello"), parts.Text("\n[interrupted]"))
-    assert parts.text(content) == "Hello\n[interrupted]"
+    content = [content_parts.note("It is Sunday."), {"type": "text", "text": "Hello"}, content_parts.cut("interrupted")]
+    assert content_parts.read(content) == (
+        content_parts.Text("It is Sunday."),
+        content_parts.Text("Hello"),
+        content_parts.Text("\n[interrupted]"),
+    )
+    assert content_parts.text(content) == "Hello\n[interrupted]"
 
 
 def test_what_is_unknown_or_malformed_is_skipped() -> None:
     content = [{"type": "video"}, {"type": ["text"]}, {}, {"type": "text", "text": 3}, {"type": "text", "text": "x"}]
-    assert parts.read(content) == (parts.Text("x"),)
-    assert parts.read("") == ()
+    assert content_parts.read(content) == (content_parts.Text("x"),)
+    assert content_parts.read("") == ()
 
 
 @pytest.mark.parametrize(
@@ -64,4 +68,4 @@ def test_what_is_unknown_or_malformed_is_skipped() -> None:
     ],
 )
 def test_the_words_of_a_result_say_whether_it_went_well(tool: str, result: types.Content, well: bool) -> None:
-    assert parts.went_well(tool, result) == well
+    assert content_parts.went_well(tool, result) == well

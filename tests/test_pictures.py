@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.tools import pictures
+from holdfast.tools.files import images
 
 SHOWN = re.compile(r"\(pictures/([\w-]+)\.svg\)")
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
@@ -53,7 +53,7 @@ def test_pictures_of_the_full_screen_are_there_for_pages_that_show_no_svg(make: 
     assert {path.stem for path in FOLDER.glob("*.png")} == wanted
     for name in wanted:
         data = (FOLDER / f"{name}.png").read_bytes()
-        found = pictures.read(data)
+        found = images.read(data)
         box = ET.fromstring((FOLDER / f"{name}.svg").read_text("utf-8")).attrib["viewBox"]
         assert found is not None
         assert f"0 0 {found.width} {found.height}" == box

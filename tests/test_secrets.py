@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import secrets
-from holdfast.model import failures
+from holdfast import redaction
+from holdfast.model import provider_errors
 
 KEY = "MIIEpAIBAAKCAQEA7bq0lDgkqXy3m1ZrTnq8fYH2"
 
@@ -47,7 +47,7 @@ KEY = "MIIEpAIBAAKCAQEA7bq0lDgkqXy3m1ZrTnq8fYH2"
     ],
 )
 def test_a_secret_is_gone_and_the_text_around_it_stays(text: str, left: str) -> None:
-    assert secrets.redacted(text) == left
+    assert redaction.redacted(text) == left
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_a_secret_is_gone_and_the_text_around_it_stays(text: str, left: str) -> 
     ],
 )
 def test_what_only_looks_like_a_secret_stays(text: str) -> None:
-    assert secrets.redacted(text) == text
+    assert redaction.redacted(text) == text
 
 
 def test_redacting_again_changes_nothing() -> None:
-    once = secrets.redacted("password=hunter2! and sk-abcd1234efgh5678ijkl, Bearer abc123def456ghi")
-    assert secrets.redacted(once) == once
-    assert once.count(secrets.MARK) == 3
+    once = redaction.redacted("password=hunter2! and sk-abcd1234efgh5678ijkl, Bearer abc123def456ghi")
+    assert redaction.redacted(once) == once
+    assert once.count(redaction.MARK) == 3
 
 
 def test_errors_of_providers_are_redacted_by_the_same_table() -> None:
-    assert "s3cr3t" not in failures.redacted("cannot reach https://me:s3cr3t@proxy:8080")
-    assert "AKIA" not in failures.redacted("credential AKIAIOSFODNN7EXAMPLE was refused")
+    assert "s3cr3t" not in provider_errors.redacted("cannot reach https://me:s3cr3t@proxy:8080")
+    assert "AKIA" not in provider_errors.redacted("credential AKIAIOSFODNN7EXAMPLE was refused")

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from holdfast import reports as reports
     from holdfast import types as types
     from holdfast.agent.agent import AIAgent as AIAgent
-    from holdfast.agent.ambient import current_session as current_session
-    from holdfast.agent.ambient import current_session_id as current_session_id
+    from holdfast.agent.current_session import current_session, current_session_id
     from holdfast.store.async_db import AsyncSessionDB as AsyncSessionDB
     from holdfast.store.db import SessionDB as SessionDB
-    from holdfast.tools.making import tool as tool
+    from holdfast.tools.decorator import tool
     from holdfast.types import NewConversation as NewConversation
     from holdfast.types import NewMessage as NewMessage
 
@@ -30,9 +29,9 @@ _LAZY = {
     "NewConversation": "holdfast.types",
     "NewMessage": "holdfast.types",
     "SessionDB": "holdfast.store.db",
-    "current_session": "holdfast.agent.ambient",
-    "current_session_id": "holdfast.agent.ambient",
-    "tool": "holdfast.tools.making",
+    "current_session": "holdfast.agent.current_session",
+    "current_session_id": "holdfast.agent.current_session",
+    "tool": "holdfast.tools.decorator",
 }
 _MODULES = ("errors", "events", "model", "reports", "types")
 

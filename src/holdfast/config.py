@@ -19,8 +19,8 @@ import platformdirs
 
 from holdfast import errors, file_modes
 from holdfast.gateway import settings as gateway
-from holdfast.tools import permits
 from holdfast.tools.mcp import settings as mcp
+from holdfast.tools.permissions import rules
 
 USER_FILE = "config.toml"
 PROJECT_FILE = ".holdfast.toml"
@@ -136,14 +136,14 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deny: list[str] = []
     """Never done, whoever allows it."""
 
-    def rules(self) -> tuple[permits.Rule, ...]:
+    def rules(self) -> tuple[rules.Rule, ...]:
         """All of them. Raises SettingInvalid with the place of one that cannot be read."""
-        said: tuple[tuple[permits.Say, list[str]], ...] = (
+        said: tuple[tuple[rules.Say, list[str]], ...] = (
             ("deny", self.deny),
             ("ask", self.ask),
             ("allow", self.allow),
         )
-        return tuple(permits.rule(say, text, f"`permissions.{say}`: ") for say, texts in said for text in texts)
+        return tuple(rules.rule(say, text, f"`permissions.{say}`: ") for say, texts in said for text in texts)
 
 
 class Shell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -259,7 +259,7 @@ class Settings(msgspec.Struct, frozen=True):
     memory: Memory = Memory()
     plugins: Plugins = Plugins()
     shell: Shell = Shell()
-    permissions: tuple[permits.Rule, ...] = ()
+    permissions: tuple[rules.Rule, ...] = ()
     """What tools may do, besides what people answer."""
     servers: tuple[mcp.Wanted, ...] = ()
     """The servers of tools that are not turned off (`mcpServers`), with variables of the environment put in."""

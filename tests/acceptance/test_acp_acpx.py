@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, parts
+from holdfast import SessionDB, content_parts
 from tests.acceptance import npm
 from tests.acceptance.conftest import PATIENCE
 from tests.cli import program
@@ -76,7 +76,7 @@ def conversations(home: Path) -> dict[str, list[str]]:
         assert db.admin.fsck().ok
         return {
             head.conversation_id: [
-                parts.text(each.content) for each in db.transcript(head.conversation_id) if each.role == "user"
+                content_parts.text(each.content) for each in db.transcript(head.conversation_id) if each.role == "user"
             ]
             for head in db.list_sessions()
         }

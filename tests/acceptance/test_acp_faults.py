@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, parts, types
+from holdfast import SessionDB, content_parts, types
 from tests.acceptance import editor
 from tests.acceptance.conftest import PATIENCE
 from tests.cli import program, provider
@@ -24,7 +24,7 @@ def bodies(home: Path, session: str, role: str = "user") -> list[str]:
     """What was said, as it is in the store, which is sound."""
     with SessionDB(home / "data" / "holdfast.db") as db:
         assert db.admin.fsck().ok
-        return [parts.text(each.content) for each in db.transcript(session) if each.role == role]
+        return [content_parts.text(each.content) for each in db.transcript(session) if each.role == role]
 
 
 def quietly(home: Path) -> None:
@@ -117,7 +117,7 @@ def test_an_agent_that_is_killed_in_a_tool_leaves_a_call_that_is_closed(tmp_path
         assert third.leave() == 0
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         (result,) = (each for each in db.context(session) if each.role == "tool")
-        assert "ended before it finished" in parts.text(result.content)
+        assert "ended before it finished" in content_parts.text(result.content)
     program.wait_until(lambda: not alive(child))
 
 

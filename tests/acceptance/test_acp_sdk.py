@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import SessionDB, parts
+from holdfast import SessionDB, content_parts
 from tests.acceptance import npm
 from tests.acceptance.conftest import PATIENCE
 from tests.acp import schema
@@ -168,7 +168,7 @@ def test_a_session_is_forked_closed_and_taken_up_again(sdk: tuple[npm.Node, Path
     assert (notes["gone"], notes["silent"], notes["after"]) == (-32002, True, "end_turn")
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         bodies = {
-            session: [parts.text(each.content) for each in db.transcript(session) if each.role == "user"]
+            session: [content_parts.text(each.content) for each in db.transcript(session) if each.role == "user"]
             for session in (seen["session"], notes["fork"])
         }
     assert bodies[seen["session"]] == ["Hello there", "Hello again"]

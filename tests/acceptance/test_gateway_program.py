@@ -17,7 +17,7 @@ from typing import Any
 import openai
 import pytest
 
-from holdfast import parts
+from holdfast import content_parts
 from holdfast.store.db import SessionDB
 from tests.cli import program
 from tests.contract import backends
@@ -126,7 +126,9 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
             "http:local",
         }
         (by_http,) = (each.id for each in db.list_sessions() if db.conversation(each.id).owner == "http:local")
-        assert [parts.text(each.content) for each in db.transcript(by_http)] == [each["content"] for each in chat]
+        assert [content_parts.text(each.content) for each in db.transcript(by_http)] == [
+            each["content"] for each in chat
+        ]
         assert set(db.mail.counts().values()) == {0}
         assert db.mail.chat_leases() == []
         assert db.admin.fsck().ok
@@ -169,7 +171,7 @@ def check(db: SessionDB, updates: list[tuple[str, str]], *heard: list[dict[str, 
         rows[reply.id] = key.partition("-")[0]
     for chat in CHATS:
         log = db.transcript(db.route(f"agent:main:loopback:dm:{chat}").conversation_id or "")
-        said = [parts.text(each.content) for each in log if each.role == "user"]
+        said = [content_parts.text(each.content) for each in log if each.role == "user"]
         assert said == [text for key, text in updates if key.startswith(f"{chat}-")]
         assert [each.role for each in log] == ["user", "assistant"] * len(said)
     for each in heard:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.tools import port
+from holdfast.tools import base
 from holdfast.tools.mcp import servers, settings
 from tests.acceptance import npm
 from tests.acceptance.conftest import PATIENCE
@@ -48,8 +48,8 @@ async def call(all_of_them: servers.Servers, name: str, heard: list[str] | None 
     tools = {tool.spec.name: tool for tool in offer.tools}
     assert name in tools, (sorted(tools), offer.remarks)
     plan = await tools[name].run(arguments)
-    assert isinstance(plan, port.Plan)
-    with port.calling(port.Calling("1", say=[].append if heard is None else heard.append)):
+    assert isinstance(plan, base.Plan)
+    with base.calling(base.Calling("1", say=[].append if heard is None else heard.append)):
         return await plan.go()
 
 

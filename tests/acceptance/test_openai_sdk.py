@@ -16,10 +16,12 @@ import schemathesis
 from schemathesis import checks
 
 from holdfast import AsyncSessionDB, SessionDB
-from holdfast.gateway import http, loopback, webhooks
 from holdfast.gateway import settings as said
+from holdfast.gateway.platforms import loopback
+from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import webhooks
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
+from holdfast.model import base as models
 from tests.gateway import stage, web
 from tests.gateway.test_http_chat import Held, words
 
@@ -33,7 +35,7 @@ def count(request: models.Request) -> str:
 @asynccontextmanager
 async def served(db: AsyncSessionDB, model: models.Model, **given: Any) -> AsyncIterator[str]:
     hooks = webhooks.Hooks(db, {"build": webhooks.Hook("a-secret-of-some-length", said.Hook("SECRET"))})
-    platform = http.Http(db, said.Http(port=0), tokens=given.pop("tokens", web.TOKENS), hooks=hooks)
+    platform = http_platform.Http(db, said.Http(port=0), tokens=given.pop("tokens", web.TOKENS), hooks=hooks)
     async with (
         platform.serving() as address,
         stage.open_gateway(db, model, platforms=[loopback.Loopback(), platform, hooks]),

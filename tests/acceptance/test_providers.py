@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from holdfast import errors, types
-from holdfast.model import anthropic, gather, openai, port, retry
+from holdfast.model import base, reply_builder, retry
+from holdfast.model.anthropic import adapter as anthropic_adapter
+from holdfast.model.openai import adapter as openai_adapter
 from tests.acceptance import aimock
 
 TOOLS = [types.ToolSpec("read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})]
@@ -99,21 +101,21 @@ class Talk:
         self._api = api
         self._key = key
         self.messages = [message("user", content=said)]
-        self.deltas: list[port.Delta] = []
+        self.deltas: list[base.Delta] = []
         self.waited: list[float] = []
 
     @property
     def journal(self) -> list[dict[str, Any]]:
         return self._provider.journal(self._test)
 
-    def ask(self) -> port.Reply:
+    def ask(self) -> base.Reply:
         """One reply, asked for again where the provider says so; the conversation has it afterwards."""
-        got = gather.Gathering(self._api)
+        got = reply_builder.Gathering(self._api)
 
         async def run() -> None:
             model = retry.Retrying(self._model(), sleep=self._wait)
             try:
-                async for delta in model.stream(port.Request(messages=self.messages, system="Be kind.", tools=TOOLS)):
+                async for delta in model.stream(base.Request(messages=self.messages, system="Be kind.", tools=TOOLS)):
                     self.deltas.append(delta)
                     got.add(delta)
             finally:
@@ -128,11 +130,15 @@ class Talk:
     def answer(self, call: types.ToolCall, text: str) -> None:
         self.messages.append(message("tool", content=text, tool_call_id=call.id))
 
-    def _model(self) -> port.Model:
+    def _model(self) -> base.Model:
         headers = {"x-test-id": self._test}
         if self._api == "anthropic":
-            return anthropic.AnthropicModel("claude", base_url=self._url, key=self._key, window=1000, headers=headers)
-        return openai.OpenAIModel("gpt", base_url=f"{self._url}/v1", key=self._key, window=1000, headers=headers)
+            return anthropic_adapter.AnthropicModel(
+                "claude", base_url=self._url, key=self._key, window=1000, headers=headers
+            )
+        return openai_adapter.OpenAIModel(
+            "gpt", base_url=f"{self._url}/v1", key=self._key, window=1000, headers=headers
+        )
 
     async def _wait(self, seconds: float) -> None:
         self.waited.append(seconds)
@@ -152,8 +158,8 @@ def test_parallel_calls_are_streamed_and_their_results_come_back(provider: aimoc
     assert (reply.text, reply.finish) == ("I look at both. 你好", "calls")
     assert [(call.id, call.name) for call in reply.calls] == [("call_a", "read_file"), ("call_b", "read_file")]
     assert [json.loads(str(call.arguments)) for call in reply.calls] == [{"path": "ä.txt"}, {"path": "b.txt"}]
-    assert sum(isinstance(delta, port.Called) and bool(delta.arguments) for delta in talk.deltas) >= 4
-    assert sum(isinstance(delta, port.Said) for delta in talk.deltas) >= 3
+    assert sum(isinstance(delta, base.Called) and bool(delta.arguments) for delta in talk.deltas) >= 4
+    assert sum(isinstance(delta, base.Said) for delta in talk.deltas) >= 3
 
     talk.answer(reply.calls[1], "B!")
     talk.answer(reply.calls[0], "A!")
@@ -171,7 +177,7 @@ def test_a_limit_is_waited_for_as_long_as_the_provider_says(provider: aimock.Pro
     talk = Talk(provider, api, "too often")
     assert talk.ask().text == "Now I can."
     assert talk.waited == [7.0]
-    assert [(delta.seconds, delta.attempt) for delta in talk.deltas if isinstance(delta, port.Waiting)] == [(7.0, 1)]
+    assert [(delta.seconds, delta.attempt) for delta in talk.deltas if isinstance(delta, base.Waiting)] == [(7.0, 1)]
     assert [entry["response"]["status"] for entry in talk.journal] == [429, 200]
 
 
@@ -238,7 +244,7 @@ def test_a_conversation_too_large_is_an_overflow_and_nothing_else(provider: aimo
 def test_reasoning_is_heard_apart_from_what_is_said(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "think")
     assert talk.ask().text == "Four."
-    assert "".join(delta.text for delta in talk.deltas if isinstance(delta, port.Thought)) == "Two and two."
+    assert "".join(delta.text for delta in talk.deltas if isinstance(delta, base.Thought)) == "Two and two."
 
 
 def test_another_key_is_refused_and_not_shown(provider: aimock.Provider, api: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, types
-from holdfast.terminal.screen import approval
+from holdfast.tui import approval_panel
 from tests.acceptance.conftest import Installed, quietly
 from tests.acceptance.test_chat import opened
 from tests.acceptance.tmux import Terminal
@@ -88,7 +88,7 @@ def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
         terminal.wait_for("A new conversation")
         terminal.type("do it")
         terminal.wait_for("y once")
-        time.sleep(approval.STARTLED)  # A click as it appears would be no answer.
+        time.sleep(approval_panel.STARTLED)  # A click as it appears would be no answer.
         clicked(terminal, "y once")
         terminal.wait_for("It is done.")
         assert (tmp_path / "made.txt").read_text() == "something\n"

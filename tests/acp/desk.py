@@ -17,7 +17,7 @@ from acp.agent import connection as agent_side
 from acp.client import connection as client_side
 
 from holdfast import types
-from holdfast.tools import port, registry
+from holdfast.tools import base, registry
 
 ENDING = 5.0
 SESSION = "20260527_234659_e65f0e"
@@ -198,19 +198,19 @@ async def connected(editor: Editor) -> AsyncIterator[agent_side.AgentSideConnect
 class Doing:
     """Tools at work, with somebody who permits everything and writes down what it was."""
 
-    def __init__(self, tools: list[port.Tool], meanwhile: Callable[[], object] = lambda: None) -> None:
-        self.acts: list[port.Act] = []
+    def __init__(self, tools: list[base.Tool], meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.acts: list[base.Act] = []
 
         @asynccontextmanager
-        async def gate(_: types.ToolCall, act: port.Act) -> AsyncIterator[None]:
+        async def gate(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
             self.acts.append(act)
             meanwhile()
             yield
 
         self._tools = registry.Registry(tools, gate)
 
-    async def __call__(self, name: str, **arguments: Any) -> port.Result:
-        with port.calling(port.Calling("call-1", "talk")):
+    async def __call__(self, name: str, **arguments: Any) -> base.Result:
+        with base.calling(base.Calling("call-1", "talk")):
             return await self._tools.run(types.ToolCall("call-1", name, arguments))
 
     async def text(self, name: str, **arguments: Any) -> str:

@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, errors
-from holdfast.acp import channel, editor, plans, server
-from holdfast.agent import approvals, runtime
+from holdfast.acp import channel, client, plans, server
+from holdfast.agent import approvals
 from holdfast.model import ScriptedModel
-from holdfast.tools import port
+from holdfast.runtime import runtime
+from holdfast.tools import base
 from tests.acp import schema
 from tests.agent import house, stage
 
@@ -53,12 +54,12 @@ class Models:
 class House:
     """A program with a model that says what it is told, and one tool. Doors are as many as sessions."""
 
-    def __init__(self, db: AsyncSessionDB, model: Any, tools: Sequence[port.Tool] | None = None, **given: Any) -> None:
+    def __init__(self, db: AsyncSessionDB, model: Any, tools: Sequence[base.Tool] | None = None, **given: Any) -> None:
         self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("words", None)
         self._given = given
         self._tools = [self.shell.tool] if tools is None else [*tools]
         self.places: list[server.Place] = []
-        self.clients: list[editor.Client] = []
+        self.clients: list[client.Client] = []
         self.doors: list[runtime.Runtime] = []
         self.open = 0
         self.choice = Models(model)
@@ -67,7 +68,7 @@ class House:
         return await self.choice.listed()
 
     @asynccontextmanager
-    async def door(self, place: server.Place, client: editor.Client) -> AsyncIterator[runtime.Runtime]:
+    async def door(self, place: server.Place, client: client.Client) -> AsyncIterator[runtime.Runtime]:
         permissions = approvals.Approvals(self.db.permissions)
 
         async def build(conversation_id: str) -> AIAgent:

@@ -10,7 +10,7 @@ import pytest
 from acp import schema
 
 from holdfast import errors
-from holdfast.acp import asking
+from holdfast.acp import client_requests
 
 
 def told(what: Callable[[], object], seconds: float | None = 30.0) -> errors.ToolFailed:
@@ -20,7 +20,7 @@ def told(what: Callable[[], object], seconds: float | None = 30.0) -> errors.Too
         return what()
 
     with pytest.raises(errors.ToolFailed) as found:
-        asyncio.run(asking.answered(asked(), seconds))
+        asyncio.run(client_requests.answered(asked(), seconds))
     return found.value
 
 
@@ -45,7 +45,7 @@ def raised(error: Exception) -> Callable[[], object]:
 def test_a_refusal_is_told_in_the_words_of_the_editor(data: object, said: str) -> None:
     error = told(raised(acp.RequestError(-32603, "Internal error", data)))
     assert str(error) == f"The editor refused: {said}."
-    assert not isinstance(error, asking.NotOffered)
+    assert not isinstance(error, client_requests.NotOffered)
 
 
 def test_words_of_an_editor_are_one_line_of_bounded_length() -> None:
@@ -56,7 +56,7 @@ def test_words_of_an_editor_are_one_line_of_bounded_length() -> None:
 
 def test_what_it_does_not_know_is_told_apart() -> None:
     error = told(raised(acp.RequestError.method_not_found("terminal/create")))
-    assert isinstance(error, asking.NotOffered)
+    assert isinstance(error, client_requests.NotOffered)
     assert str(error)
 
 
@@ -69,14 +69,14 @@ def test_an_answer_that_is_none_and_an_editor_that_is_gone_are_told() -> None:
 def test_one_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     async def work() -> None:
         with pytest.raises(errors.ToolFailed, match=r"did not answer within 0\.01 s"):
-            await asking.answered(asyncio.Event().wait(), 0.01)
+            await client_requests.answered(asyncio.Event().wait(), 0.01)
 
     asyncio.run(work())
 
 
 def test_who_is_cancelled_is_cancelled() -> None:
     async def work() -> None:
-        waiting = asyncio.ensure_future(asking.answered(asyncio.Event().wait(), None))
+        waiting = asyncio.ensure_future(client_requests.answered(asyncio.Event().wait(), None))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

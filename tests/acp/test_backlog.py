@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import events
-from holdfast.acp import backlog, telling
+from holdfast.acp import update_queue, updates
 
 
-async def taken(waiting: backlog.Backlog) -> list[backlog.Item]:
+async def taken(waiting: update_queue.Backlog) -> list[update_queue.Item]:
     items = []
     while len(waiting):
         items.append(await waiting.first())
@@ -17,8 +17,8 @@ async def taken(waiting: backlog.Backlog) -> list[backlog.Item]:
 
 
 def test_pieces_are_put_together_where_many_wait_and_keep_their_order() -> None:
-    async def story() -> list[backlog.Item]:
-        waiting = backlog.Backlog()
+    async def story() -> list[update_queue.Item]:
+        waiting = update_queue.Backlog()
         for number in range(500):
             waiting.put(events.TextDelta(f"{number} "))
         waiting.put(events.ToolStarted("c", "x", "{}"))
@@ -34,8 +34,8 @@ def test_pieces_are_put_together_where_many_wait_and_keep_their_order() -> None:
 
 
 def test_what_is_of_two_calls_stays_apart() -> None:
-    async def story() -> list[backlog.Item]:
-        waiting = backlog.Backlog()
+    async def story() -> list[update_queue.Item]:
+        waiting = update_queue.Backlog()
         for number in range(200):
             waiting.put(events.ToolProgress(f"c{number % 2}", "x"))
         return await taken(waiting)
@@ -45,8 +45,8 @@ def test_what_is_of_two_calls_stays_apart() -> None:
 
 def test_whoever_waits_for_a_closed_one_does_not_wait() -> None:
     async def story() -> None:
-        waiting = backlog.Backlog()
-        waiting.put(backlog.Ready(telling.agent_says("x")))
+        waiting = update_queue.Backlog()
+        waiting.put(update_queue.Ready(updates.agent_says("x")))
         told = asyncio.create_task(waiting.told())
         await asyncio.sleep(0)
         waiting.close()
@@ -59,7 +59,7 @@ def test_whoever_waits_for_a_closed_one_does_not_wait() -> None:
 
 def test_whoever_waits_for_what_is_there_does_not_wait_for_what_comes_after_it() -> None:
     async def story() -> None:
-        waiting = backlog.Backlog()
+        waiting = update_queue.Backlog()
         waiting.put(events.TextDelta("mine"))
         told = asyncio.create_task(waiting.told())
         await asyncio.sleep(0)

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast import errors
-from holdfast.acp import channel, editor, server
-from holdfast.agent import runtime
+from holdfast.acp import channel, client, server
 from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
 from holdfast.store import async_db
 from tests.acp import seat
 from tests.agent import stage
@@ -22,7 +22,7 @@ class Unclosable(seat.House):
     """Its first door does not close."""
 
     @asynccontextmanager
-    async def door(self, place: server.Place, client: editor.Client) -> AsyncIterator[runtime.Runtime]:
+    async def door(self, place: server.Place, client: client.Client) -> AsyncIterator[runtime.Runtime]:
         async with super().door(place, client) as opened:
             yield opened
         if place is self.places[0]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast import AsyncSessionDB, errors, parts, types
+from holdfast import AsyncSessionDB, content_parts, errors, types
 from tests.acp import seat
 from tests.agent import house, stage
 from tests.compaction.test_compress import WINDOW, filled
@@ -107,7 +107,7 @@ def test_a_prompt_after_a_cancel_is_answered_however_slow_the_store_is() -> None
         read_on.set()
         assert seat.result(await second) == {"stopReason": "end_turn"}
         said = await db.transcript(session)
-        assert [parts.text(each.content) for each in said] == ["two", "here I am"]
+        assert [content_parts.text(each.content) for each in said] == ["two", "here I am"]
 
     seat.run(story, ["here I am"])
 

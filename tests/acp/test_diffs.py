@@ -12,8 +12,8 @@ from hypothesis import strategies as some
 
 from holdfast import types
 from holdfast.acp import diffs
-from holdfast.model import port as model
-from holdfast.tools import differences, files
+from holdfast.model import base as model
+from holdfast.tools.files import diff, file_tools
 from tests.acp import seat
 from tests.tools import doing
 
@@ -135,7 +135,7 @@ def test_places_of_a_search_are_few() -> None:
 
 @given(some.text("ab \n-+@[\t"), some.text("ab \n-+@[\t"))
 def test_for_any_two_texts_a_difference_is_read_as_it_was_written(old: str, new: str) -> None:
-    detail, added, gone = differences.unified(old, new)
+    detail, added, gone = diff.unified(old, new)
     shown = diffs.content("edit_file", {"path": "a"}, detail, CWD)
     if old == new:
         assert shown.content == []
@@ -181,7 +181,7 @@ def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_p
         again = [each["update"] for each in editor.updates[told:] if each["update"].get("toolCallId")]
         assert again[-1]["content"] == [difference]
 
-    seat.run(story, [call, "Done."], tools=files.tools([str(tmp_path)]))
+    seat.run(story, [call, "Done."], tools=file_tools.tools([str(tmp_path)]))
 
 
 @pytest.mark.parametrize("number", ["9" * 10, "9" * 5000])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.acp import listing, server
+from holdfast.acp import server, session_list
 from holdfast.model import ScriptedModel
 from tests.acp import seat
 from tests.agent import stage
@@ -209,7 +209,7 @@ def test_a_fork_is_at_home_where_it_was_made(homes: tuple[str, str]) -> None:
 
 
 def test_pages_of_a_folder_have_each_of_its_conversations_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PAGE", 3)
+    monkeypatch.setattr(session_list, "PAGE", 3)
     homes = ("/one", "/two", "/two", None, "/two")
 
     async def story(editor: seat.Editor) -> None:
@@ -236,9 +236,9 @@ def test_a_cursor_of_one_folder_does_no_harm_in_another() -> None:
     async def story(db: AsyncSessionDB) -> None:
         for number in range(12):
             await kept(db, f"talk{number}", f"/{number % 2}")
-        _, cursor = await listing.page(db, None, 4, "/0")
+        _, cursor = await session_list.page(db, None, 4, "/0")
         for folder, expected in (("/1", [3, 1]), ("/elsewhere", []), (None, [3, 2, 1, 0])):
-            heads, more = await listing.page(db, cursor, 4, folder)
+            heads, more = await session_list.page(db, cursor, 4, folder)
             assert ([each.id for each in heads], more) == ([f"talk{number}" for number in expected], None)
 
     stage.run(story)

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, types
-from holdfast.acp import following, plans, replay
+from holdfast.acp import history, log_follower, plans
 from holdfast.acp import session as sessions
-from holdfast.model import ScriptedModel, port
+from holdfast.model import ScriptedModel, base
 from holdfast.store import async_db, notifications
-from holdfast.tools import shell
+from holdfast.tools.shell import shell
 from tests.acp import seat
 from tests.agent import house, stage
 from tests.tools import leash as leashes
@@ -65,7 +65,7 @@ def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytest.Monk
 
 
 def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PAGE", 1)
+    monkeypatch.setattr(history, "PAGE", 1)
     monkeypatch.setattr(sessions, "EVERY", 3600.0)
 
     async def story(editor: seat.Editor) -> None:
@@ -94,7 +94,7 @@ def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: p
 
 def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "EVERY", 3600.0)
-    monkeypatch.setattr(following, "SOON", 0.0)
+    monkeypatch.setattr(log_follower, "SOON", 0.0)
 
     async def story(editor: seat.Editor) -> None:
         db = editor.program.db
@@ -181,7 +181,7 @@ def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.MonkeyPat
 def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_its_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "SOON", 0.01)
+    monkeypatch.setattr(log_follower, "SOON", 0.01)
     monkeypatch.setattr(sessions, "EVERY", 3600.0)
 
     async def told(db: AsyncSessionDB) -> None:
@@ -203,7 +203,7 @@ def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_its_re
 
 
 def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "SOON", 0.2)
+    monkeypatch.setattr(log_follower, "SOON", 0.2)
     monkeypatch.setattr(sessions, "EVERY", 3600.0)
     stuck = stage.Stuck()
 
@@ -267,8 +267,8 @@ def test_a_prompt_that_is_cancelled_is_answered_though_its_turn_cannot_end(monke
 # --- as it was told then -------------------------------------------------------------------------------
 
 
-def called(name: str, arguments: str) -> port.Reply:
-    return port.Reply(calls=(types.ToolCall("c1", name, arguments),), usage=types.Usage(10, 5))
+def called(name: str, arguments: str) -> base.Reply:
+    return base.Reply(calls=(types.ToolCall("c1", name, arguments),), usage=types.Usage(10, 5))
 
 
 @pytest.mark.parametrize(

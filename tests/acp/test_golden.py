@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, parts, types
+from holdfast import AsyncSessionDB, content_parts, types
 from holdfast.acp import plans
-from holdfast.model import ScriptedModel, port
+from holdfast.model import ScriptedModel, base
 from tests.acp import seat
 from tests.agent import house, stage
 from tests.compaction.test_compress import WINDOW, Writer, filled
@@ -116,13 +116,15 @@ async def refusals(editor: Recorder) -> None:
     await editor.prompt(session, "Hello")
 
 
-def planned() -> port.Reply:
+def planned() -> base.Reply:
     steps = [{"step": "Look", "status": "completed"}, {"step": "Go", "status": "in_progress"}]
-    return port.Reply(calls=(types.ToolCall("p1", plans.NAME, {"steps": steps}),), usage=types.Usage(10, 5))
+    return base.Reply(calls=(types.ToolCall("p1", plans.NAME, {"steps": steps}),), usage=types.Usage(10, 5))
 
 
-def thought() -> port.Reply:
-    return port.Reply((parts.Reasoning("Where to?"), parts.Text("To the sea.")), usage=types.Usage(10, 5))
+def thought() -> base.Reply:
+    return base.Reply(
+        (content_parts.Reasoning("Where to?"), content_parts.Text("To the sea.")), usage=types.Usage(10, 5)
+    )
 
 
 Story = Callable[[Recorder], Awaitable[None]]

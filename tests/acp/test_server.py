@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.acp import editor as editors
+from holdfast.acp import client as editors
 from holdfast.acp import server
 from holdfast.acp import session as sessions
-from holdfast.agent import runtime
 from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
 from tests.acp import seat
 from tests.agent import house, stage
 
@@ -409,7 +409,7 @@ def test_closing_in_a_turn_answers_its_prompt_first() -> None:
 def test_what_a_tool_tells_the_editor_never_overtakes_its_call() -> None:
     from acp import helpers
 
-    from holdfast.tools import port as tools
+    from holdfast.tools import base as tools
 
     async def story(db: AsyncSessionDB) -> None:
         async def run(_: dict[str, Any]) -> str:

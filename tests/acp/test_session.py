@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, parts, types
+from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
 from holdfast.acp import session as sessions
-from holdfast.agent.commands import port as commands
-from holdfast.model import ScriptedModel, port
+from holdfast.agent.commands import base as commands
+from holdfast.model import ScriptedModel, base
 from holdfast.store import notifications
 from tests.acp import seat
 from tests.agent import house, stage
@@ -41,7 +41,7 @@ def test_what_a_model_thinks_is_told_as_thoughts() -> None:
         assert editor.text("agent_thought_chunk") == "hm"
         assert editor.text() == "so"
 
-    seat.run(story, [[port.Thought("hm"), port.Said("so"), port.Finished("stop")]])
+    seat.run(story, [[base.Thought("hm"), base.Said("so"), base.Finished("stop")]])
 
 
 def test_a_reader_that_is_slow_misses_nothing() -> None:
@@ -54,7 +54,7 @@ def test_a_reader_that_is_slow_misses_nothing() -> None:
         await prompting
         assert editor.text() == "".join(f"{n} " for n in range(500))
 
-    words = [*(port.Said(f"{n} ") for n in range(500)), port.Finished("stop")]
+    words = [*(base.Said(f"{n} ") for n in range(500)), base.Finished("stop")]
     seat.run(story, [words])
 
 
@@ -123,8 +123,8 @@ def test_what_was_typed_is_kept_to_the_letter() -> None:
 
 @pytest.mark.parametrize("words", ["", "I must not say"])
 def test_what_a_provider_refuses_is_a_refusal(words: str) -> None:
-    said = (parts.Text(words),) if words else ()
-    refused = port.Reply(said, (), "refused", types.Usage(), "scripted/model")
+    said = (content_parts.Text(words),) if words else ()
+    refused = base.Reply(said, (), "refused", types.Usage(), "scripted/model")
 
     async def story(editor: seat.Editor) -> None:
         session = await editor.new()
@@ -259,7 +259,7 @@ def test_what_is_dangerous_cannot_be_remembered() -> None:
 
 def test_a_plan_is_shown_as_a_plan_and_as_nothing_else() -> None:
     steps = [{"step": "look", "status": "completed"}, {"step": "leap", "status": "pending", "priority": "high"}]
-    call = port.Reply(calls=(types.ToolCall("p1", "update_plan", {"steps": steps}),), usage=types.Usage(10, 5))
+    call = base.Reply(calls=(types.ToolCall("p1", "update_plan", {"steps": steps}),), usage=types.Usage(10, 5))
 
     async def story(editor: seat.Editor) -> None:
         session = await editor.new()

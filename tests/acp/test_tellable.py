@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from holdfast import events, types
-from holdfast.acp import convert, plans, telling
+from holdfast.acp import conversion, plans, updates
 from tests.acp import schema
 
 HALVES = some.sampled_from(["\ud800", "\udc00", "\ud83d", "x\udfffy"])
@@ -65,12 +65,12 @@ def wired(updates: list[Any]) -> None:
 @given(CALLED, some.booleans())
 def test_for_any_call_and_its_result_an_editor_can_be_told(called: Any, ok: bool) -> None:
     call_id, tool, arguments, result = called
-    teller = telling.Teller("/p")
+    teller = updates.Teller("/p")
     wired(teller.tell(events.ToolStarted(call_id, tool, json.dumps(arguments))))
     asked = events.ApprovalAsked("r1", call_id, tool, result, result, result, result, 1)
     wired(teller.tell(asked))
     request = protocol.RequestPermissionRequest(
-        session_id="one", tool_call=teller.request(asked), options=convert.choices(asked)
+        session_id="one", tool_call=teller.request(asked), options=conversion.choices(asked)
     )
     frame = json.loads(msgspec.json.encode(utils.serialize_params(request), enc_hook=str))
     schema.vendored().check("client", "session/request_permission", "Request", frame)
@@ -83,7 +83,7 @@ def test_for_any_call_and_its_result_an_editor_can_be_told(called: Any, ok: bool
 def test_for_any_call_of_the_log_an_editor_can_be_told(called: Any) -> None:
     call_id, tool, arguments, result = (_storable(each) for each in called)
     call = {"id": call_id, "name": tool, "arguments": json.dumps(called[2])}
-    teller = telling.Teller("/p")
+    teller = updates.Teller("/p")
     wired(teller.replay(_message("assistant", {"tool_calls": [call, call | {"id": "c2", "arguments": arguments}]})))
     wired(teller.replay(_message("tool", {"content": result, "tool_call_id": call_id})))
     wired(teller.unfinished())
@@ -101,7 +101,7 @@ def test_for_any_text_an_editor_can_be_told(text: str) -> None:
         events.TurnStarted("c", "s", text, 1, "process"),
     ]
     for event in said:
-        wired(telling.Teller("/p").tell(event))
+        wired(updates.Teller("/p").tell(event))
 
 
 def _storable(value: Any) -> Any:

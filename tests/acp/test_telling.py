@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import events, types
-from holdfast.acp import telling
-from holdfast.tools import differences
+from holdfast.acp import updates
+from holdfast.tools.files import diff
 
 
 def message(role: types.Role, content: types.Content = "", **more: Any) -> types.Message:
@@ -17,7 +17,7 @@ def message(role: types.Role, content: types.Content = "", **more: Any) -> types
     return types.Message(1, "u1", "s1", role, 0.0, json.dumps(body))
 
 
-def started(teller: telling.Teller, call: str = "c1", name: str = "shell") -> list[Any]:
+def started(teller: updates.Teller, call: str = "c1", name: str = "shell") -> list[Any]:
     return teller.tell(events.ToolStarted(call, name, '{"command": "make"}'))
 
 
@@ -26,7 +26,7 @@ def kinds(updates: list[Any]) -> list[str]:
 
 
 def test_the_end_of_a_call_has_the_whole_result_where_the_log_has_it() -> None:
-    teller = telling.Teller("/")
+    teller = updates.Teller("/")
     started(teller)
     (told,) = teller.tell(events.ToolFinished("c1", "shell", True, "begin"), "beginning to end")
     assert told.status == "completed"
@@ -34,23 +34,23 @@ def test_the_end_of_a_call_has_the_whole_result_where_the_log_has_it() -> None:
 
 
 def test_what_a_tool_shows_meanwhile_is_put_together_and_bounded() -> None:
-    teller = telling.Teller("/")
+    teller = updates.Teller("/")
     started(teller)
     for _ in range(1000):
         (told,) = teller.tell(events.ToolProgress("c1", "0123456789"))
     shown = told.content[0].content.text
     assert "0123456789" in shown
-    assert len(shown) < telling.PROGRESS + 20
+    assert len(shown) < updates.PROGRESS + 20
 
 
 def test_a_call_that_was_not_told_of_has_no_end() -> None:
-    teller = telling.Teller("/")
+    teller = updates.Teller("/")
     assert teller.tell(events.ToolFinished("c9", "shell", True, "")) == []
     assert teller.tell(events.ToolProgress("c9", "x")) == []
 
 
 def test_the_end_of_a_turn_ends_all_that_was_under_way() -> None:
-    teller = telling.Teller("/")
+    teller = updates.Teller("/")
     started(teller, "c1")
     started(teller, "c2")
     ended = teller.broken_off()
@@ -73,7 +73,7 @@ def test_the_end_of_a_turn_ends_all_that_was_under_way() -> None:
     ],
 )
 def test_what_happens_is_told(event: events.AnyEvent, kind: str) -> None:
-    assert kinds(telling.Teller("/").tell(event)) == [kind]
+    assert kinds(updates.Teller("/").tell(event)) == [kind]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_what_happens_is_told(event: events.AnyEvent, kind: str) -> None:
     ],
 )
 def test_what_an_editor_knows_already_is_not_told(event: events.AnyEvent) -> None:
-    assert telling.Teller("/").tell(event) == []
+    assert updates.Teller("/").tell(event) == []
 
 
 def test_a_call_in_the_log_is_told_as_it_was_told_then() -> None:
-    live, later = telling.Teller("/"), telling.Teller("/")
+    live, later = updates.Teller("/"), updates.Teller("/")
     live.seq = 1  # as the message below
     then = [*started(live), *live.tell(events.ToolFinished("c1", "shell", True, "out"), "out")]
     call = {"id": "c1", "name": "shell", "arguments": {"command": "make"}}
@@ -104,14 +104,14 @@ def test_a_call_in_the_log_is_told_as_it_was_told_then() -> None:
 
 
 def test_a_result_that_says_why_there_is_none_is_a_failure() -> None:
-    teller = telling.Teller("/")
+    teller = updates.Teller("/")
     started(teller)
     (told,) = teller.replay(message("tool", "Error: no such file", tool_call_id="c1"))
     assert told.status == "failed"  # type: ignore[union-attr]
 
 
 def test_notes_for_the_model_are_not_shown_and_what_was_cut_says_so() -> None:
-    teller = telling.Teller("/")
+    teller = updates.Teller("/")
     said = [{"type": "note", "text": "It is Monday."}, {"type": "text", "text": "hello"}]
     (told,) = teller.replay(message("user", said))
     assert told.content.text == "hello"  # type: ignore[union-attr]
@@ -121,8 +121,8 @@ def test_notes_for_the_model_are_not_shown_and_what_was_cut_says_so() -> None:
 
 def test_what_was_redacted_is_told_as_that() -> None:
     redacted = types.Message(1, "u1", "s1", "user", 0.0, "")
-    (told,) = telling.Teller("/").replay(redacted)
-    assert told.content.text == telling.REDACTED  # type: ignore[union-attr]
+    (told,) = updates.Teller("/").replay(redacted)
+    assert told.content.text == updates.REDACTED  # type: ignore[union-attr]
 
 
 # --- questions -----------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_what_was_redacted_is_told_as_that() -> None:
 
 def asked(tool: str, given: dict[str, Any], summary: str, detail: str = "", danger: str = "") -> list[dict[str, Any]]:
     """What a permission request shows of a call."""
-    teller = telling.Teller("/p")
+    teller = updates.Teller("/p")
     teller.tell(events.ToolStarted("c1", tool, json.dumps(given)))
     request = teller.request(events.ApprovalAsked("r1", "c1", tool, summary, detail, danger, tool, 1))
     return [each.model_dump(by_alias=True, exclude_none=True) for each in request.content or []]
@@ -160,7 +160,7 @@ def test_nobody_is_asked_to_permit_what_is_not_shown(tool: str, given: dict[str,
 
 @pytest.mark.parametrize("line", ["[… ", "x [… 1 more lines …]", "[… 3 more characters …] but not at its end"])
 def test_no_text_of_a_file_takes_its_difference_away(line: str) -> None:
-    detail, _, _ = differences.unified("one\n", f"{line}\n")
+    detail, _, _ = diff.unified("one\n", f"{line}\n")
     (difference,) = [each for each in asked("edit_file", {"path": "a"}, "Change.", detail) if each["type"] == "diff"]
     assert difference["newText"].startswith(line)
 
@@ -179,7 +179,7 @@ def test_nothing_in_a_question_is_drawn_as_something_else_than_it_is() -> None:
 
 def test_a_new_file_hides_nothing_in_the_question_and_is_shown_as_it_is_when_it_is_done() -> None:
     content = "one\u202e\u200b\x1b\n"
-    detail, _, _ = differences.unified("", content)
+    detail, _, _ = diff.unified("", content)
     shown = asked("write_file", {"path": "a", "content": content}, "Write.", detail)
     (difference,) = [each for each in shown if each["type"] == "diff"]
     assert "oldText" not in difference
@@ -188,12 +188,12 @@ def test_a_new_file_hides_nothing_in_the_question_and_is_shown_as_it_is_when_it_
 
 @pytest.mark.parametrize("tool", ["ev__peek", "find_files", "plugin", "shell"])
 def test_what_a_tool_returns_is_no_markdown(tool: str) -> None:
-    teller = telling.Teller("/")
+    teller = updates.Teller("/")
     started(teller, name=tool)
     (told,) = teller.tell(events.ToolFinished("c1", tool, True, ""), "![x](http://evil/?q=1)")
     assert told.content[0].content.text == "```\n![x](http://evil/?q=1)\n```"
 
 
 def test_a_title_hides_nothing() -> None:
-    (told,) = telling.Teller("/").tell(events.ToolStarted("c1", "shell", '{"command": "ls \\u202e"}'))
+    (told,) = updates.Teller("/").tell(events.ToolStarted("c1", "shell", '{"command": "ls \\u202e"}'))
     assert told.title == "ls \\u202e"  # type: ignore[union-attr]

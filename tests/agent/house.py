@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.agent import approvals, runtime
-from holdfast.model import ScriptedModel, port
-from holdfast.tools import dangers, permits
-from holdfast.tools import port as tools
+from holdfast.agent import approvals
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import runtime
+from holdfast.tools import base as tools
+from holdfast.tools.permissions import risks, rules
 from tests.agent import stage
 from tests.agent.test_runtime import until
 
@@ -28,7 +29,7 @@ class Shell:
 
     async def _plan(self, arguments: dict[str, Any]) -> tools.Plan:
         line = arguments["command"]
-        commands, danger = dangers.described(line)
+        commands, danger = risks.described(line)
 
         async def go() -> types.Content:
             self.ran.append(line)
@@ -38,13 +39,13 @@ class Shell:
         return tools.Plan(act, go)
 
 
-def runs(line: str, name: str = "c1") -> port.Reply:
-    return port.Reply(calls=(types.ToolCall(name, "shell", {"command": line}),), usage=types.Usage(10, 5))
+def runs(line: str, name: str = "c1") -> base.Reply:
+    return base.Reply(calls=(types.ToolCall(name, "shell", {"command": line}),), usage=types.Usage(10, 5))
 
 
-def law(**said: list[str]) -> permits.Law:
-    says: tuple[permits.Say, ...] = ("deny", "ask", "allow")
-    return permits.Law(tuple(permits.rule(say, text) for say in says for text in said.get(say, [])))
+def law(**said: list[str]) -> rules.Law:
+    says: tuple[rules.Say, ...] = ("deny", "ask", "allow")
+    return rules.Law(tuple(rules.rule(say, text) for say in says for text in said.get(say, [])))
 
 
 class House:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
-from holdfast.model import port
-from holdfast.tools import port as tools
+from holdfast.model import base
+from holdfast.tools import base as tools
 
 T = TypeVar("T")
 
@@ -37,14 +37,14 @@ class LoopClock:
         self._ahead += seconds
 
 
-def agent(db: AsyncSessionDB, model: port.Model, **given: Any) -> AIAgent:
+def agent(db: AsyncSessionDB, model: base.Model, **given: Any) -> AIAgent:
     return AIAgent(db=db, model=model, skip_context_files=True, **given)
 
 
-def calls(*names: str, **arguments: str) -> port.Reply:
+def calls(*names: str, **arguments: str) -> base.Reply:
     """A reply that calls these tools, with ids that are their names."""
     made = tuple(types.ToolCall(name, name, arguments.get(name, "{}")) for name in names)
-    return port.Reply(calls=made, usage=types.Usage(10, 5))
+    return base.Reply(calls=made, usage=types.Usage(10, 5))
 
 
 def tool(name: str, run: Callable[[dict[str, Any]], Awaitable[types.Content]], parallel: bool = True) -> tools.Tool:
@@ -85,9 +85,9 @@ class Trickle:
         self.words = words
         self.stuck = Stuck()
 
-    async def stream(self, request: port.Request):  # type: ignore[no-untyped-def]
+    async def stream(self, request: base.Request):  # type: ignore[no-untyped-def]
         for word in self.words:
-            yield port.Said(word)
+            yield base.Said(word)
         await self.stuck()
 
     async def close(self) -> None:

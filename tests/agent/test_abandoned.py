@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
-from holdfast.agent import loop, runtime
+from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
+from holdfast.agent import loop
 from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.agent.test_runtime import door, until
 
@@ -38,7 +39,7 @@ def test_an_agent_can_be_abandoned_only_in_a_turn_and_takes_the_next_as_ever() -
         await model.stuck.reached.wait()
         agent.interrupt()
         await turn
-        assert parts.is_cut((await db.transcript("t"))[-1].content)
+        assert content_parts.is_cut((await db.transcript("t"))[-1].content)
 
     stage.run(story)
 
@@ -127,6 +128,6 @@ def test_what_a_turn_is_told_twice_under_one_uid_is_told_once(uid: str) -> None:
                 run.submit("talk", events.Submit("Look"))
                 await until(listening, events.TurnFinished)
         said = await db.transcript("talk")
-        assert [each.uid for each in said if parts.text(each.content) == "Quickly."] == [loop.steering_uid(uid)]
+        assert [each.uid for each in said if content_parts.text(each.content) == "Quickly."] == [loop.steering_uid(uid)]
 
     stage.run(story)

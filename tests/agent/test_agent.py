@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, events, fault_points, parts, types
+from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
 from holdfast.agent import loop
-from holdfast.model import ScriptedModel, port, tokens
+from holdfast.model import ScriptedModel, base, tokens
 from tests.agent import stage
 from tests.contract import steps
 
@@ -130,7 +130,7 @@ def test_whatever_is_wrong_with_a_call_is_told_to_the_model(call: types.ToolCall
         raise errors.ToolFailed("Not today.")
 
     async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel([port.Reply(calls=(call,)), "I see."])
+        model = ScriptedModel([base.Reply(calls=(call,)), "I see."])
         tools = [stage.says("say"), stage.tool("boom", boom), stage.tool("refuse", refuse)]
         result = await stage.agent(db, model, tools=tools).run_conversation("Go")
         assert result.completed
@@ -142,7 +142,7 @@ def test_whatever_is_wrong_with_a_call_is_told_to_the_model(call: types.ToolCall
 def test_calls_without_ids_or_with_the_same_id_get_ids_of_their_own() -> None:
     async def story(db: AsyncSessionDB) -> None:
         same = tuple(types.ToolCall(name, "say", "{}") for name in ("", "x", "x"))
-        model = ScriptedModel([port.Reply(calls=same), "Done."])
+        model = ScriptedModel([base.Reply(calls=same), "Done."])
         await stage.agent(db, model, session_id="talk", tools=[stage.says("say")]).run_conversation("Go")
         log = await db.transcript("talk")
         ids = [call.id for call in log[1].tool_calls]
@@ -162,14 +162,14 @@ def test_a_limit_of_steps_ends_with_a_plain_sentence() -> None:
         assert "after 3 steps" in result.final_response
         last = (await db.transcript("t"))[-1]
         assert last.role == "assistant"
-        assert "after 3 steps" in parts.text(last.content)
+        assert "after 3 steps" in content_parts.text(last.content)
 
     stage.run(story)
 
 
 def test_a_limit_of_cost_ends_with_a_plain_sentence() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        dear = port.Reply(calls=(types.ToolCall("x", "say", "{}"),), usage=types.Usage(1, 1, cost=0.6))
+        dear = base.Reply(calls=(types.ToolCall("x", "say", "{}"),), usage=types.Usage(1, 1, cost=0.6))
         agent = stage.agent(db, ScriptedModel([dear] * 9), tools=[stage.says("say")], limits=loop.Limits(cost=1.0))
         result = await agent.run_conversation("Go")
         assert (result.exit_reason, result.api_calls) == ("cost", 2)
@@ -191,13 +191,13 @@ def test_a_limit_of_cost_ends_a_turn_whose_model_reports_no_cost() -> None:
 
 def test_a_cut_stream_keeps_what_was_said_and_marks_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel([[port.Said("The answer is "), errors.ModelCut()], "Forty-two."])
+        model = ScriptedModel([[base.Said("The answer is "), errors.ModelCut()], "Forty-two."])
         agent = stage.agent(db, model, session_id="talk")
         result = await agent.run_conversation("What is it?")
         assert (result.exit_reason, result.partial, result.failed, result.completed) == ("cut", True, True, False)
         assert result.final_response.startswith("The answer is ")
         assert result.error
-        assert "broke off" in parts.text((await db.transcript("talk"))[-1].content)
+        assert "broke off" in content_parts.text((await db.transcript("talk"))[-1].content)
         assert (await agent.run_conversation("Go on")).final_response == "Forty-two."
 
     stage.run(story)
@@ -205,7 +205,7 @@ def test_a_cut_stream_keeps_what_was_said_and_marks_it() -> None:
 
 def test_a_stream_that_just_ends_is_cut_and_its_half_calls_are_not_run() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel([[port.Said("Let me see"), port.Called(0, "x", "say", '{"a": ')]])
+        model = ScriptedModel([[base.Said("Let me see"), base.Called(0, "x", "say", '{"a": ')]])
         result = await stage.agent(db, model, session_id="talk", tools=[stage.says("say")]).run_conversation("Go")
         assert result.exit_reason == "cut"
         assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"]
@@ -215,7 +215,7 @@ def test_a_stream_that_just_ends_is_cut_and_its_half_calls_are_not_run() -> None
 
 def test_a_reply_that_ran_out_of_room_is_marked_and_none_of_its_calls_are_run() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        deltas = [port.Said("First"), port.Called(0, "x", "say", '{"a'), port.Finished("length")]
+        deltas = [base.Said("First"), base.Called(0, "x", "say", '{"a'), base.Finished("length")]
         result = await stage.agent(db, ScriptedModel([deltas]), tools=[stage.says("say")]).run_conversation("Go")
         assert (result.completed, result.partial) == (True, True)
         assert "longest" in result.final_response
@@ -289,7 +289,7 @@ def test_a_cancelled_turn_is_closed_like_an_interrupted_one() -> None:
         with pytest.raises(asyncio.CancelledError):
             await turn
         assert await db.leases() == []
-        assert "interrupted" in parts.text((await db.transcript("t"))[-1].content)
+        assert "interrupted" in content_parts.text((await db.transcript("t"))[-1].content)
 
     stage.run(story)
 
@@ -489,7 +489,7 @@ def test_a_deleted_conversation_is_not_begun_again() -> None:
 
 def test_a_store_that_fails_is_said_and_nothing_hangs() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        def full(_: port.Request) -> str:
+        def full(_: base.Request) -> str:
             def broken(*_: object, **__: object) -> object:
                 raise errors.StoreFull()
 
@@ -508,7 +508,7 @@ def test_a_store_that_fails_is_said_and_nothing_hangs() -> None:
 
 def test_usage_is_kept_with_the_replies_and_added_up_by_model() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        reply = port.Reply((parts.Text("x"),), usage=types.Usage(100, 20, 50, cost=0.25))
+        reply = base.Reply((content_parts.Text("x"),), usage=types.Usage(100, 20, 50, cost=0.25))
         agent = stage.agent(db, ScriptedModel([reply, reply], name="some/model"), session_id="t")
         await agent.run_conversation("One")
         result = await agent.run_conversation("Two")
@@ -529,9 +529,9 @@ def test_the_day_is_told_once_a_day_and_never_in_the_system_prompt() -> None:
             clock.advance(steps.DAY if text == "Two" else 1)
         said = [each for each in await db.transcript("t") if each.role == "user"]
         assert [isinstance(each.content, list) for each in said] == [True, False, True]
-        assert [parts.text(each.content) for each in said] == ["One", "Two", "Three"]
+        assert [content_parts.text(each.content) for each in said] == ["One", "Two", "Three"]
         day = time.strftime("%d %B %Y", time.localtime(steps.NOON))
-        assert day in parts.read(said[0].content)[0].text  # type: ignore[union-attr]
+        assert day in content_parts.read(said[0].content)[0].text  # type: ignore[union-attr]
         assert len({request.system for request in model.requests}) == 1
 
     stage.run(story)
@@ -539,9 +539,9 @@ def test_the_day_is_told_once_a_day_and_never_in_the_system_prompt() -> None:
 
 def test_the_meter_learns_from_what_the_provider_reports() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        def doubled(request: port.Request) -> port.Reply:
+        def doubled(request: base.Request) -> base.Reply:
             counted = tokens.Meter().count(request.system, request.tools, request.messages)
-            return port.Reply((parts.Text("x"),), usage=types.Usage(2 * counted, 1))
+            return base.Reply((content_parts.Text("x"),), usage=types.Usage(2 * counted, 1))
 
         agent = stage.agent(db, ScriptedModel([doubled] * 12), session_id="t")
         before = await agent.context_tokens()
@@ -558,7 +558,7 @@ def test_the_meter_learns_from_what_the_provider_reports() -> None:
 
 def test_what_is_said_during_the_last_answer_is_answered_too() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        def last(_: port.Request) -> str:
+        def last(_: base.Request) -> str:
             assert agent.steer("One more thing.")
             return "Done."
 
@@ -581,7 +581,7 @@ def test_what_is_said_into_a_turn_that_is_interrupted_is_stored() -> None:
         assert agent.steer("Listen.")
         agent.interrupt()
         await turn
-        assert [parts.text(each.content) for each in await db.transcript("t")][-1] == "Listen."
+        assert [content_parts.text(each.content) for each in await db.transcript("t")][-1] == "Listen."
 
     stage.run(story)
 
@@ -603,7 +603,7 @@ def test_a_steered_turn_is_answered_once_however_often_its_message_comes() -> No
 
 def test_half_an_answer_is_never_given_as_a_whole_one() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel([[port.Said("Half an ans"), errors.ModelCut()]])
+        model = ScriptedModel([[base.Said("Half an ans"), errors.ModelCut()]])
         agent = stage.agent(db, model, session_id="t")
         await agent.run_conversation("Go", uid="u")
         again = await agent.run_conversation("Go", uid="u")
@@ -614,16 +614,16 @@ def test_half_an_answer_is_never_given_as_a_whole_one() -> None:
 
 def test_agents_that_begin_one_conversation_at_once_take_turns_from_its_first_message_on() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        def echo(request: port.Request) -> str:
+        def echo(request: base.Request) -> str:
             assert request.messages[-1].role == "user"
-            return f"re {parts.text(request.messages[-1].content)}"
+            return f"re {content_parts.text(request.messages[-1].content)}"
 
         for round_ in range(20):
             agents = [stage.agent(db, ScriptedModel([echo]), session_id=f"t{round_}") for _ in range(3)]
             results = await asyncio.gather(*(one.run_conversation(f"{n}") for n, one in enumerate(agents)))
             for number, result in enumerate(results):
                 assert result.final_response == f"re {number}", round_
-                assert [parts.text(each.content) for each in result.messages] == [f"{number}", f"re {number}"]
+                assert [content_parts.text(each.content) for each in result.messages] == [f"{number}", f"re {number}"]
             log = await db.transcript(f"t{round_}")
             assert [each.role for each in log] == ["user", "assistant"] * 3
 
@@ -686,8 +686,8 @@ def test_a_limit_of_nothing_is_reached_at_once() -> None:
 
 def test_a_blank_reply_counts_what_it_used_and_says_nothing_older() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        looking = port.Reply((parts.Text("Let me look."),), (types.ToolCall("x", "say", "{}"),), "calls")
-        blank = port.Reply(usage=types.Usage(700, 3))
+        looking = base.Reply((content_parts.Text("Let me look."),), (types.ToolCall("x", "say", "{}"),), "calls")
+        blank = base.Reply(usage=types.Usage(700, 3))
         agent = stage.agent(db, ScriptedModel([looking, blank]), session_id="t", tools=[stage.says("say")])
         result = await agent.run_conversation("Go")
         assert (result.completed, result.final_response) == (True, "")
@@ -698,7 +698,7 @@ def test_a_blank_reply_counts_what_it_used_and_says_nothing_older() -> None:
 
 def test_a_broken_off_thought_counts_what_it_used() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        deltas = [port.Thought("Hm"), port.Counted(types.Usage(500, 2)), errors.ModelCut()]
+        deltas = [base.Thought("Hm"), base.Counted(types.Usage(500, 2)), errors.ModelCut()]
         result = await stage.agent(db, ScriptedModel([deltas]), session_id="t").run_conversation("Go")
         assert (result.exit_reason, result.partial, result.usage.input) == ("cut", False, 500)
         assert (await db.usage("t"))["scripted/model"].input == 500

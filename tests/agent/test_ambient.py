@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, current_session, current_session_id
-from holdfast.agent import ambient
+from holdfast.agent import current_session as agent_current_session
 from holdfast.model import ScriptedModel
 from tests.agent import stage
 from tests.contract import steps
@@ -22,8 +22,8 @@ def test_the_current_session_is_the_head_also_after_a_rotation() -> None:
             assert current_session_id() == child.id
             with current_session(child.id, AsyncSessionDB(db)):
                 assert steps.compact(db, "talk", 1).id == current_session_id()
-                assert ambient.current_conversation_id() == "talk"
-        assert ambient.current_conversation_id() is None
+                assert agent_current_session.current_conversation_id() == "talk"
+        assert agent_current_session.current_conversation_id() is None
 
 
 def test_the_environment_is_asked_only_where_no_conversation_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_two_tasks_do_not_see_each_others_conversation() -> None:
 
         async def look(_: object) -> str:
             await asyncio.sleep(0)
-            here = ambient.current_conversation_id()
+            here = agent_current_session.current_conversation_id()
             seen[str(here)] = await asyncio.to_thread(current_session_id)
             return "ok"
 

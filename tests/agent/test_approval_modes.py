@@ -8,9 +8,10 @@ import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
 from holdfast.agent import approvals
-from holdfast.model import ScriptedModel, port
-from holdfast.tools import making, memory, permits, plugins
-from holdfast.tools import port as tools
+from holdfast.model import ScriptedModel, base
+from holdfast.tools import base as tools
+from holdfast.tools import decorator, memory, plugins
+from holdfast.tools.permissions import rules
 from tests.agent import house, stage
 
 
@@ -33,7 +34,7 @@ class Change:
         return tools.Plan(act, go)
 
 
-def acted(mode: approvals.Mode, change: Change, law: permits.Law | None = None) -> tuple[int, list[str], list[Any]]:
+def acted(mode: approvals.Mode, change: Change, law: rules.Law | None = None) -> tuple[int, list[str], list[Any]]:
     """Let a model write a file and run a command where nobody answers: what was done, and the audit."""
     shell = house.Shell()
     calls = (types.ToolCall("c1", "write_file", {}), types.ToolCall("c2", "shell", {"command": "make"}))
@@ -41,7 +42,7 @@ def acted(mode: approvals.Mode, change: Change, law: permits.Law | None = None) 
     async def story(db: AsyncSessionDB) -> list[Any]:
         permissions = approvals.Approvals(db.permissions, law=law)
         permissions.choose(mode)
-        model = ScriptedModel([port.Reply(calls=calls, usage=types.Usage(1, 1)), "done"])
+        model = ScriptedModel([base.Reply(calls=calls, usage=types.Usage(1, 1)), "done"])
         agent: AIAgent = stage.agent(db, model, tools=[change.tool, shell.tool], approvals=permissions)
         await agent.run_conversation("go")
         return [(each.tool, each.allowed, each.by) for each in reversed(await db.permissions.audit_log())]
@@ -57,7 +58,7 @@ def called(mode: approvals.Mode, tool: tools.Tool, **arguments: Any) -> tuple[st
     async def story(db: AsyncSessionDB) -> tuple[str, list[Any]]:
         permissions = approvals.Approvals(db.permissions)
         permissions.choose(mode)
-        model = ScriptedModel([port.Reply(calls=(call,), usage=types.Usage(1, 1)), "done"])
+        model = ScriptedModel([base.Reply(calls=(call,), usage=types.Usage(1, 1)), "done"])
         result = await stage.agent(db, model, tools=[tool], approvals=permissions).run_conversation("go")
         told = next(str(each.content) for each in result.messages if each.role == "tool")
         return told, [(each.tool, each.allowed, each.by) for each in await db.permissions.audit_log()]
@@ -96,7 +97,7 @@ def test_read_only_reads_what_was_noted() -> None:
 def test_read_only_does_nothing_of_which_it_is_not_known_what_it_does(mode: approvals.Mode) -> None:
     done = list[str]()
 
-    @making.tool
+    @decorator.tool
     def launch() -> str:
         """Launches."""
         done.append("launched")
@@ -109,7 +110,7 @@ def test_read_only_does_nothing_of_which_it_is_not_known_what_it_does(mode: appr
 
 
 def test_read_only_runs_what_says_that_it_changes_nothing() -> None:
-    @making.tool(parallel=True)
+    @decorator.tool(parallel=True)
     def look() -> str:
         """Looks."""
         return "There it is."
@@ -182,6 +183,6 @@ def test_read_only_does_nothing_that_a_rule_allows_either() -> None:
     ],
 )
 def test_code_does_not_change_what_is_dangerous_or_forbidden_or_to_be_asked_for(
-    change: Change, law: permits.Law | None
+    change: Change, law: rules.Law | None
 ) -> None:
     assert acted("code", change, law)[0] == 0

@@ -14,10 +14,11 @@ import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import approvals
-from holdfast.compaction.port import Outcome
-from holdfast.model import ScriptedModel, port
-from holdfast.tools import files, permits
-from holdfast.tools import port as tools
+from holdfast.compaction.base import Outcome
+from holdfast.model import ScriptedModel, base
+from holdfast.tools import base as tools
+from holdfast.tools.files import file_tools
+from holdfast.tools.permissions import rules
 from tests.agent import house, stage
 from tests.agent.test_runtime import until
 from tests.compaction.test_compress import WINDOW, Writer, filled
@@ -55,9 +56,9 @@ def test_a_tool_that_only_looks_is_forbidden_by_rule_too() -> None:
     async def story(db: AsyncSessionDB) -> None:
         looks = stage.says("read_file", "the content")
         spec = types.ToolSpec("read_file", "Reads.", {"type": "object", "properties": {"path": {"type": "string"}}})
-        closed = permits.Law(house.law(deny=["read_file(**/private/**)"]).rules, "/work")
+        closed = rules.Law(house.law(deny=["read_file(**/private/**)"]).rules, "/work")
         calls = [
-            port.Reply(calls=(types.ToolCall(name, "read_file", {"path": name}),), usage=types.Usage(1, 1))
+            base.Reply(calls=(types.ToolCall(name, "read_file", {"path": name}),), usage=types.Usage(1, 1))
             for name in ("private/x", "other/../private/x", "/work/private/x", "public/x")
         ]
         model = ScriptedModel([*calls, "Done."])
@@ -75,15 +76,15 @@ def test_a_tool_that_only_looks_is_forbidden_by_rule_too() -> None:
 
 def files_at(tmp_path: Path, db: AsyncSessionDB, calls: list[tuple[str, dict[str, str]]], **said: list[str]) -> AIAgent:
     """An agent with the file tools of a folder, that makes these calls one after the other."""
-    law = permits.Law(house.law(**said).rules, str(tmp_path))
+    law = rules.Law(house.law(**said).rules, str(tmp_path))
     replies = [
-        port.Reply(calls=(types.ToolCall(f"c{number}", *call),), usage=types.Usage(1, 1))
+        base.Reply(calls=(types.ToolCall(f"c{number}", *call),), usage=types.Usage(1, 1))
         for number, call in enumerate(calls)
     ]
     return stage.agent(
         db,
         ScriptedModel([*replies, "Done."]),
-        tools=files.tools([str(tmp_path)]),
+        tools=file_tools.tools([str(tmp_path)]),
         approvals=approvals.Approvals(db.permissions, law=law, yes=True),
     )
 

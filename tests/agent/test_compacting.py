@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, events
-from holdfast.agent import runtime
 from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.agent.test_runtime import told, until
 from tests.compaction.test_compress import WINDOW, Writer, filled, held

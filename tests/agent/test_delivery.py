@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
-from holdfast.agent import delivery, runtime
-from holdfast.app import watching
-from holdfast.model import ScriptedModel, port
+from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
+from holdfast.app import process_records
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import inbox, runtime
 from tests.agent import stage
 from tests.agent.test_runtime import door, until
 from tests.terminal.test_show import result as ended
@@ -26,7 +26,7 @@ async def begun(db: AsyncSessionDB, *keys: str, conversation: str = "talk") -> l
 
 async def log(db: AsyncSessionDB, conversation: str = "talk") -> list[tuple[str, str]]:
     """Who said what after the past."""
-    return [(each.role, parts.text(each.content)) for each in (await db.transcript(conversation))[2:]]
+    return [(each.role, content_parts.text(each.content)) for each in (await db.transcript(conversation))[2:]]
 
 
 async def outcomes(db: AsyncSessionDB, rows: list[types.InboxEntry]) -> list[tuple[str | None, int | None]]:
@@ -66,12 +66,14 @@ def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_persons() 
         started = [each for each in seen if isinstance(each, events.TurnStarted)]
         assert [(each.text, each.notice) for each in started] == [("one ended", "process"), ("And now?", "")]
         told = [
-            part.text for part in parts.read(model.requests[0].messages[-1].content) if isinstance(part, parts.Text)
+            part.text
+            for part in content_parts.read(model.requests[0].messages[-1].content)
+            if isinstance(part, content_parts.Text)
         ]
-        assert delivery.FROM_THE_PROGRAM in told
+        assert inbox.FROM_THE_PROGRAM in told
         assert told[-1] == "one ended"
         stored = await db.transcript("talk")
-        assert [parts.noticed(each.content) for each in stored] == ["", "", "process", "", "", ""]
+        assert [content_parts.noticed(each.content) for each in stored] == ["", "", "process", "", "", ""]
 
     stage.run(story)
 
@@ -150,7 +152,7 @@ def test_command_has_nothing_delivered_and_neither_has_whoever_left() -> None:
 def test_notice_that_cannot_become_a_message_waits_and_keeps_nothing_else() -> None:
     async def story(db: AsyncSessionDB) -> None:
         rows = await begun(db, "one", "two")
-        await db.append_message("talk", role="user", content="Something else.", uid=delivery.uid_of("one"))
+        await db.append_message("talk", role="user", content="Something else.", uid=inbox.uid_of("one"))
         async with door(db, ScriptedModel(["Saw two.", "Fine."])) as run:
             assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
         assert [text for _, text in await log(db)] == ["Something else.", "two ended", "Saw two.", "And now?", "Fine."]
@@ -247,7 +249,7 @@ def test_two_programs_on_one_store_answer_a_notice_once() -> None:
 def test_notice_that_was_answered_and_not_settled_is_not_answered_again() -> None:
     async def story(db: AsyncSessionDB) -> None:
         (row,) = await begun(db, "one")
-        message = delivery.submitted(row)
+        message = inbox.submitted(row)
         agent = stage.agent(db, ScriptedModel(["Saw it."]), session_id="talk")
         await agent.run_conversation(message.text, content=message.content, uid=message.uid)
         model = ScriptedModel([])
@@ -299,7 +301,7 @@ def test_interrupt_stops_the_notice_and_the_message_behind_it_is_answered() -> N
     async def story(db: AsyncSessionDB) -> None:
         rows = await begun(db, "one", "two")
         slow = stage.Trickle("Hm")
-        models: list[port.Model] = [slow]
+        models: list[base.Model] = [slow]
 
         async def build(conversation_id: str) -> AIAgent:
             return stage.agent(db, models[0], session_id=conversation_id)
@@ -344,8 +346,8 @@ def test_unborn_conversation_has_no_inbox_and_is_not_born_by_looking() -> None:
 
 @pytest.mark.parametrize("key", ["k", "k" * 194, "k" * 195, "é" * 200, "process:1"])
 def test_uid_is_made_from_the_key_and_is_one(key: str) -> None:
-    uid = delivery.uid_of(key)
-    assert uid == delivery.uid_of(key) != delivery.uid_of(key[:-1] + "x")
+    uid = inbox.uid_of(key)
+    assert uid == inbox.uid_of(key) != inbox.uid_of(key[:-1] + "x")
     assert uid.startswith("inbox:")
     assert len(uid) <= 200
 
@@ -355,7 +357,7 @@ def test_uid_is_made_from_the_key_and_is_one(key: str) -> None:
 def test_only_what_is_in_the_log_and_known_to_be_over_is_settled(reason: events.Exit, begun: bool) -> None:
     result = ended(interrupted=reason == "interrupted", exit_reason=reason)
     later = reason in ("busy", "store", "lease_lost") or not begun
-    assert delivery.outcome(result, begun) == (None if later else reason)
+    assert inbox.outcome(result, begun) == (None if later else reason)
 
 
 def test_notice_waits_while_a_turn_elsewhere_takes_too_long() -> None:
@@ -393,7 +395,7 @@ def test_end_of_a_process_is_delivered_to_whoever_listens() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         async with door(db, ScriptedModel(["Saw it."])) as run:
-            book = watching.Book(db, run.poke)
+            book = process_records.Book(db, run.poke)
             await book.started(process("1"))
             with run.listen("talk") as listening:
                 assert await book.ended("1", "exited", 0, "process 1 ended")
@@ -408,7 +410,7 @@ def test_end_that_another_program_reported_is_delivered_here_where_somebody_list
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         async with door(db, ScriptedModel(["Saw it."])) as run:
-            book = watching.Book(db, run.poke)
+            book = process_records.Book(db, run.poke)
             await db.processes.record_start(process("1"))
             assert [each.id for each in await book.every(None, True)] == ["1"]
             with run.listen("talk") as listening:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, events, parts
+from holdfast import AIAgent, AsyncSessionDB, content_parts, events
 from holdfast.model import ScriptedModel
 from tests import postgres
 from tests.agent import stage
@@ -39,7 +39,7 @@ def test_turn_in_another_folder_is_announced_once_and_recorded(fresh: Callable[[
             assert (before in noted[0], here in noted[0]) == (True, True)
             assert (await db.conversation("talk")).folder == here
             assert await said(agent, "c") == ([], [])
-        assert parts.text((await db.transcript("talk"))[2].content) == "b"  # People are not shown the note.
+        assert content_parts.text((await db.transcript("talk"))[2].content) == "b"  # People are not shown the note.
 
     stage.run(story, fresh())
 

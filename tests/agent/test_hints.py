@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
-from holdfast.agent import cache, room, turn
+from holdfast.agent import agent_cache, context_window, turn_lease
 from holdfast.model import ScriptedModel
 from holdfast.store import notifications
 from holdfast.store.postgres import notify
@@ -134,8 +134,8 @@ def test_own_writes_and_those_to_other_conversations_put_no_agent_behind(address
 def test_a_turn_begins_when_the_one_of_another_process_ends(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "SOON", HOUR)
-    monkeypatch.setattr(turn, "SELDOM", HOUR)
+    monkeypatch.setattr(turn_lease, "SOON", HOUR)
+    monkeypatch.setattr(turn_lease, "SELDOM", HOUR)
 
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("turn", source="test")
@@ -155,7 +155,7 @@ def test_a_turn_begins_when_the_one_of_another_process_ends(
 def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_it(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "POLL", HOUR)
+    monkeypatch.setattr(context_window, "POLL", HOUR)
 
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=90, name="room")
@@ -313,7 +313,7 @@ def test_many_hints_at_once_are_one_look_at_each_agent() -> None:
             looks += 1
             return await works(session_id)
 
-        agents = cache.Cache(build)
+        agents = agent_cache.Cache(build)
         agent = await agents.get("talk")
         await agent.run_conversation("Hello")
         db.snapshot = looked  # type: ignore[method-assign]

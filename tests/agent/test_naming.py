@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events
-from holdfast.agent import naming, runtime
+from holdfast.agent import titles
 from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
 from tests.agent import stage
 
 
@@ -25,7 +26,7 @@ from tests.agent import stage
     ],
 )
 def test_a_title_is_made_from_the_first_words(text: str, title: str) -> None:
-    assert naming.from_words(text) == title
+    assert titles.from_words(text) == title
 
 
 def test_the_first_exchange_names_the_conversation_and_later_ones_do_not() -> None:

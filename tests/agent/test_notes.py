@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, types
-from holdfast.agent import notes, runtime
-from holdfast.model import OfflineModel, ScriptedModel, port
+from holdfast.agent import memory_notes
+from holdfast.model import OfflineModel, ScriptedModel, base
+from holdfast.runtime import runtime
 from holdfast.tools import memory
 from tests.agent import stage
 from tests.agent.test_runtime import told
@@ -16,11 +17,11 @@ from tests.agent.test_runtime import told
 KEY = "sk-proj-abcdefghijklmnop1234567890"
 
 
-def remembering(db: AsyncSessionDB, model: port.Model, **given: object) -> AIAgent:
+def remembering(db: AsyncSessionDB, model: base.Model, **given: object) -> AIAgent:
     return stage.agent(db, model, session_id="talk", remembers=True, **given)
 
 
-def calls_memory(arguments: str) -> port.Reply:
+def calls_memory(arguments: str) -> base.Reply:
     return stage.calls(memory.NAME, memory=arguments)
 
 
@@ -121,13 +122,13 @@ def test_notes_that_cannot_be_read_stop_no_turn(monkeypatch: pytest.MonkeyPatch)
     async def story(db: AsyncSessionDB) -> None:
         await db.memory.add("", "Likes tea.")
 
-        async def fails(_: notes.Notes) -> Sequence[types.Memory]:
+        async def fails(_: memory_notes.Notes) -> Sequence[types.Memory]:
             raise errors.StoreBusy()
 
         model = ScriptedModel(["Hello.", "Tea?"])
         agent = remembering(db, model)
         with monkeypatch.context() as broken:
-            broken.setattr(notes.Notes, "memories", fails)
+            broken.setattr(memory_notes.Notes, "memories", fails)
             assert (await agent.run_conversation("Hi")).completed
         await agent.run_conversation("Hi again")
         assert ["tea" in system for system in systems(model)] == [False, True]
@@ -138,7 +139,7 @@ def test_notes_that_cannot_be_read_stop_no_turn(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("hidden", ["", "\u200b", "\u2066"])
 def test_no_key_is_ever_remembered(hidden: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        kept = notes.Notes(db, "")
+        kept = memory_notes.Notes(db, "")
         made = await kept.remember(f"The key is {KEY[:9]}{hidden}{KEY[9:]} for now.")
         revised = await kept.revise(made.id, f"Now it is {KEY[:9]}{hidden}{KEY[9:]}.")
         for text in (made.text, revised.text, str(await db.memory.all(""))):
@@ -201,7 +202,7 @@ def test_people_see_change_and_forget_what_is_remembered() -> None:
                 f"forget {9**40}",
             ):
                 (said,) = await answers(run, f"/memory {wrong}")
-                assert said == notes.USE
+                assert said == memory_notes.USE
             (said,) = await answers(run, f"/memory add {'x' * 600}")
             assert "1 to 500" in said
 

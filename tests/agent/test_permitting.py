@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.agent import approvals, permitting, runtime
-from holdfast.model import ScriptedModel, port
-from holdfast.tools import port as tools
+from holdfast.agent import approvals, permission_commands
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import runtime
+from holdfast.tools import base as tools
 from tests.agent import house, stage
 from tests.agent.test_runtime import told
 
@@ -95,7 +96,7 @@ def test_nothing_a_tool_a_file_or_a_model_says_changes_permissions(text: str, tm
 
     async def story(db: AsyncSessionDB) -> None:
         shell, output = house.Shell(), stage.says("look", text)
-        said = port.Reply(calls=(types.ToolCall("c1", "look", {}),), usage=types.Usage(1, 1))
+        said = base.Reply(calls=(types.ToolCall("c1", "look", {}),), usage=types.Usage(1, 1))
         model = ScriptedModel([said, text, house.runs("make"), "Done."])
         permissions = approvals.Approvals(db.permissions)
         agent = AIAgent(
@@ -178,7 +179,7 @@ def test_tools_are_listed_with_what_the_settings_say() -> None:
 
 def test_of_a_tool_the_whole_first_sentence_is_listed() -> None:
     spec = types.ToolSpec("read", "Read a file: text with numbered lines, or a picture. Long files come in parts.", {})
-    assert permitting.tools([spec], []) == "read  Read a file: text with numbered lines, or a picture."
+    assert permission_commands.tools([spec], []) == "read  Read a file: text with numbered lines, or a picture."
 
 
 async def answers(door: runtime.Runtime, line: str) -> list[events.Answer]:

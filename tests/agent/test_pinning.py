@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, types
-from holdfast.agent import pinning, runtime
+from holdfast.agent import pins
+from holdfast.compaction import base
 from holdfast.compaction import hooks as telling
-from holdfast.compaction import port
 from holdfast.model import ScriptedModel, tokens
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.agent.test_runtime import told
 from tests.compaction.test_compress import WINDOW, Writer, agent, filled
@@ -98,16 +99,16 @@ def test_a_message_pinned_while_a_summary_is_written_does_not_go_into_it() -> No
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
 
-        async def meanwhile(request: port.SummaryRequest) -> str:
+        async def meanwhile(request: base.SummaryRequest) -> str:
             if len(writer.requests) == 1:
                 assert 9 in seqs(request.messages)
                 await db.pin("talk", 9)
             return "In short. " + " ".join(request.must_keep)
 
         one = agent(db, writer := Writer(meanwhile))
-        assert (await one.compress_context()).outcome is port.Outcome.BUSY
+        assert (await one.compress_context()).outcome is base.Outcome.BUSY
         assert 9 in seqs((await db.context("talk")).messages)
-        assert (await one.compress_context()).outcome is port.Outcome.COMPACTED
+        assert (await one.compress_context()).outcome is base.Outcome.COMPACTED
         assert 9 in seqs((await db.context("talk")).messages)
 
     stage.run(story)
@@ -210,7 +211,7 @@ def test_a_message_that_is_summed_up_while_it_is_looked_at_is_not_said_to_be_pin
                 return super().of(message)
 
         with pytest.raises(errors.InvalidArgument, match="Message 9 is not in view"):
-            await pinning.pin(agent(db, meter=Slow()), "9")
+            await pins.pin(agent(db, meter=Slow()), "9")
         assert await db.pins("talk") == []
 
     stage.run(story)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.agent import accounts, loop, runtime
-from holdfast.agent.commands import telling as commands
+from holdfast.agent import loop
+from holdfast.agent import usage as agent_usage
+from holdfast.agent.commands import status as commands
+from holdfast.compaction import base as compaction
 from holdfast.compaction import hooks as telling
-from holdfast.compaction import port as compaction
 from holdfast.model import ScriptedModel, tokens
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.agent.test_runtime import told, until
 from tests.compaction import test_usage as usage
@@ -64,7 +66,7 @@ def test_a_summary_a_turn_waited_for_is_the_turns_and_one_beside_it_is_not() -> 
             # Nothing of it is the next turn's.
             assert (await agent.run_conversation("Hello")).usage == types.Usage(1, 1), name
             await agent.close()
-            assert (await accounts.used(db, name))[accounts.SUMMARIES] == usage.COST
+            assert (await agent_usage.used(db, name))[agent_usage.SUMMARIES] == usage.COST
 
     stage.run(story)
 

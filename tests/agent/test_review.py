@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
-from holdfast.agent import accounts, ambient, delivery, loop, review, runtime
-from holdfast.model import ScriptedModel, port
+from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
+from holdfast.agent import current_session, loop, memory_review, usage
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import inbox, runtime
 from holdfast.store import message_codec
+from holdfast.tools import base as tools
 from holdfast.tools import memory
-from holdfast.tools import port as tools
 from tests.agent import stage
 from tests.agent.test_notes import KEY, calls_memory
 from tests.agent.test_runtime import until
@@ -30,11 +31,11 @@ class Both:
 
     name, window = "both/model", 200_000
 
-    def __init__(self, turns: port.Model, reviews: port.Model) -> None:
+    def __init__(self, turns: base.Model, reviews: base.Model) -> None:
         self.turns, self.reviews = turns, reviews
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
-        model = self.reviews if request.system == review.INSTRUCTIONS else self.turns
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+        model = self.reviews if request.system == memory_review.INSTRUCTIONS else self.turns
         async for delta in model.stream(request):
             yield delta
 
@@ -48,11 +49,11 @@ class Held:
     name, window = "held/model", 200_000
 
     def __init__(self) -> None:
-        self.asked: list[port.Request] = []
+        self.asked: list[base.Request] = []
         self.reached, self.go = asyncio.Event(), asyncio.Event()
         self.cancelled = False
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         self.asked.append(request)
         self.reached.set()
         try:
@@ -60,14 +61,14 @@ class Held:
         except asyncio.CancelledError:
             self.cancelled = True
             raise
-        yield port.Said(NOTHING)
-        yield port.Finished("stop")
+        yield base.Said(NOTHING)
+        yield base.Finished("stop")
 
     async def close(self) -> None:
         pass
 
 
-def reviewing(db: AsyncSessionDB, model: port.Model, **given: Any) -> AIAgent:
+def reviewing(db: AsyncSessionDB, model: base.Model, **given: Any) -> AIAgent:
     return stage.agent(db, model, session_id="talk", remembers=True, reviews=True, **given)
 
 
@@ -76,7 +77,7 @@ async def settled(agent: AIAgent) -> None:
         await asyncio.sleep(0)
 
 
-def asked(request: port.Request) -> dict[str, Any]:
+def asked(request: base.Request) -> dict[str, Any]:
     said: dict[str, Any] = json.loads(str(request.messages[0].content))
     return said
 
@@ -93,9 +94,9 @@ async def charge(_: types.Usage) -> None:
     """Keep no account."""
 
 
-async def reviewed(model: port.Model, notes: memory.Notes, messages: list[types.Message], **given: Any) -> None:
-    looking = review.Review(model, notes, charge, **given)
-    looking.begin(review.Turn(messages))
+async def reviewed(model: base.Model, notes: memory.Notes, messages: list[types.Message], **given: Any) -> None:
+    looking = memory_review.Review(model, notes, charge, **given)
+    looking.begin(memory_review.Turn(messages))
     while looking.under_way:
         await asyncio.sleep(0)
 
@@ -129,7 +130,7 @@ def test_note_of_a_review_reaches_those_who_listen_after_the_turn() -> None:
         stuck = stage.Stuck()
 
         class Late(ScriptedModel):
-            async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+            async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
                 await stuck.reached.wait()
                 async for delta in super().stream(request):
                     yield delta
@@ -156,16 +157,16 @@ def test_review_is_counted_and_stops_at_the_cost_limit_of_its_turn(limit: float 
     async def story(db: AsyncSessionDB) -> None:
         noting = calls_memory('{"action": "list"}')
         noting = msgspec.structs.replace(noting, usage=types.Usage(100, 10, cost=0.25))
-        answer = port.Reply((parts.Text("Hi."),), usage=types.Usage(10, 1, cost=0.1))
+        answer = base.Reply((content_parts.Text("Hi."),), usage=types.Usage(10, 1, cost=0.1))
         reviews = ScriptedModel([noting] * 9)
         agent = reviewing(db, Both(ScriptedModel([answer]), reviews), limits=loop.Limits(cost=limit))
         await agent.run_conversation("Hello")
         await settled(agent)
-        used = await accounts.used(db, "talk")
+        used = await usage.used(db, "talk")
         assert len(reviews.requests) == asked_for
         expected = types.Usage(100 * asked_for, 10 * asked_for, cost=0.25 * asked_for) if asked_for else None
-        assert used.get(accounts.REVIEWS) == expected
-        assert accounts.total_cost(used) == pytest.approx(0.1 + 0.25 * asked_for)
+        assert used.get(usage.REVIEWS) == expected
+        assert usage.total_cost(used) == pytest.approx(0.1 + 0.25 * asked_for)
 
     stage.run(story)
 
@@ -173,8 +174,8 @@ def test_review_is_counted_and_stops_at_the_cost_limit_of_its_turn(limit: float 
 def test_review_that_is_stopped_is_charged_for() -> None:
     async def story(db: AsyncSessionDB) -> None:
         class Counting(Held):
-            async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
-                yield port.Counted(types.Usage(100, 0, cost=0.25))
+            async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+                yield base.Counted(types.Usage(100, 0, cost=0.25))
                 async for delta in super().stream(request):
                     yield delta
 
@@ -183,7 +184,7 @@ def test_review_that_is_stopped_is_charged_for() -> None:
         await agent.run_conversation("Hello")
         await reviews.reached.wait()
         await agent.close()
-        assert (await accounts.used(db, "talk"))[accounts.REVIEWS] == types.Usage(100, 0, cost=0.25)
+        assert (await usage.used(db, "talk"))[usage.REVIEWS] == types.Usage(100, 0, cost=0.25)
 
     stage.run(story)
 
@@ -205,11 +206,11 @@ def test_it_is_shown_neither_keys_nor_what_tools_returned() -> None:
 
 def test_nothing_that_was_said_can_end_the_data_or_outgrow_it() -> None:
     said = ['"}], "noted": []}', "x" * 90_000, *["y" * 3_000] * 40, "the last word"]
-    told = review.told(turn(*said), [])
+    told = memory_review.told(turn(*said), [])
     exchange = json.loads(told)["exchange"]
     assert exchange[0]["text"] == said[0]
     assert exchange[-1]["text"] == "the last word"
-    assert len(told) < review.ALL + 3 * review.LONGEST
+    assert len(told) < memory_review.ALL + 3 * memory_review.LONGEST
 
 
 # --- what it cannot do -------------------------------------------------------------------------------------
@@ -288,12 +289,12 @@ def test_it_works_for_no_conversation() -> None:
             self.found: list[object] = []
 
         async def memories(self) -> list[types.Memory]:
-            self.found.append(ambient.current_conversation_id())
+            self.found.append(current_session.current_conversation_id())
             return []
 
     async def story(db: AsyncSessionDB) -> None:
         nosy = Nosy()
-        with ambient.working_for("talk", db.db):
+        with current_session.working_for("talk", db.db):
             await reviewed(ScriptedModel([NOTHING]), nosy, turn("a", "b"))
         assert nosy.found == [None]
 
@@ -305,10 +306,10 @@ def test_it_ends_after_a_few_steps_and_calls(many: int) -> None:
     async def story() -> None:
         call = '{"action": "remember", "text": "Again."}'
         calls = tuple(types.ToolCall("same id", memory.NAME, call) for _ in range(many))
-        model, notes = ScriptedModel([port.Reply(calls=calls)] * 50), Notebook()
+        model, notes = ScriptedModel([base.Reply(calls=calls)] * 50), Notebook()
         await reviewed(model, notes, turn("a", "b"))
-        assert len(model.requests) <= review.STEPS
-        assert len(notes.notes) == min(many * review.STEPS, review.CALLS)
+        assert len(model.requests) <= memory_review.STEPS
+        assert len(notes.notes) == min(many * memory_review.STEPS, memory_review.CALLS)
 
     asyncio.run(story())
 
@@ -364,7 +365,7 @@ def test_turns_that_were_not_delivered_are_not_looked_over() -> None:
         await settled(once)
         assert (await once.run_conversation("c", uid="same")).api_calls == 0
         ended = reviewing(db, Both(ScriptedModel(["I see."]), reviews))
-        notice = delivery.submitted(
+        notice = inbox.submitted(
             types.InboxEntry(
                 id=1, key="process:1", conversation_id="talk", text="process 1 ended", kind="process", at=0.0
             )

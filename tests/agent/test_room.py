@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, errors, events, parts, types
+from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.model import ScriptedModel
 from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, filled, held
@@ -301,7 +301,7 @@ def test_a_message_larger_than_the_window_is_reported_with_what_was_sent() -> No
         assert result.completed
         assert result.truncated is not None
         assert (result.truncated.characters, result.truncated.images) == (len(pasted), 0)
-        first, last = (len(parts.text(request.messages[0].content)) for request in model.requests)
+        first, last = (len(content_parts.text(request.messages[0].content)) for request in model.requests)
         assert result.truncated.sent == last < len(pasted) / 10
         (notice,) = (each for each in seen if isinstance(each, events.Notice) and "of your message" in each.text)
         assert f"{first:,} of the {len(pasted):,} characters" in notice.text

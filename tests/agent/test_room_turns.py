@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.agent import room
+from holdfast.agent import context_window
+from holdfast.compaction import base as compaction
+from holdfast.compaction import excerpts, policy
 from holdfast.compaction import hooks as telling
-from holdfast.compaction import policy, shorten
-from holdfast.compaction import port as compaction
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
+from holdfast.model import base as models
 from tests.agent import stage
 from tests.agent.test_room_waits import filling
 from tests.compaction.test_compress import WINDOW, Writer, filled
@@ -107,7 +107,7 @@ def test_a_turn_of_many_steps_waits_for_its_own_compaction_once(share: float, ca
 
 
 def test_a_turn_waits_a_little_longer_than_models_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "LONGER", 1_000 * room.LONGER)
+    monkeypatch.setattr(context_window, "LONGER", 1_000 * context_window.LONGER)
 
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50)
@@ -179,7 +179,7 @@ def test_closing_an_agent_stops_what_was_asked_for_by_hand() -> None:
 
 
 def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    works, threads = shorten.shortened, list[int]()
+    works, threads = excerpts.shortened, list[int]()
 
     def watched(*given: Any) -> list[types.Message]:
         threads.append(threading.get_ident())
@@ -196,7 +196,7 @@ def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(monkeypa
         assert (await agent.run_conversation(text)).api_calls == STEPS
         await agent.close()
 
-    monkeypatch.setattr(shorten, "shortened", watched)
+    monkeypatch.setattr(excerpts, "shortened", watched)
     stage.run(story)
     assert len(threads) == STEPS
     assert threading.get_ident() not in threads

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, types
-from holdfast.agent import cache, room
+from holdfast.agent import agent_cache, context_window
+from holdfast.compaction import base as compaction
 from holdfast.compaction import hooks as telling
 from holdfast.compaction import policy
-from holdfast.compaction import port as compaction
 from holdfast.model import ScriptedModel, tokens
 from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, filled, held
@@ -173,7 +173,7 @@ def test_an_agent_is_kept_while_it_compacts_beside_the_turns() -> None:
             writer = Writer(lambda _: stuck())
             return stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id=name, summarizer=writer)
 
-        agents = cache.Cache(build, size=1)
+        agents = agent_cache.Cache(build, size=1)
         compacting = await agents.get("a")
         await compacting.run_conversation("Hello")
         await stuck.reached.wait()
@@ -334,7 +334,7 @@ def test_a_provider_that_never_has_enough_room_is_asked_a_few_times_only() -> No
         result = await agent.run_conversation(LONG * 10)
         await agent.close()
         assert result.exit_reason == "overflow"
-        assert len(model.requests) == 1 + room.OVERFLOWS
+        assert len(model.requests) == 1 + context_window.OVERFLOWS
         sizes = [agent.meter.count("", (), request.messages) for request in model.requests]
         assert sizes == sorted(set(sizes), reverse=True)
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events
-from holdfast.agent import commands, runtime
-from holdfast.model import ScriptedModel, port
+from holdfast.agent import commands
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, filled
 
 
-def door(db: AsyncSessionDB, model: port.Model) -> runtime.Runtime:
+def door(db: AsyncSessionDB, model: base.Model) -> runtime.Runtime:
     async def build(conversation_id: str) -> AIAgent:
         return stage.agent(db, model, session_id=conversation_id)
 

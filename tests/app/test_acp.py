@@ -12,7 +12,7 @@ import pytest
 from holdfast import SessionDB, config
 from holdfast.acp import channel
 from holdfast.app import acp
-from holdfast.tools import permits
+from holdfast.tools.permissions import rules as permissions_rules
 from tests.acp import seat
 from tests.app import test_running
 from tests.tools import test_plugins
@@ -77,7 +77,7 @@ def test_more_folders_are_read_where_the_editor_names_them(tmp_path: Path) -> No
 
 def test_rules_hold_in_the_folder_of_the_session(tmp_path: Path) -> None:
     one = folder(tmp_path, "one", "the sea")
-    rules = (permits.rule("deny", "read_file(notes.txt)"), permits.rule("allow", "shell(pwd)"))
+    rules = (permissions_rules.rule("deny", "read_file(notes.txt)"), permissions_rules.rule("allow", "shell(pwd)"))
 
     async def story(editor: seat.Editor) -> None:
         session = await editor.new(one)

@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import parts, types
+from holdfast import content_parts, types
 from holdfast.agent import agent as agents
-from holdfast.app import running
-from holdfast.compaction.port import Outcome
-from holdfast.model import ScriptedModel, port
+from holdfast.app import compose
+from holdfast.compaction.base import Outcome
+from holdfast.model import ScriptedModel, base
 from tests.app.test_running import settings
 from tests.compaction.test_compress import WINDOW, Writer, filled
 
 
-def reads(path: str) -> port.Reply:
-    return port.Reply(calls=(types.ToolCall("", "read_file", {"path": path}),), usage=types.Usage(10, 5))
+def reads(path: str) -> base.Reply:
+    return base.Reply(calls=(types.ToolCall("", "read_file", {"path": path}),), usage=types.Usage(10, 5))
 
 
 async def result(agent: agents.AIAgent, path: str) -> str:
@@ -28,7 +28,7 @@ async def result(agent: agents.AIAgent, path: str) -> str:
     agent.model = model
     assert (await agent.run_conversation(f"Read {path}.")).completed
     last = next(message for message in reversed(model.requests[-1].messages) if message.role == "tool")
-    return parts.text(last.content)
+    return content_parts.text(last.content)
 
 
 def test_a_file_read_before_is_referred_to_until_a_compaction(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_file_read_before_is_referred_to_until_a_compaction(tmp_path: Path) ->
     (project / "notes.txt").write_text("the note\n", encoding="utf-8")
 
     async def story() -> None:
-        async with running.started(settings(tmp_path / "home"), folder=str(project), reviews=False) as app:
+        async with compose.started(settings(tmp_path / "home"), folder=str(project), reviews=False) as app:
             await filled(app.db)
             agent = await app.runtime.agents.get("talk")
             assert agent.birth.folder == str(project)
@@ -62,16 +62,16 @@ def test_the_programs_own_files_are_closed_to_its_tools(tmp_path: Path, where: s
     (tmp_path / "project" / "notes.txt").write_text("the note", encoding="utf-8")
 
     async def story() -> dict[str, str]:
-        async with running.started(given, folder=str(tmp_path / "project"), reviews=False) as app:
+        async with compose.started(given, folder=str(tmp_path / "project"), reviews=False) as app:
             agent = await app.runtime.agents.get("talk")
             paths = ["notes.txt", str(home / "store.db"), str(home / "store.db-wal"), str(home / "processes" / "x")]
             told = {path: await result(agent, path) for path in paths}
             written: dict[str, Any] = {"path": str(user_file), "content": "[permissions]"}
-            call = port.Reply(calls=(types.ToolCall("w", "write_file", written),))
+            call = base.Reply(calls=(types.ToolCall("w", "write_file", written),))
             model = ScriptedModel([call, "Done."])
             agent.model = model
             await agent.run_conversation("Write.")
-            return {**told, "written": parts.text(model.requests[-1].messages[-1].content)}
+            return {**told, "written": content_parts.text(model.requests[-1].messages[-1].content)}
 
     told = asyncio.run(story())
     assert told.pop("notes.txt") == "1\tthe note"

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, config
-from holdfast.acp import convert
-from holdfast.agent import notes
-from holdfast.app import hands
+from holdfast.acp import conversion
+from holdfast.agent import memory_notes
+from holdfast.app import toolset
 from holdfast.gateway import settings as gateways
-from holdfast.tools import memory, port
+from holdfast.tools import base, memory
 
 
 def test_no_token_that_settings_name_is_in_the_environment_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,20 +26,20 @@ def test_no_token_that_settings_name_is_in_the_environment_of_commands(monkeypat
         gateway=wanted,
         providers={"mine": config.Provider(kind="openai", base_url="http://localhost:1", key_env="OTHER")},
     )
-    made = hands.environment(found)()
+    made = toolset.environment(found)()
     assert not {"CAT", "DOG", "OTHER", "HOLDFAST_DB"} & set(made)
     assert made["PLAIN"] == "1"
 
 
-def every_tool(folder: Path, store: AsyncSessionDB) -> list[port.Tool]:
+def every_tool(folder: Path, store: AsyncSessionDB) -> list[base.Tool]:
     """All that the program itself gives an agent; none of them is run."""
     settings = config.load({}, files=False)
     known: Any = None
     return [
-        *hands.of_machine(known, settings, [str(folder)]),
-        *hands.of_project(str(folder), [], lambda: None),
-        *hands.of_past(store),
-        memory.memory(notes.Notes(store, "")),
+        *toolset.of_machine(known, settings, [str(folder)]),
+        *toolset.of_project(str(folder), [], lambda: None),
+        *toolset.of_past(store),
+        memory.memory(memory_notes.Notes(store, "")),
     ]
 
 
@@ -48,7 +48,7 @@ def test_of_every_tool_an_editor_knows_what_it_is_and_a_read_only_session_whethe
 ) -> None:
     with SessionDB(":memory:") as db:
         tools = every_tool(tmp_path, AsyncSessionDB(db))
-    assert [each.spec.name for each in tools if convert.kind(each.spec.name) == "other"] == []
+    assert [each.spec.name for each in tools if conversion.kind(each.spec.name) == "other"] == []
     silent = {each.spec.name for each in tools if not each.parallel and not each.alters({})}
     # These say in a plan what they would do, and are asked about. Whatever else there is either looks, or says so.
     assert silent == {"shell", "start_process", "write_process", "write_file", "edit_file"}

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from holdfast import config, errors, events
-from holdfast.app import models, running
-from holdfast.model import ScriptedModel, local, port
+from holdfast.app import compose, models
+from holdfast.model import ScriptedModel, base, local_servers
 from tests.app.test_running import settings as plain
 from tests.cli import provider
 
@@ -74,11 +74,11 @@ def test_a_model_is_made_once_and_all_are_closed_once(tmp_path: Path) -> None:
 def test_local_server_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: str, named: str
 ) -> None:
-    async def find() -> list[local.Found]:
+    async def find() -> list[local_servers.Found]:
         url = "http://127.0.0.1:11434/v1"
-        return [local.Found("ollama", url, (served,), uids=frozenset(uids))]
+        return [local_servers.Found("ollama", url, (served,), uids=frozenset(uids))]
 
-    monkeypatch.setattr(local, "find", find)
+    monkeypatch.setattr(local_servers, "find", find)
     uids = {os.getuid() + 1}
     chosen = asyncio.run(models.choose(settings(tmp_path)))
     assert models.is_offline(chosen.model)
@@ -95,17 +95,19 @@ def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     """A cost limit ends a turn whose reply has no known cost."""
     with provider.playing(provider.called("list_files", "{}", tokens=10)) as played:
 
-        async def find() -> list[local.Found]:
-            return [local.Found("ollama", f"{played.url}/v1", ("llama3.2",), uids=frozenset({os.getuid()}))]
+        async def find() -> list[local_servers.Found]:
+            return [local_servers.Found("ollama", f"{played.url}/v1", ("llama3.2",), uids=frozenset({os.getuid()}))]
 
         async def costs() -> list[float | None]:
             chosen = await models.choose(settings(tmp_path, limits=config.Limits(cost=1.0)), named)
-            deltas = [each async for each in chosen.model.stream(port.Request(messages=()))]
+            deltas = [each async for each in chosen.model.stream(base.Request(messages=()))]
             await chosen.model.close()
-            return [each.usage.cost for each in deltas if isinstance(each, port.Counted)]
+            return [each.usage.cost for each in deltas if isinstance(each, base.Counted)]
 
-        monkeypatch.setattr(local, "find", find)
-        monkeypatch.setattr(local, "KINDS", [local.Kind("ollama", int(played.url.rpartition(":")[2]), "")])
+        monkeypatch.setattr(local_servers, "find", find)
+        monkeypatch.setattr(
+            local_servers, "KINDS", [local_servers.Kind("ollama", int(played.url.rpartition(":")[2]), "")]
+        )
         assert asyncio.run(costs()) == [0.0]
 
 
@@ -164,7 +166,7 @@ def test_a_model_that_cannot_be_had_changes_nothing(tmp_path: Path, name: str) -
 def test_the_program_answers_with_the_model_that_was_chosen_and_counts_for_it_anew(tmp_path: Path) -> None:
     async def story() -> None:
         given = settings(tmp_path, model="offline", keys={"openai": config.Secret("k")})
-        async with running.started(given) as app:
+        async with compose.started(given) as app:
             door = app.runtime
             first = await door.agents.get("talk")
             await door.send("talk", events.Command("/model openai/gpt-5"))

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import SessionDB, config, events, parts, types
-from holdfast.app import models, running
+from holdfast import SessionDB, config, content_parts, events, types
+from holdfast.app import compose, models
 from holdfast.store import store_meta
-from holdfast.tools import processes
+from holdfast.tools.shell import background
 from tests.tools.test_plugins import TOOL, installed
 
 PATIENCE = 60
@@ -37,7 +37,7 @@ def note(home: Path, key: str, value: str) -> None:
 
 def notice(home: Path) -> str | None:
     async def start() -> str | None:
-        async with running.started(settings(home)) as app:
+        async with compose.started(settings(home)) as app:
             return app.notice
 
     return asyncio.run(start())
@@ -77,7 +77,7 @@ def test_attachments_nobody_names_are_collected_though_no_backup_can_be_made(tmp
     (tmp_path / "copies").touch()
 
     async def start() -> None:
-        async with running.started(settings(tmp_path)) as app:
+        async with compose.started(settings(tmp_path)) as app:
             with SessionDB(tmp_path / "store.db") as db:
                 await until(
                     lambda: (
@@ -91,7 +91,7 @@ def test_attachments_nobody_names_are_collected_though_no_backup_can_be_made(tmp
 
 def test_backup_that_is_due_is_made_beside_the_work(tmp_path: Path) -> None:
     async def start() -> None:
-        async with running.started(settings(tmp_path)):
+        async with compose.started(settings(tmp_path)):
             await until(lambda: list((tmp_path / "copies").glob("*.db")))
 
     asyncio.run(start())
@@ -101,7 +101,7 @@ def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_ans
     with SessionDB(tmp_path / "store.db") as db:
         db.append_message("talk", role="user", content="Begin.", create=types.NewConversation(source="test"))
         db.append_message("talk", role="assistant", content="Begun.")
-        place = msgspec.json.encode(processes.Place(str(tmp_path / "none"), "", "")).decode()
+        place = msgspec.json.encode(background.Place(str(tmp_path / "none"), "", "")).decode()
         for name in ("p1", "p2"):
             db.processes.record_start(
                 types.Process(
@@ -110,9 +110,11 @@ def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_ans
             )  # fmt: skip
 
     async def start() -> None:
-        async with running.started(settings(tmp_path)) as app:
+        async with compose.started(settings(tmp_path)) as app:
             await app.runtime.submit("talk", events.Submit("And?"))
-            said = [parts.text(each.content) for each in await app.db.transcript("talk", 2) if each.role == "user"]
+            said = [
+                content_parts.text(each.content) for each in await app.db.transcript("talk", 2) if each.role == "user"
+            ]
         assert ["p1 ended" in said[0], "p2 ended" in said[1], said[2]] == [True, True, "And?"]
 
     asyncio.run(start())
@@ -121,16 +123,16 @@ def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_ans
 def test_a_store_that_takes_too_long_keeps_nobody_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "FIRST_LOOK", 0.01)
+    monkeypatch.setattr(compose, "FIRST_LOOK", 0.01)
     looks: list[object] = []
 
-    class Slow(processes.Watcher):
+    class Slow(background.Watcher):
         async def look(self) -> tuple[int, int]:
             looks.append(self)
             await asyncio.Event().wait()
             raise AssertionError
 
-    monkeypatch.setattr(processes, "Watcher", Slow)
+    monkeypatch.setattr(background, "Watcher", Slow)
     assert notice(tmp_path) is None
     assert looks
 
@@ -142,7 +144,7 @@ def offered(home: Path, **given: object) -> tuple[set[str], str | None]:
     """The tools of an agent the program builds, and what it has to say at its start."""
 
     async def start() -> tuple[set[str], str | None]:
-        async with running.started(msgspec.structs.replace(settings(home), **given)) as app:
+        async with compose.started(msgspec.structs.replace(settings(home), **given)) as app:
             agent = await app.runtime.agents.get("talk")
             return {spec.name for spec in agent.tools.specs}, app.notice
 

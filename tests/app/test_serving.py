@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, config, errors, types
-from holdfast.app import serving
-from holdfast.gateway import loopback, port, webhooks
+from holdfast.app import gateway
+from holdfast.gateway import platform
 from holdfast.gateway import settings as gateways
+from holdfast.gateway.platforms import loopback
+from holdfast.gateway.platforms.http import webhooks
 from tests.gateway import stage
 
 
@@ -22,7 +24,7 @@ def settings(home: Path, **said: Any) -> config.Settings:
     return msgspec.structs.replace(found, gateway=gateways.Settings(**said))
 
 
-async def offered(opened: serving.Serving, owner: str) -> set[str]:
+async def offered(opened: gateway.Serving, owner: str) -> set[str]:
     """The tools that an agent of this owner has."""
     async with opened.gateway.desks.at(owner) as runtime:
         assert runtime.approvals.owner == runtime.owner == owner
@@ -44,13 +46,13 @@ async def offered(opened: serving.Serving, owner: str) -> set[str]:
 )
 def test_only_those_who_are_named_have_what_this_machine_can_do(shell: Any, who: set[str]) -> None:
     owners = {"telegram:42", "telegram:43", "telegram:group:42"}
-    assert {owner for owner in owners if serving.may(shell, owner)} == who
+    assert {owner for owner in owners if gateway.may(shell, owner)} == who
 
 
 def test_nobody_runs_commands_by_default_and_each_has_files_of_their_own(tmp_path: Path) -> None:
     async def story() -> None:
         chat = loopback.Loopback()
-        async with serving.served(settings(tmp_path, shell={"loopback": ["boss"]}), platforms=[chat]) as opened:
+        async with gateway.served(settings(tmp_path, shell={"loopback": ["boss"]}), platforms=[chat]) as opened:
             mine, boss = await offered(opened, "loopback:ann"), await offered(opened, "loopback:boss")
         assert boss - mine >= {"shell"}
         assert not {name for name in mine if "shell" in name or "process" in name}
@@ -63,9 +65,9 @@ def test_nobody_runs_commands_by_default_and_each_has_files_of_their_own(tmp_pat
 
 @pytest.mark.parametrize("owner", ["telegram:..", "telegram:%2F..%2Fboss", "telegram:Ann", "telegram:group:-100"])
 def test_a_folder_never_leads_out_of_the_one_they_all_are_in(tmp_path: Path, owner: str) -> None:
-    found = serving.folder_of(settings(tmp_path), owner)
+    found = gateway.folder_of(settings(tmp_path), owner)
     assert os.path.dirname(os.path.realpath(found)) == os.path.realpath(tmp_path / "gateway")
-    assert found.lower() != serving.folder_of(settings(tmp_path), "telegram:ann").lower()
+    assert found.lower() != gateway.folder_of(settings(tmp_path), "telegram:ann").lower()
 
 
 @pytest.mark.parametrize(
@@ -79,10 +81,10 @@ def test_a_folder_never_leads_out_of_the_one_they_all_are_in(tmp_path: Path, own
         ("group", (), False),
     ],
 )
-def test_only_groups_that_are_named_are_shared(kind: port.Kind, chat: tuple[str, ...], wanted: bool) -> None:
-    came = port.Came(platform="telegram", key="1", kind=kind, chat=chat, sender="42")
-    assert serving.is_shared(gateways.ids({"telegram": [-100]}), came) is wanted
-    assert not serving.is_shared(gateways.ids({"discord": [-100]}), came)
+def test_only_groups_that_are_named_are_shared(kind: platform.Kind, chat: tuple[str, ...], wanted: bool) -> None:
+    came = platform.Came(platform="telegram", key="1", kind=kind, chat=chat, sender="42")
+    assert gateway.is_shared(gateways.ids({"telegram": [-100]}), came) is wanted
+    assert not gateway.is_shared(gateways.ids({"discord": [-100]}), came)
 
 
 LONG = "x" * 20
@@ -113,7 +115,7 @@ def test_what_settings_lack_is_said_and_nothing_is_served(
     )
 
     async def story() -> None:
-        async with serving.served(wanted):
+        async with gateway.served(wanted):
             pass
 
     with pytest.raises(errors.SettingInvalid, match=wrong) as refused:
@@ -127,7 +129,7 @@ def test_what_settings_lack_is_said_and_nothing_is_served(
 )
 def test_a_hook_whose_replies_have_nowhere_to_go_is_said_so(to: str | None, told: int) -> None:
     hooks = {"ci": webhooks.Hook(LONG, gateways.Hook(secret_env="S", to=to))}
-    assert len(serving.nowhere(hooks, {"loopback", "hooks"})) == told
+    assert len(gateway.nowhere(hooks, {"loopback", "hooks"})) == told
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_settings_say_who_is_let_in(tmp_path: Path) -> None:
     async def story() -> None:
         chat = loopback.Loopback("telegram")
         said = settings(tmp_path, allow={"telegram": [42]}, strangers="silence")
-        async with serving.served(said, platforms=[chat]) as opened, asyncio.timeout(60):
+        async with gateway.served(said, platforms=[chat]) as opened, asyncio.timeout(60):
             assert await chat.say("Hi", chat="43", sender="43", key="a") is None
             assert await chat.say("Hi", chat="42", sender="42", key="b") is not None
             await chat.replies(1)
@@ -175,8 +177,8 @@ def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_pa
         first, second = loopback.Loopback(), loopback.Loopback()
         said = settings(tmp_path, grace=0.0)
         async with asyncio.timeout(120):
-            async with serving.served(said, platforms=[second]) as stays:
-                async with serving.served(said, platforms=[first]):
+            async with gateway.served(said, platforms=[second]) as stays:
+                async with gateway.served(said, platforms=[first]):
                     await say(first, keys[:10])
                 # Whatever the first one was in the middle of is now the other one's.
                 await say(second, keys[10:])
@@ -196,7 +198,7 @@ def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_pa
 def test_nobody_finds_what_another_said(tmp_path: Path) -> None:
     async def story() -> set[str]:
         chat = loopback.Loopback()
-        async with serving.served(settings(tmp_path), platforms=[chat]) as opened, asyncio.timeout(60):
+        async with gateway.served(settings(tmp_path), platforms=[chat]) as opened, asyncio.timeout(60):
             for name in ("ann", "ben"):
                 await chat.say(f"Note: the word of {name} is {name}-secret.", chat=name, sender=name)
             await chat.replies(2)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.app import running, tidying
+from holdfast.app import compose, daily_cleanup
 from tests.agent import stage
 from tests.contract import steps
 
@@ -22,13 +22,13 @@ def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = steps.Clock()
-    monkeypatch.setattr(tidying, "FIRST", 0.0)
-    monkeypatch.setattr(tidying, "EVERY", 0.01)
-    monkeypatch.setattr(tidying, "BREATH", 0.0)
+    monkeypatch.setattr(daily_cleanup, "FIRST", 0.0)
+    monkeypatch.setattr(daily_cleanup, "EVERY", 0.01)
+    monkeypatch.setattr(daily_cleanup, "BREATH", 0.0)
 
     async def story(db: AsyncSessionDB) -> None:
         failed = list[str]()
-        whole = tidying.once
+        whole = daily_cleanup.once
 
         async def once(store: AsyncSessionDB, days: float) -> int:
             if not failed:
@@ -36,14 +36,14 @@ def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_t
                 raise errors.StoreBusy()
             return await whole(store, days, 0.0)
 
-        monkeypatch.setattr(tidying, "once", once)
-        task = asyncio.create_task(tidying.looking_after(db, 30.0))
+        monkeypatch.setattr(daily_cleanup, "once", once)
+        task = asyncio.create_task(daily_cleanup.looking_after(db, 30.0))
         for key in ("1", "2"):
             await settled(db, key)
             clock.advance(31 * steps.DAY)
             while await db.mail.inbound_by_key("far", key) is not None:
                 await asyncio.sleep(0.01)
-        await running.stopped(task)
+        await compose.stopped(task)
         assert failed == ["busy"]
 
     stage.run(story, clock=clock)

@@ -15,10 +15,10 @@ from opentelemetry.trace import status
 from holdfast import AsyncSessionDB, errors
 from holdfast.app import tracing
 from holdfast.gateway import spans
-from holdfast.model import ScriptedModel, port
+from holdfast.model import ScriptedModel, base
 from tests.gateway import stage
 
-REQUEST = port.Request(messages=(), max_output=100)
+REQUEST = base.Request(messages=(), max_output=100)
 
 
 class Seen(trace.NonRecordingSpan):
@@ -68,8 +68,8 @@ class Refusing:
 
     name, window = "lab/small", 1000
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
-        yield port.Said("Well")
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+        yield base.Said("Well")
         raise errors.ModelCut("It broke off at: secret words")
 
     async def close(self) -> None:

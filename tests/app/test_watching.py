@@ -7,11 +7,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, parts, types
-from holdfast.agent import runtime
-from holdfast.app import watching
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, content_parts, events, types
+from holdfast.app import process_records
 from holdfast.model import ScriptedModel
-from holdfast.tools import processes
+from holdfast.runtime import runtime
+from holdfast.tools.shell import background
 from tests.agent import stage
 from tests.agent.test_runtime import until
 
@@ -26,10 +26,10 @@ class Program:
             return stage.agent(db, self.model, session_id=conversation_id)
 
         self.door = runtime.Runtime(db, build)
-        self.processes = processes.Processes(
-            watching.Book(db, self.door.poke), str(home), lambda: {"PATH": os.environ["PATH"]}
+        self.processes = background.Processes(
+            process_records.Book(db, self.door.poke), str(home), lambda: {"PATH": os.environ["PATH"]}
         )
-        self._watcher = processes.Watcher(self.processes, shortest=0.02, longest=0.05, idle=0.05)
+        self._watcher = background.Watcher(self.processes, shortest=0.02, longest=0.05, idle=0.05)
 
     async def __aenter__(self) -> Program:
         self._watching = asyncio.create_task(self._watcher.run())
@@ -79,7 +79,7 @@ def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is
             assert len(await db.mail.inbox_entries()) == 1
             assert other.model.requests == one.model.requests == []
             assert (await one.door.submit("talk", events.Submit("And?"))).final_response == "Fine."
-        said = [parts.text(each.content) for each in (await db.transcript("talk"))[2:]]
+        said = [content_parts.text(each.content) for each in (await db.transcript("talk"))[2:]]
         assert "> done" in said[0]
         assert said[1:] == ["I see.", "And?", "Fine."]
 
@@ -93,7 +93,7 @@ def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_m
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         came: list[str] = []
-        book = watching.Book(db, came.append)
+        book = process_records.Book(db, came.append)
         for name in ("p1", "p2"):
             await db.processes.record_start(
                 types.Process(

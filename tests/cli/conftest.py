@@ -27,7 +27,7 @@ def waiting() -> Iterator[ready.Server]:
 @pytest.fixture(scope="session")
 def asking() -> Iterator[ready.Server]:
     """One that has loaded what it takes to ask a provider, too."""
-    with ready.Server("holdfast.model.openai") as server:
+    with ready.Server("holdfast.model.openai.adapter") as server:
         yield server
 
 

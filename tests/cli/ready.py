@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 LOADED = (
     "holdfast.cli.program",
     "holdfast.store.db",
-    "holdfast.cli.once",
-    "holdfast.app.running",
+    "holdfast.cli.prompt",
+    "holdfast.app.compose",
     "holdfast.model.offline",
 )
 # What Python looks at once, when it starts: whoever sets one of these needs a Python of its own.
@@ -117,7 +117,7 @@ class Sitting:
 @functools.cache
 def sitting_room() -> Server:
     """The one that has the chat loaded, for all tests of this process."""
-    server = Server("holdfast.terminal.chat").__enter__()
+    server = Server("holdfast.chat.chat").__enter__()
     atexit.register(server.__exit__)
     return server
 

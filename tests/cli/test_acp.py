@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import alive
+from holdfast import process_info
 from tests.cli import inside, program
 from tests.rpc.stage import request
 
@@ -151,4 +151,4 @@ def test_an_editor_that_reads_nothing_more_is_gone_though_it_could_still_say_som
             pid = tmp_path / "pid"
             program.wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
         assert process.wait(program.PATIENCE) == 0
-        program.wait_until(lambda: not alive.exists(int(pid.read_text())))
+        program.wait_until(lambda: not process_info.exists(int(pid.read_text())))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB
-from holdfast.terminal import chat
+from holdfast.chat import chat
 from tests.cli import provider, terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}

@@ -20,8 +20,8 @@ from typing import Any, get_args
 import pytest
 
 from holdfast import SessionDB, config, events
-from holdfast.app import running
-from holdfast.cli import chatting, console, once, stdin
+from holdfast.app import compose
+from holdfast.cli import chat, console, prompt, stdin_text
 from tests.cli import inside, program, provider, ready
 from tests.model import server
 
@@ -154,7 +154,7 @@ def test_a_pipe_that_stays_silent_does_not_hold_up_a_message(tmp_path: Path) -> 
     try:
         assert process.wait(program.PATIENCE) == 0  # its standard input is open still
         assert process.stderr is not None
-        assert process.stderr.read().decode() == f"{stdin.SILENT}\n"
+        assert process.stderr.read().decode() == f"{stdin_text.SILENT}\n"
     finally:
         process.communicate()
     assert log(tmp_path)[0] == ("user", "hello")
@@ -327,13 +327,13 @@ def test_a_model_that_fails_is_exit_1_and_one_sentence(ask: Ask, tmp_path: Path,
 def test_an_answer_that_is_not_whole_is_said_to_be_so(ask: Ask, form: str) -> None:
     with provider.playing(provider.said_and_cut("Once upon")) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
-    assert (done.code, done.err) == (0, f"{once.SHORT}\n")
+    assert (done.code, done.err) == (0, f"{prompt.SHORT}\n")
     assert done.out == "Once upon\n" or form != "text"
 
 
 def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
     with provider.playing(provider.said_and_cut()) as played:
-        assert ask("-p", "hi", env=played.env) == (1, "", f"{once.SHORT}\n")
+        assert ask("-p", "hi", env=played.env) == (1, "", f"{prompt.SHORT}\n")
 
 
 @pytest.mark.parametrize("words", [[], [" \n"]])
@@ -341,7 +341,7 @@ def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
 def test_a_blank_answer_is_said_to_be_one_and_is_exit_1(ask: Ask, form: str, words: list[str]) -> None:
     with provider.playing(provider.said(*words)) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
-    assert (done.code, done.err) == (1, f"{once.BLANK}\n")
+    assert (done.code, done.err) == (1, f"{prompt.BLANK}\n")
     assert done.out.strip() == "" or form != "text"
 
 
@@ -520,10 +520,10 @@ def test_a_signal_before_the_turn_leaves_a_whole_document(
         await asyncio.Event().wait()
         yield
 
-    monkeypatch.setattr(running, "started", slow)
+    monkeypatch.setattr(compose, "started", slow)
     settings = config.load({"HOLDFAST_HOME": str(tmp_path)}, files=False)
-    start = chatting.Start(str(tmp_path / "x.db"), None, "c", settings)
-    assert once.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM
+    start = chat.Start(str(tmp_path / "x.db"), None, "c", settings)
+    assert prompt.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM
     last = json.loads(capsys.readouterr().out)
     assert (last if form == "json" else last["result"])["exit_reason"] == "interrupted"
 
@@ -568,8 +568,8 @@ def test_one_message_loads_no_part_of_the_chat(tmp_path: Path) -> None:
         check=True,
     )
     loaded = set(done.stderr.split())
-    assert "holdfast.cli.once" in loaded
-    assert not loaded & {"prompt_toolkit", "rich", "httpx2", "holdfast.terminal.chat"}
+    assert "holdfast.cli.prompt" in loaded
+    assert not loaded & {"prompt_toolkit", "rich", "httpx2", "holdfast.chat.chat"}
 
 
 def test_a_message_may_be_larger_than_a_pipe(tmp_path: Path) -> None:
@@ -589,9 +589,9 @@ def test_nobody_there_gets_the_help(ask: Ask, tmp_path: Path) -> None:
 def test_the_page_names_every_option_field_exit_and_event() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "chat.md").read_text("utf-8")
     named = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL)))
-    options = {option for parameter in chatting.command.params for option in parameter.opts}
+    options = {option for parameter in chat.command.params for option in parameter.opts}
     assert {option.split()[0] for option in named} >= options
-    assert named >= RESULT | set(get_args(events.Exit)) | set(chatting.FORMATS)
+    assert named >= RESULT | set(get_args(events.Exit)) | set(chat.FORMATS)
     # Only a chat can be left.
     kinds = {kind.__struct_config__.tag for kind in get_args(events.AnyEvent) if kind is not events.Quit}
     assert named >= kinds

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.cli import demo
-from holdfast.cli.race import run, values
+from holdfast.cli.demo_race import run, values
 from tests.cli import program
 
 Holdfast = Callable[..., program.Run]

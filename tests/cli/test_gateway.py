@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB, types
-from holdfast.cli import waiting
-from holdfast.gateway import gateway, server, settings
+from holdfast.cli import gateway_status
+from holdfast.gateway import gateway, settings
+from holdfast.gateway.platforms.http import server
 from holdfast.store.mail import contacts, queue_status
 from tests import test_guide
 from tests.cli import program, provider
@@ -234,8 +235,10 @@ def test_a_list_that_is_cut_says_so() -> None:
     with SessionDB(":memory:") as db:
         lost = db.mail.post(types.NewOutgoing(text="Lost", **place))
         for count in (queue_status.DEFAULT_LIMIT - 1, queue_status.DEFAULT_LIMIT):
-            found = waiting.Standing({}, [], [], [lost] * count, [], [])
-            assert waiting._shape(found, [])["cut"] == (["failed"] if count == queue_status.DEFAULT_LIMIT else [])
+            found = gateway_status.Standing({}, [], [], [lost] * count, [], [])
+            assert gateway_status._shape(found, [])["cut"] == (
+                ["failed"] if count == queue_status.DEFAULT_LIMIT else []
+            )
 
 
 def test_hooks_without_the_server_they_come_by_are_a_mistake(holdfast: Holdfast, home: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, config, errors, types
-from holdfast.cli import console, keeping
+from holdfast.cli import backup, console
 from holdfast.store import store_meta
 from holdfast.store.driver import Tx
-from holdfast.tools import folders
+from holdfast.tools.shell import process_folders
 from tests.cli import program, terminal
 from tests.cli.conftest import BRANCH, TRIP
 
@@ -235,7 +235,7 @@ def test_what_processes_wrote_goes_at_once_and_nothing_else_does(
             folder = home / name
             folder.mkdir(parents=True, mode=0o700)
             (folder / "out.0").write_text("the key is 17")
-            folders.sign(str(folder), folders.signature(str(trip)))
+            process_folders.sign(str(folder), process_folders.signature(str(trip)))
             call = {"id": name, "name": "start_process", "arguments": {"command": f"make {name}"}}
             db.append_message(here, role="assistant", tool_calls=[call])
             db.processes.record_start(
@@ -273,9 +273,9 @@ def test_what_went_before_one_that_got_a_branch_meanwhile_is_told_of(
 ) -> None:
     out = console.Console(config.Settings(home=str(trip.parent), database=str(trip), colour=False, columns=None))
     with SessionDB(trip) as db:
-        assert keeping._delete(out, db, ["other", TRIP]) == ["other"]
+        assert backup._delete(out, db, ["other", TRIP]) == ["other"]
         with pytest.raises(errors.HasBranches):
-            keeping._delete(out, db, [TRIP])
+            backup._delete(out, db, [TRIP])
     assert f"{TRIP} not deleted: " in capsys.readouterr().err
     assert ids(trip) == {TRIP, BRANCH}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, errors, parts
-from holdfast.cli import latest
+from holdfast import SessionDB, content_parts, errors
+from holdfast.cli import latest_session
 from tests.cli import ready, terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
@@ -28,14 +28,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(db: SessionDB, *, one_shots: bool = False) -> tuple[str, str | None]:
-    head, notice = latest.find(db, one_shots=one_shots)
+    head, notice = latest_session.find(db, one_shots=one_shots)
     return head.id, notice
 
 
 def test_most_recent_conversation_of_the_folder_is_continued_before_newer_ones_elsewhere(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latest, "PAGE", 5)
+    monkeypatch.setattr(latest_session, "PAGE", 5)
     with SessionDB(":memory:") as db:
         spoken(db, "elsewhere", here / "other")
         assert found(db) == ("elsewhere", f"{NOTICE}, from {here / 'other'}.")
@@ -43,7 +43,7 @@ def test_most_recent_conversation_of_the_folder_is_continued_before_newer_ones_e
         assert found(db) == ("nowhere", f"{NOTICE}.")
         spoken(db, "older", here)
         spoken(db, "newer", here)
-        for number in range(latest.PAGE + 1):  # of no folder, so listed in each
+        for number in range(latest_session.PAGE + 1):  # of no folder, so listed in each
             spoken(db, f"chat{number}", None)
         spoken(db, "last", here / "other")
         assert found(db) == ("newer", None)
@@ -53,11 +53,11 @@ def test_one_shot_conversation_is_continued_only_with_a_prompt_or_once_it_was_co
     with SessionDB(":memory:") as db:
         spoken(db, "shot", here, "cli")
         with pytest.raises(errors.NoSuchSession, match="-c -p TEXT"):
-            latest.find(db, one_shots=False)
+            latest_session.find(db, one_shots=False)
         spoken(db, "chat", here / "other")
         assert found(db) == ("chat", f"{NOTICE}, from {here / 'other'}.")
         assert found(db, one_shots=True) == ("shot", None)
-        db.append_message("shot", role="user", content=[parts.notice("The build ended.", "process")])
+        db.append_message("shot", role="user", content=[content_parts.notice("The build ended.", "process")])
         assert found(db)[0] == "chat"
         db.append_message("shot", role="user", content="And then?")
         assert found(db) == ("shot", None)
@@ -72,7 +72,7 @@ def test_prompt_continued_from_another_folder_tells_user_model_and_lists(tmp_pat
     assert (first.code, first.err.splitlines()[:2]) == (0, [f"{NOTICE}, from /work/trip.", moved])
     with SessionDB(store) as db:
         (message,) = db.transcript("talk", 2, 3)
-        assert str(tmp_path) in parts.text(
+        assert str(tmp_path) in content_parts.text(
             [{**part, "type": "text"} for part in message.content if isinstance(part, dict)]
         )
     assert "folder" not in asking.run(tmp_path, "-c", "-p", "Thanks.", env=OFFLINE).err

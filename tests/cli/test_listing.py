@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast import SessionDB, parts
+from holdfast import SessionDB, content_parts
 from tests.cli import program
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
 
@@ -66,7 +66,7 @@ def test_without_a_title_a_conversation_is_told_by_how_it_begins(holdfast: Holdf
         db.append_message("first", role="system", content="You are helpful.")
         db.append_message("first", role="user", content=f"When does\n\x1b[2J the train {'x' * 100}")
         db.append_message("late", role="assistant", content="Hello!")
-        noted = [parts.note("It is Sunday."), {"type": "text", "text": "Good morning"}]
+        noted = [content_parts.note("It is Sunday."), {"type": "text", "text": "Good morning"}]
         db.append_message("noted", role="user", content=noted)
     ends = {
         line.split()[0]: line.partition("live  -")[2].strip()

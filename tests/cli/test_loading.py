@@ -32,7 +32,7 @@ HEAVY = {
     "textual",
     "holdfast.agent.agent",
     "holdfast.store.db",
-    "holdfast.terminal.chat",
+    "holdfast.chat.chat",
 }
 NOTHING = set[str]()
 STORE = {"apsw", "holdfast.store.db"}

@@ -19,7 +19,7 @@ from tests.cli import inside, program
 
 Holdfast = Callable[..., program.Run]
 # What only a chat needs, or an agent.
-CHAT = {"prompt_toolkit", "rich", "httpx2", "holdfast.agent.runtime", "holdfast.terminal.chat", "holdfast.cli.once"}
+CHAT = {"prompt_toolkit", "rich", "httpx2", "holdfast.runtime.runtime", "holdfast.chat.chat", "holdfast.cli.prompt"}
 LOOKING = [["sessions", "list"], ["sessions", "show", "last"], ["sessions", "tree"], ["doctor"]]
 
 
@@ -65,8 +65,14 @@ def test_a_command_loads_no_other_command(holdfast: Holdfast, tmp_path: Path) ->
     env = program.environment(tmp_path)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, encoding="utf-8", check=True)
     loaded = set(done.stdout.split())
-    assert "holdfast.cli.listing" in loaded
-    assert not loaded & {"holdfast.cli.demo", "holdfast.cli.doctor", "holdfast.cli.tree", "sqlite3", "multiprocessing"}
+    assert "holdfast.cli.sessions_list" in loaded
+    assert not loaded & {
+        "holdfast.cli.demo",
+        "holdfast.cli.doctor",
+        "holdfast.cli.sessions_tree",
+        "sqlite3",
+        "multiprocessing",
+    }
     assert not loaded & CHAT
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, parts
+from holdfast import SessionDB, content_parts
 from tests.cli import program
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
 
@@ -87,8 +87,8 @@ def test_a_note_for_the_model_is_shown_only_with_what_the_model_sees(holdfast: H
     said = {"type": "text", "text": "Hello"}
     with SessionDB(path) as db:
         db.create_session("noted", source="test")
-        db.append_message("noted", role="user", content=[parts.note("It is Sunday."), said])
-        db.append_message("noted", role="assistant", content=[said, parts.cut("The answer broke off here.")])
+        db.append_message("noted", role="user", content=[content_parts.note("It is Sunday."), said])
+        db.append_message("noted", role="assistant", content=[said, content_parts.cut("The answer broke off here.")])
     shown = holdfast("sessions", "show", "noted", "--db", path).out
     assert "Sunday" not in shown
     assert shown.count("    Hello\n") == 2

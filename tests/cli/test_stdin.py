@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from holdfast.cli import stdin
+from holdfast.cli import stdin_text
 from tests.cli import inside, program, provider, ready
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
@@ -24,7 +24,7 @@ ODD = [
     b"\xff\xfe\x80",
     b"\0",
     b"text\0text",
-    b"x" * stdin.LOOKED_AT + b"\0",
+    b"x" * stdin_text.LOOKED_AT + b"\0",
     b"\xed\xa0\x80",
     "\ufeff\u202e\u2028\x7f\x1b[2J".encode(),
     b"{}\n]]>\"'\\",

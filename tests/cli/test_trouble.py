@@ -261,12 +261,12 @@ LOADED = [
     "platformdirs",
     "holdfast.config",
     "holdfast.cli.console",
-    "holdfast.cli.chatting",
+    "holdfast.cli.chat",
     "apsw",
     "holdfast.store.db",
-    "holdfast.cli.once",
+    "holdfast.cli.prompt",
     "asyncio",
-    "holdfast.app.running",
+    "holdfast.app.compose",
     "holdfast.model.offline",
 ]
 

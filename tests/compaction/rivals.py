@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from holdfast import AsyncSessionDB, SessionDB
-from holdfast.compaction import port
+from holdfast.compaction import base
 from tests.compaction import test_compress as stage
 
 LOCKS = ("acquire_lease", "renew_lease", "release_lease", "begin_compaction", "begin_conversation")
@@ -20,7 +20,7 @@ _barrier: Any = None
 class Part(NamedTuple):
     """What became of one of the two."""
 
-    outcome: port.Outcome
+    outcome: base.Outcome
     completed: bool
     answer: str
 
@@ -57,7 +57,7 @@ def _take_part(target: str, name: str) -> Part:
 
 
 async def _work(target: str, name: str) -> Part:
-    async def summarize(request: port.SummaryRequest) -> str:
+    async def summarize(request: base.SummaryRequest) -> str:
         await asyncio.to_thread(_barrier.wait, SECONDS)
         return "In short. " + " ".join(request.must_keep)
 

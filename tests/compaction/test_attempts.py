@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import compress, hooks, policy, port, summary
-from holdfast.compaction.port import Outcome
+from holdfast.compaction import base, compress, hooks, policy, summary
+from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, agent, filled
 from tests.contract import steps
 
 
-def brief(request: port.SummaryRequest) -> str:
+def brief(request: base.SummaryRequest) -> str:
     return "In short. " + " ".join(request.must_keep)
 
 
@@ -111,7 +111,7 @@ def test_a_renewal_that_fails_stops_nothing_and_is_made_again() -> None:
             lived.set()
             return await works(lease)
 
-        async def waits(request: port.SummaryRequest) -> str:
+        async def waits(request: base.SummaryRequest) -> str:
             await lived.wait()
             return brief(request)
 
@@ -128,7 +128,7 @@ def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
         await filled(db)
         reached, tidied = asyncio.Event(), list[bool]()
 
-        async def slow_to_leave(_: port.SummaryRequest) -> str:
+        async def slow_to_leave(_: base.SummaryRequest) -> str:
             reached.set()
             try:
                 await asyncio.Event().wait()
@@ -295,7 +295,7 @@ def test_the_pause_after_a_failure_begins_when_it_failed(how: str) -> None:
         await filled(db)
         clock = steps.Clock()
 
-        def slow(request: port.SummaryRequest) -> str:
+        def slow(request: base.SummaryRequest) -> str:
             clock.advance(20)
             return brief(request)
 
@@ -331,7 +331,7 @@ def test_the_pause_after_a_failure_begins_when_it_failed(how: str) -> None:
 )
 def test_who_was_overtaken_says_by_what(what: str, reason: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def meanwhile(request: port.SummaryRequest) -> str:
+        async def meanwhile(request: base.SummaryRequest) -> str:
             if what == "an undo":
                 await db.undo_compaction("talk")
             elif what == "another commit":

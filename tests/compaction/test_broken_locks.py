@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors
-from holdfast.compaction import hooks, port
-from holdfast.compaction.port import Outcome
+from holdfast.compaction import base, hooks
+from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
 from holdfast.store import leases, write_step
 from tests.agent import stage
@@ -60,7 +60,7 @@ def test_compaction_stands_however_the_lock_fails(
         broken = Broken(how)
         monkeypatch.setattr(AsyncSessionDB, name, broken)
 
-        async def outlive(request: port.SummaryRequest) -> str:
+        async def outlive(request: base.SummaryRequest) -> str:
             await broken.asked.wait()
             clock.advance(2 * TTL)
             return "In short. " + " ".join(request.must_keep)

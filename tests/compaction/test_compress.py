@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
+from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
+from holdfast.compaction import base, policy, speaker, summary
 from holdfast.compaction import hooks as telling
-from holdfast.compaction import policy, port, speaker, summary
-from holdfast.compaction.port import Outcome
+from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
-from holdfast.model import port as models
+from holdfast.model import base as models
 from holdfast.store import message_codec
 from tests.agent import stage
 from tests.contract import steps
@@ -21,11 +21,11 @@ from tests.contract import steps
 WINDOW = 8_000
 
 
-def held() -> tuple[Callable[[port.SummaryRequest], Awaitable[str]], asyncio.Event, asyncio.Event]:
+def held() -> tuple[Callable[[base.SummaryRequest], Awaitable[str]], asyncio.Event, asyncio.Event]:
     """A summary that is written when it is let go: it, the event that it was begun, and the one it waits for."""
     reached, go = asyncio.Event(), asyncio.Event()
 
-    async def slow(request: port.SummaryRequest) -> str:
+    async def slow(request: base.SummaryRequest) -> str:
         reached.set()
         await go.wait()
         return "In short. " + " ".join(request.must_keep)
@@ -38,11 +38,11 @@ class Writer:
 
     name = "writer"
 
-    def __init__(self, say: Callable[[port.SummaryRequest], Any] | None = None) -> None:
-        self.requests: list[port.SummaryRequest] = []
+    def __init__(self, say: Callable[[base.SummaryRequest], Any] | None = None) -> None:
+        self.requests: list[base.SummaryRequest] = []
         self._say = say or (lambda request: "In short. " + " ".join(request.must_keep))
 
-    async def summarize(self, request: port.SummaryRequest) -> str:
+    async def summarize(self, request: base.SummaryRequest) -> str:
         self.requests.append(request)
         said = self._say(request)
         return await said if asyncio.iscoroutine(said) else said
@@ -111,7 +111,7 @@ def test_what_is_written_during_the_summary_is_in_the_context() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
 
-        async def meanwhile(request: port.SummaryRequest) -> str:
+        async def meanwhile(request: base.SummaryRequest) -> str:
             for number in range(3):
                 await db.append_message("talk", role="user", content=f"Meanwhile {number}.")
             return "In short. " + " ".join(request.must_keep)
@@ -339,7 +339,9 @@ def test_secrets_do_not_reach_the_summarizing_model() -> None:
         model = ScriptedModel(["too short"] * 9, window=100_000)
         await agent(db, summary.ModelSummarizer(model)).compress_context()
         assert model.requests
-        assert "sk-live-1234567890" not in str([parts.text(each.content) for each in model.requests[0].messages])
+        assert "sk-live-1234567890" not in str(
+            [content_parts.text(each.content) for each in model.requests[0].messages]
+        )
         assert "sk-live-1234567890" not in str((await db.context("talk")).summary)
 
     async def filled_more(db: AsyncSessionDB) -> None:
@@ -403,10 +405,10 @@ def test_a_summary_far_beyond_its_budget_is_not_taken() -> None:
 
 
 def test_a_summarizer_that_gives_up_or_ignores_being_stopped_is_left_behind() -> None:
-    async def gives_up(_: port.SummaryRequest) -> str:
+    async def gives_up(_: base.SummaryRequest) -> str:
         raise asyncio.CancelledError
 
-    async def deaf(_: port.SummaryRequest) -> str:
+    async def deaf(_: base.SummaryRequest) -> str:
         while True:
             try:
                 await asyncio.sleep(30)
@@ -432,7 +434,7 @@ def test_the_gain_is_told_without_what_was_said_meanwhile() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
 
-        async def meanwhile(request: port.SummaryRequest) -> str:
+        async def meanwhile(request: base.SummaryRequest) -> str:
             for number in range(60):
                 await db.append_message("talk", role="user", content=f"Meanwhile {number}. " + "It is windy. " * 40)
             return "In short. " + " ".join(request.must_keep)
@@ -463,7 +465,7 @@ def test_whoever_was_overtaken_may_try_again_at_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
 
-        async def overtaken(request: port.SummaryRequest) -> str:
+        async def overtaken(request: base.SummaryRequest) -> str:
             if len(writer.requests) == 1:
                 await db.hide("talk", 5, 6)  # the view is not what it was
             return "In short. " + " ".join(request.must_keep)
@@ -516,7 +518,7 @@ def test_what_a_model_is_asked_is_data_it_cannot_leave_and_fits_its_window() -> 
             types.Message(n, f"m{n}", "s", "user", 0.0, message_codec.encode("word " * 700)) for n in range(4, 40)
         ]
         model = ScriptedModel(["fine"], window=20_000)
-        request = port.SummaryRequest(messages=messages, previous="<record> was here </record>", must_keep=("x",))
+        request = base.SummaryRequest(messages=messages, previous="<record> was here </record>", must_keep=("x",))
         assert await summary.ModelSummarizer(model).summarize(request) == "fine"
         asked = str(model.requests[0].messages[0].content)
         assert asked.count("</messages>") == 1

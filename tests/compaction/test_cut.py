@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import SessionDB, parts, types
+from holdfast import SessionDB, content_parts, types
 from holdfast.compaction import cut, speaker
 from holdfast.model import tokens
 from holdfast.store import message_codec, tool_pairs
@@ -36,7 +36,7 @@ def message(line: str) -> types.NewMessage:
     if kind == "result":
         return types.NewMessage(role="tool", content="r" * length, tool_call_id=names[0] if names else None)
     if kind == "notice":
-        return types.NewMessage(role="user", content=[parts.notice("n" * length, "process")])
+        return types.NewMessage(role="user", content=[content_parts.notice("n" * length, "process")])
     uid = f"{speaker.STEERED}{message_codec.generate_uid()}" if kind == "steer" else None
     return types.NewMessage(role="user" if uid else kind, content=kind[0] * length, uid=uid)  # type: ignore[arg-type]
 
@@ -51,7 +51,7 @@ def talk(exchanges: int) -> list[str]:
 
 def size(message: types.Message) -> int:
     """A character is a token: what a test says is what is counted."""
-    return len(parts.text(message.content))
+    return len(content_parts.text(message.content))
 
 
 def find(db: SessionDB, tail: int = 100, **how: Any) -> cut.Cut | None:

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import types
-from holdfast.compaction import extract, ledger, port, ranking, sections
+from holdfast.compaction import base, extract, ledger, ranking, summary_format
 from holdfast.model import tokens
 from tests.compaction import spoken
 
 
 def summary(messages: list[types.Message], **given: object) -> str:
-    request = port.SummaryRequest(messages=messages, **given)  # type: ignore[arg-type]
+    request = base.SummaryRequest(messages=messages, **given)  # type: ignore[arg-type]
     return extract.extract(request, tokens.estimate)
 
 
 def under(text: str, name: str) -> list[str]:
-    return [each.text for each in sections.parsed(text) if each.section == name]
+    return [each.text for each in summary_format.parsed(text) if each.section == name]
 
 
 WORK = [
@@ -125,7 +125,7 @@ HOSTILE = (
 def test_text_in_messages_cannot_act_as_the_summary() -> None:
     text = summary([*WORK, spoken.message(9, "assistant", HOSTILE), spoken.message(10, "tool", HOSTILE)], budget=4_000)
     headings = [line for line in text.splitlines() if not line.startswith("> ")]
-    assert headings == [f"## {name}" for name in sections.NAMES if f"## {name}" in headings]
+    assert headings == [f"## {name}" for name in summary_format.NAMES if f"## {name}" in headings]
     assert "send the money" in text
     assert not any("send the money" in each for each in under(text, "Open asks"))
     assert not {"<|", "\x1b", "\u202e", "\u2028"} & {
@@ -217,5 +217,5 @@ def test_an_estimate_whose_parts_do_not_add_up_is_kept_to_all_the_same() -> None
     def dear(text: str) -> int:
         return len(text) if len(text) < 200 else 3 * len(text)
 
-    text = extract.extract(port.SummaryRequest(messages=WORK, budget=600), dear)
+    text = extract.extract(base.SummaryRequest(messages=WORK, budget=600), dear)
     assert 0 < dear(text) <= 600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.compaction import facts
+from holdfast.compaction import exact_facts
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,12 @@ from holdfast.compaction import facts
     ],
 )
 def test_facts_of_a_line(text: str, found: list[str]) -> None:
-    assert [fact.text for fact in facts.found(text)] == found
+    assert [fact.text for fact in exact_facts.found(text)] == found
     assert all(each in text for each in found)
 
 
 def test_addresses_are_no_files() -> None:
-    assert facts.files("see https://x.org/a/b.py, ./run.sh and C:\\temp\\x.txt") == ["./run.sh", "C:\\temp\\x.txt"]
+    assert exact_facts.files("see https://x.org/a/b.py, ./run.sh and C:\\temp\\x.txt") == [
+        "./run.sh",
+        "C:\\temp\\x.txt",
+    ]

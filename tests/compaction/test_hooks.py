@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, types
+from holdfast.compaction import base
 from holdfast.compaction import hooks as telling
-from holdfast.compaction import port
-from holdfast.compaction.port import Outcome
+from holdfast.compaction.base import Outcome
 from tests.agent import stage
 from tests.compaction.test_compress import Writer, agent, filled
 from tests.contract import steps
@@ -148,7 +148,7 @@ def test_a_model_is_asked_only_after_hooks_were_told() -> None:
             await asyncio.sleep(0)
             order.append("hook")
 
-        def say(request: port.SummaryRequest) -> str:
+        def say(request: base.SummaryRequest) -> str:
             order.append("model")
             return "In short. " + " ".join(request.must_keep)
 

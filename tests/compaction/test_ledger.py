@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import types
-from holdfast.compaction import asks, ledger, reading
+from holdfast.compaction import ledger, open_requests, sentences
 from holdfast.model import tokens
 from tests.compaction import spoken
 
 
-def open_after(messages: list[types.Message], before: tuple[reading.Sentence, ...] = ()) -> list[str]:
-    return [ask.text for ask in asks.still_open(reading.sentences(messages), before)]
+def open_after(messages: list[types.Message], before: tuple[sentences.Sentence, ...] = ()) -> list[str]:
+    return [ask.text for ask in open_requests.still_open(sentences.sentences(messages), before)]
 
 
 def test_the_ledger_names_ranges_tools_files_and_open_asks() -> None:
@@ -121,7 +121,7 @@ def test_an_ask_that_was_put_off_stays_open() -> None:
 
 
 def test_an_ask_that_left_unanswered_is_closed_by_the_next_answer() -> None:
-    before = (reading.sentence(1, "user", "Raised beds or not?", "Open asks"),)
+    before = (sentences.sentence(1, "user", "Raised beds or not?", "Open asks"),)
     assert open_after([spoken.message(2, "user", "Hm.")], before) == ["Raised beds or not?"]
     assert open_after([spoken.message(2, "assistant", "Raised.")], before) == []
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast import types
-from holdfast.compaction import extract, ledger, pace, port
+from holdfast.compaction import base, extract, ledger, time_slices
 from holdfast.model import tokens
 from holdfast.store import message_codec
 
@@ -32,7 +32,7 @@ MESSAGES = [
 @pytest.fixture
 def nobody_is_let_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Python itself takes the turn from no thread: whoever does not give way keeps all others waiting."""
-    monkeypatch.setattr(pace, "EVERY", 0.0)
+    monkeypatch.setattr(time_slices, "EVERY", 0.0)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1_000)
     try:
@@ -42,7 +42,7 @@ def nobody_is_let_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def extracted() -> object:
-    return extract.extract(port.SummaryRequest(messages=MESSAGES, budget=2_000), tokens.estimate)
+    return extract.extract(base.SummaryRequest(messages=MESSAGES, budget=2_000), tokens.estimate)
 
 
 def entered() -> object:
@@ -66,7 +66,7 @@ def test_the_loop_goes_on_while_a_conversation_is_read(work: Callable[[], object
                 await asyncio.sleep(0)
 
         beside = asyncio.create_task(others())
-        assert await pace.aside(work) == work()
+        assert await time_slices.aside(work) == work()
         counted = rounds
         done.set()
         await beside
@@ -77,22 +77,22 @@ def test_the_loop_goes_on_while_a_conversation_is_read(work: Callable[[], object
 
 def test_the_work_runs_in_another_thread_and_what_it_raises_is_raised() -> None:
     async def story() -> None:
-        assert await pace.aside(threading.get_ident) != threading.get_ident()
+        assert await time_slices.aside(threading.get_ident) != threading.get_ident()
         with pytest.raises(ZeroDivisionError):
-            await pace.aside(lambda: 1 // 0)
+            await time_slices.aside(lambda: 1 // 0)
 
     asyncio.run(story())
 
 
 def test_outside_of_such_work_nobody_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
-    monkeypatch.setattr(pace.time, "sleep", naps.append)
-    monkeypatch.setattr(pace, "EVERY", 0.0)
+    monkeypatch.setattr(time_slices.time, "sleep", naps.append)
+    monkeypatch.setattr(time_slices, "EVERY", 0.0)
     kept()
     assert naps == []
-    asyncio.run(pace.aside(kept))
-    assert set(naps) == {pace.NAP}
+    asyncio.run(time_slices.aside(kept))
+    assert set(naps) == {time_slices.NAP}
     naps.clear()
     # The thread may be anybody's next.
-    pace.breathe()
+    time_slices.breathe()
     assert naps == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.compaction import ranking, reading
+from holdfast.compaction import ranking, sentences
 
 TEXTS = (
     "The invoice of the roofer is late again.",
@@ -13,7 +13,7 @@ TEXTS = (
 
 
 def test_the_central_sentence_ranks_above_the_lonely_one() -> None:
-    ranks = ranking.ranked([reading.terms(text) for text in TEXTS])
+    ranks = ranking.ranked([sentences.terms(text) for text in TEXTS])
     assert max(ranks) == 1.0
     assert ranks[3] == min(ranks)
     assert min(ranks[:3]) > ranks[3]
@@ -25,5 +25,5 @@ def test_nothing_ranks_nothing() -> None:
 
 
 def test_forms_of_a_word_are_one_and_scripts_without_spaces_have_pairs() -> None:
-    assert reading.terms("Permits permitted") == reading.terms("permit")
-    assert {"我们", "们决", "决定"} <= reading.terms("我们决定")
+    assert sentences.terms("Permits permitted") == sentences.terms("permit")
+    assert {"我们", "们决", "决定"} <= sentences.terms("我们决定")

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.compaction import policy
-from holdfast.compaction.port import Outcome
+from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
 from tests.agent import stage
 from tests.compaction.test_compress import Writer, agent, filled, held

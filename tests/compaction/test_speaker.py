@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from holdfast import AsyncSessionDB, parts, types
-from holdfast.compaction import asks, extract, ledger, port, reading, sections, speaker, summary
-from holdfast.compaction.port import Outcome
+from holdfast import AsyncSessionDB, content_parts, types
+from holdfast.compaction import base, extract, ledger, open_requests, sentences, speaker, summary, summary_format
+from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from holdfast.store import tool_pairs
 from tests.agent import stage
@@ -24,7 +24,7 @@ def late(seq: int, text: str) -> types.Message:
 
 
 def notice(seq: int, text: str) -> types.Message:
-    return spoken.message(seq, "user", [parts.note("From the program."), parts.notice(text, "process")])
+    return spoken.message(seq, "user", [content_parts.note("From the program."), content_parts.notice(text, "process")])
 
 
 def named(message: types.Message, uid: str) -> types.Message:
@@ -55,19 +55,21 @@ def test_who_said_it_is_told_whatever_place_it_stands_in(who: str) -> None:
 @pytest.mark.parametrize("who", ["a late result", "a program"])
 def test_what_no_person_said_is_neither_an_open_ask_nor_a_goal(who: str) -> None:
     message = SAID_BY[who][0]
-    assert [each.text for each in asks.still_open(reading.sentences([PERSON]), ())] == [WANTS]
-    assert asks.still_open(reading.sentences([message]), ()) == []
+    assert [each.text for each in open_requests.still_open(sentences.sentences([PERSON]), ())] == [WANTS]
+    assert open_requests.still_open(sentences.sentences([message]), ()) == []
     assert ledger.of([message]).get("asks", []) == []
     assert WANTS not in ledger.must_keep([message], None, 500)
-    quoted = sections.parsed(extract.extract(port.SummaryRequest(messages=[message]), tokens.estimate))
-    assert [(each.role, each.text) for each in quoted if each.section in (sections.ASKS, sections.GOAL)] == []
+    quoted = summary_format.parsed(extract.extract(base.SummaryRequest(messages=[message]), tokens.estimate))
+    assert [
+        (each.role, each.text) for each in quoted if each.section in (summary_format.ASKS, summary_format.GOAL)
+    ] == []
     assert ("tool", WANTS) in [(each.role, each.text) for each in quoted]
 
 
 @pytest.mark.parametrize("who", ["a late result", "a program"])
 def test_the_model_that_sums_up_is_not_told_that_a_person_said_it(who: str) -> None:
     model = ScriptedModel(["fine"], window=20_000)
-    request = port.SummaryRequest(messages=[SAID_BY[who][0]])
+    request = base.SummaryRequest(messages=[SAID_BY[who][0]])
     assert asyncio.run(summary.ModelSummarizer(model).summarize(request)) == "fine"
     assert "<messages>\n[1 tool] " in str(model.requests[0].messages[0].content)
 
@@ -77,7 +79,7 @@ def test_a_compaction_commits_no_ask_that_no_person_made(who: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=4)
         if who == "a program":
-            await db.append_message("talk", role="user", content=[parts.notice(WANTS, "process")])
+            await db.append_message("talk", role="user", content=[content_parts.notice(WANTS, "process")])
         else:
             await db.append_message("talk", role="tool", content=WANTS, tool_call_id="gone")
         for number in range(40):
@@ -89,7 +91,9 @@ def test_a_compaction_commits_no_ask_that_no_person_made(who: str) -> None:
         assert WANTS not in writer.requests[0].must_keep
         (kept,) = await db.compactions("talk")
         assert WANTS not in kept.ledger.get("asks", [])
-        under = [each for each in sections.parsed(summary.bare(kept.summary)) if each.section == sections.ASKS]
+        under = [
+            each for each in summary_format.parsed(summary.bare(kept.summary)) if each.section == summary_format.ASKS
+        ]
         assert not any("Mallory" in each.text for each in under)
 
     stage.run(story)

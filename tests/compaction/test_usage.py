@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, parts, types
-from holdfast.agent import accounts
+from holdfast import AsyncSessionDB, content_parts, types
+from holdfast.agent import usage
+from holdfast.compaction import base, policy, summary
 from holdfast.compaction import hooks as telling
-from holdfast.compaction import policy, port, summary
-from holdfast.compaction.port import Outcome
+from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
+from holdfast.model import base as models
 from tests.agent import stage
 from tests.compaction import test_attempts
 from tests.compaction.test_compress import Writer, agent, filled
@@ -27,13 +27,13 @@ COST = types.Usage(1_000, 50, cost=0.25)
 
 def record(request: models.Request) -> models.Reply:
     """A summary that has all it must have, of a model that says what it used."""
-    asked = parts.text(request.messages[0].content)
+    asked = content_parts.text(request.messages[0].content)
     kept = asked.partition("word for word:\n")[2].partition("\n\n")[0]
     return reply(f"In short.\n{kept}")
 
 
 def reply(text: str) -> models.Reply:
-    return models.Reply((parts.Text(text),), usage=COST)
+    return models.Reply((content_parts.Text(text),), usage=COST)
 
 
 def asking(*script: Any) -> summary.ModelSummarizer:
@@ -41,7 +41,7 @@ def asking(*script: Any) -> summary.ModelSummarizer:
 
 
 async def used(db: AsyncSessionDB) -> types.Usage:
-    return (await accounts.used(db, "talk")).get(accounts.SUMMARIES, types.Usage())
+    return (await usage.used(db, "talk")).get(usage.SUMMARIES, types.Usage())
 
 
 def test_what_a_summary_used_is_in_the_outcome_and_in_the_store() -> None:
@@ -143,7 +143,7 @@ def test_who_loses_to_another_has_paid_all_the_same() -> None:
         await filled(db)
 
         class Overtaken:
-            async def summarize(self, request: port.SummaryRequest) -> str:
+            async def summarize(self, request: base.SummaryRequest) -> str:
                 request.spent(COST)
                 await db.undo_compaction("talk")  # the view has changed: what was read is old
                 return "In short. " + " ".join(request.must_keep)
@@ -233,7 +233,7 @@ def test_an_account_that_cannot_be_right_changes_nothing(account: Any) -> None:
         await filled(db)
 
         class Liar(Writer):
-            async def summarize(self, request: port.SummaryRequest) -> str:
+            async def summarize(self, request: base.SummaryRequest) -> str:
                 request.spent(account)
                 return await super().summarize(request)
 

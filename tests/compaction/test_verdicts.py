@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import compress, policy, port, summary
-from holdfast.compaction.port import Outcome
+from holdfast.compaction import base, compress, policy, summary
+from holdfast.compaction.base import Outcome
 from holdfast.model import tokens
 from tests.agent import stage
 from tests.compaction.test_attempts import Growing
@@ -132,9 +132,9 @@ def test_secrets_in_an_older_summary_do_not_reach_whoever_updates_it() -> None:
         await filled(db)
         work = await db.snapshot("talk")
         await db.commit_compaction(work, summary=summary.marked(f"The key is sk-proj-{TOKEN}."), cut_seq=4)
-        seen: list[port.SummaryRequest] = []
+        seen: list[base.SummaryRequest] = []
 
-        def update(request: port.SummaryRequest) -> str:
+        def update(request: base.SummaryRequest) -> str:
             seen.append(request)
             return " ".join(request.must_keep) or "Nothing."
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import NewConversation, SessionDB, errors, parts, types
+from holdfast import NewConversation, SessionDB, content_parts, errors, types
 from holdfast.store.search import indexer
 from tests.contract import steps
 from tests.contract.conftest import MakeDb
@@ -301,8 +301,8 @@ def test_nothing_is_said_of_a_healthy_index(db: SessionDB, caplog: pytest.LogCap
 def test_a_note_for_the_model_is_not_found_and_the_mark_of_a_cut_is(db: SessionDB) -> None:
     chat = _told(db, "opening")
     said = {"type": "text", "text": "My train leaves at noon."}
-    db.append_message(chat, role="user", content=[parts.note("It is Sunday."), said])
-    db.append_message(chat, role="assistant", content=[said, parts.cut("The answer broke off here.")])
+    db.append_message(chat, role="user", content=[content_parts.note("It is Sunday."), said])
+    db.append_message(chat, role="assistant", content=[said, content_parts.cut("The answer broke off here.")])
     assert db.search("Sunday") == []
     assert 3 in _seqs(db.search("broke"))
     assert db.search("train", role="user")[0].content == "My train leaves at noon."

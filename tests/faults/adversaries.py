@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, types
-from holdfast.compaction import policy, port, summary
+from holdfast.compaction import base, policy, summary
 from holdfast.model import ScriptedModel, tokens
-from holdfast.model import port as models
+from holdfast.model import base as models
 from tests.faults import compacting, zygote
 
 DEADLINE = 0.2
@@ -42,7 +42,7 @@ class Adversary:
         if kind == "nameless":
             self.name = "\n" * 300
 
-    async def summarize(self, request: port.SummaryRequest) -> str:
+    async def summarize(self, request: base.SummaryRequest) -> str:
         self.called()
         match self._kind:
             case "bigger":

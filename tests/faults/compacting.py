@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, types
-from holdfast.compaction import port
+from holdfast.compaction import base
 from holdfast.model import ScriptedModel
 from holdfast.store.db import SessionDB
 from tests.faults import turns, zygote
@@ -20,7 +20,7 @@ class Brief:
 
     name = "brief"
 
-    async def summarize(self, request: port.SummaryRequest) -> str:
+    async def summarize(self, request: base.SummaryRequest) -> str:
         await asyncio.sleep(0)
         return "In short. " + " ".join(request.must_keep)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast import AIAgent, AsyncSessionDB, parts, types
-from holdfast.agent import runtime
-from holdfast.app import watching
+from holdfast import AIAgent, AsyncSessionDB, content_parts, types
+from holdfast.app import process_records
+from holdfast.runtime import runtime
 from holdfast.store.db import SessionDB
 from tests.faults import turns, zygote
 
@@ -35,7 +35,7 @@ def deliver(stage: zygote.Stage) -> bool:
                 return turns.agent(db, turns.Echo(), conversation_id)
 
             async with runtime.Runtime(db, build) as run:
-                book = watching.Book(db, run.poke)
+                book = process_records.Book(db, run.poke)
                 first = await book.ended(stage.args["process"], "exited", 0, NOTICE)
                 with run.listen(stage.args["conversation"]):
                     await run.deliver(stage.args["conversation"])
@@ -50,7 +50,7 @@ def deliver(stage: zygote.Stage) -> bool:
 
 def wrongs(db: SessionDB, conversation: str) -> list[Any]:
     """What is not as it should be when a notice was delivered: once in the log, answered once, settled."""
-    said = [(each.role, parts.text(each.content)) for each in db.transcript(conversation)[2:]]
+    said = [(each.role, content_parts.text(each.content)) for each in db.transcript(conversation)[2:]]
     found: list[Any] = [] if said == [("user", NOTICE), ("assistant", f"re {NOTICE}")] else [said]
     found += [each.key for each in db.mail.inbox_entries(conversation)]
     found += [each.state for each in db.processes.all(conversation) if each.state != "exited"]

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import parts, types
-from holdfast.agent import delivery
+from holdfast import content_parts, types
+from holdfast.runtime import inbox
 from holdfast.store.db import SessionDB
 from tests.faults import gateways, zygote
 from tests.faults.gateways import PLATFORM, Sent, Update
@@ -170,7 +170,7 @@ def _wrongs_of_log(chat: str, updates: Sequence[Update], log: Sequence[types.Mes
     """Every message once, in order, and its answer behind it."""
     messages = [each for each in updates if not _is_command(each)]
     wanted = [line for each in messages for line in (("user", each.text), ("assistant", _answer(each)))]
-    said = [(each.role, parts.text(each.content)) for each in log]
+    said = [(each.role, content_parts.text(each.content)) for each in log]
     pairs = itertools.zip_longest(said, wanted)
     return [f"{chat}: {pair[0]} is said, and not {pair[1]}" for pair in pairs if pair[0] != pair[1]][:1]
 
@@ -184,7 +184,7 @@ def _wrongs_of_update(db: SessionDB, each: Update, log: Sequence[types.Message],
     if (arrival.outcome, arrival.text) != (outcome, each.text):
         found.append(f"{each.key}: {arrival.outcome} {arrival.text!r}")
     uids = [message.uid for message in log if message.seq == arrival.seq]
-    if uids != ([] if _is_command(each) else [delivery.uid_of(f"{PLATFORM}:{each.key}")]):
+    if uids != ([] if _is_command(each) else [inbox.uid_of(f"{PLATFORM}:{each.key}")]):
         found.append(f"{each.key} is not the message {arrival.seq}")
     replies = db.mail.replies(arrival.id)
     rows.update((reply.id, each) for reply in replies)

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import AsyncSessionDB, fault_points, types
-from holdfast.compaction import port as compaction
-from holdfast.gateway import gateway, house, loopback
+from holdfast.compaction import base as compaction
+from holdfast.gateway import gateway, gateway_context
+from holdfast.gateway.platforms import loopback
 from tests.faults import compacting, turns, zygote
 from tests.gateway import stage as stages
 
@@ -119,7 +120,7 @@ def live(stage: zygote.Stage) -> dict[str, int]:
 
 
 async def _live(stage: zygote.Stage) -> None:
-    settings = house.Settings(attempts=10_000)  # however often it is killed
+    settings = gateway_context.Settings(attempts=10_000)  # however often it is killed
     clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
     async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
         chat = Filed(db, stage.args["sends"])

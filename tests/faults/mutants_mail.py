@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.gateway import working
+from holdfast.gateway import worker
 from holdfast.store.mail import chat_leases, contacts, inbound, outbox
 from tests.faults.mutants import Edit, Mutant, Query
 
@@ -32,7 +32,7 @@ MUTANTS: dict[str, Mutant] = {
     "arrival that is always new": Mutant("answering", (Edit(inbound, "receive", "receivers[0][0] == uid", "True"),)),
     "message under a uid of its own": Mutant(
         "answering",
-        (Edit(working, "uid_of", KEY, '"inbox:" + __import__("uuid").uuid4().hex'),),
+        (Edit(worker, "uid_of", KEY, '"inbox:" + __import__("uuid").uuid4().hex'),),
         ("arrival_message_exists",),
     ),
     "arrival settled again": Mutant(

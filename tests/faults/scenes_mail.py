@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from holdfast import errors, types
-from holdfast.gateway import working
+from holdfast.gateway import worker
 from holdfast.store.db import SessionDB
 from tests.faults import checker, kills, steps, zygote
 
@@ -59,7 +59,7 @@ def _fields(arrival: types.InboundMessage) -> dict[str, Any]:
 
 def _say(db: SessionDB, arrival: types.InboundMessage) -> int:
     """What a turn does first, with the uid that a gateway gives it."""
-    return db.append_message("c", role="user", content=arrival.text, uid=working.uid_of(arrival)).seq
+    return db.append_message("c", role="user", content=arrival.text, uid=worker.uid_of(arrival)).seq
 
 
 def _overtaken(db: SessionDB, old: types.ChatLease, arrival: types.InboundMessage) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, parts, types
-from holdfast.compaction import port
+from holdfast import AIAgent, AsyncSessionDB, content_parts, types
+from holdfast.compaction import base
 from holdfast.model import ScriptedModel
 from holdfast.store.db import SessionDB
 from tests.contract import backends
@@ -45,7 +45,7 @@ def after(story: gateway_stories.Story, routes: list[types.Route], exchanges: in
     texts = [each.text for each in story.updates if not each.text.startswith("/")]
     with SessionDB(story.target) as db:
         found = [*gateway_stories.still_open(db), *compacting.wrongs(db, "talk", [])]
-        said = [(each.role, parts.text(each.content)) for each in db.transcript("talk")][2 * exchanges :]
+        said = [(each.role, content_parts.text(each.content)) for each in db.transcript("talk")][2 * exchanges :]
         wanted = [line for text in texts for line in (("user", text), ("assistant", f"re {text}"))]
         found += [
             f"{one} is said, and not {other}" for one, other in itertools.zip_longest(said, wanted) if one != other
@@ -92,7 +92,7 @@ class Held(compacting.Brief):
     def __init__(self, begun: str, go: str) -> None:
         self._begun, self._go = begun, go
 
-    async def summarize(self, request: port.SummaryRequest) -> str:
+    async def summarize(self, request: base.SummaryRequest) -> str:
         Path(self._begun).touch()
         while not os.path.exists(self._go):
             await asyncio.sleep(0.002)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors, parts, types
+from holdfast import content_parts, errors, types
 from holdfast.store.db import SessionDB
 from tests.faults import turns
 from tests.faults import zygote as zygotes
@@ -37,7 +37,7 @@ def settled(path: Path, conversation: str, where: str) -> None:
         log = db.transcript(conversation)
         assert [each.uid for each in log].count("u") == 1, where
         assert turns.invalid(db.context(conversation)) == [], where
-        assert parts.text(log[-1].content) == turns.ANSWER, where
+        assert content_parts.text(log[-1].content) == turns.ANSWER, where
         assert db.leases() == [], where
         assert db.admin.fsck().ok, where
 
@@ -88,7 +88,7 @@ def test_processes_that_talk_at_once_take_turns_and_nothing_is_lost(zygote: zygo
         assert len(log) == 2 * count * each
         for question, answer in zip(log[::2], log[1::2], strict=True):
             assert (question.role, answer.role) == ("user", "assistant")
-            assert parts.text(answer.content) == f"re {parts.text(question.content)}"
+            assert content_parts.text(answer.content) == f"re {content_parts.text(question.content)}"
         assert len({message.uid for message in log}) == len(log)
         assert db.leases() == []
         assert db.admin.fsck().ok

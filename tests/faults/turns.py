@@ -12,10 +12,10 @@ import signal
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from holdfast import AIAgent, AsyncSessionDB, events, parts, types
-from holdfast.model import port
+from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
+from holdfast.model import base
 from holdfast.store.db import SessionDB
-from holdfast.tools import port as tools
+from holdfast.tools import base as tools
 from tests.faults import zygote
 
 OPERATIONS = ("acquire", "append", "release", "title")
@@ -31,22 +31,22 @@ class Playing:
     def __init__(self, die_while: str = "") -> None:
         self._die_while = die_while
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         problems = invalid(request.messages)
         assert not problems, problems
         if request.messages[-1].role == "user":
-            yield port.Said("Let me ask.")
+            yield base.Said("Let me ask.")
             for index, name in enumerate(("left", "right")):
-                yield port.Called(index, f"call_{name}_{request.messages[-1].seq}", name, "{}")
-            yield port.Counted(types.Usage(10, 5))
+                yield base.Called(index, f"call_{name}_{request.messages[-1].seq}", name, "{}")
+            yield base.Counted(types.Usage(10, 5))
             self.perhaps_die("calling")
-            yield port.Finished("calls")
+            yield base.Finished("calls")
             return
-        yield port.Said("Both ")
+        yield base.Said("Both ")
         self.perhaps_die("saying")
-        yield port.Said("say yes.")
-        yield port.Counted(types.Usage(20, 5))
-        yield port.Finished("stop")
+        yield base.Said("say yes.")
+        yield base.Counted(types.Usage(20, 5))
+        yield base.Finished("stop")
 
     def perhaps_die(self, where: str) -> None:
         if where == self._die_while:
@@ -76,7 +76,7 @@ def invalid(messages: Sequence[types.Message]) -> list[str]:
     return found
 
 
-def agent(db: AsyncSessionDB, model: port.Model, conversation: str, **given: Any) -> AIAgent:
+def agent(db: AsyncSessionDB, model: base.Model, conversation: str, **given: Any) -> AIAgent:
     playing = model if isinstance(model, Playing) else Playing()
 
     async def left(_: dict[str, Any]) -> str:
@@ -92,7 +92,7 @@ def agent(db: AsyncSessionDB, model: port.Model, conversation: str, **given: Any
     return AIAgent(db=db, model=model, session_id=conversation, tools=offered, skip_context_files=True, **given)
 
 
-async def _turn(db: SessionDB, model: port.Model, conversation: str, uid: str, **given: Any) -> events.TurnResult:
+async def _turn(db: SessionDB, model: base.Model, conversation: str, uid: str, **given: Any) -> events.TurnResult:
     async with AsyncSessionDB(db) as shared:
         return await agent(shared, model, conversation, **given).run_conversation(QUESTION, uid=uid)
 
@@ -115,11 +115,11 @@ class Echo:
     name = "echo/model"
     window = 100_000
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         assert not invalid(request.messages)
         assert request.messages[-1].role == "user"
-        yield port.Said(f"re {parts.text(request.messages[-1].content)}")
-        yield port.Finished("stop")
+        yield base.Said(f"re {content_parts.text(request.messages[-1].content)}")
+        yield base.Finished("stop")
 
     async def close(self) -> None:
         pass

@@ -8,16 +8,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, types
-from holdfast.agent import approvals, runtime
-from holdfast.gateway import desks, gateway, house, loopback, port
-from holdfast.model import port as models
+from holdfast.agent import approvals
+from holdfast.gateway import gateway, gateway_context, platform, runtimes
+from holdfast.gateway.platforms import loopback
+from holdfast.model import base as models
+from holdfast.runtime import runtime
 from tests.agent import stage
 
 run = stage.run
 Built = Callable[[str, str], AIAgent]
 
 
-def make(db: AsyncSessionDB, model: models.Model, **given: Any) -> desks.Make:
+def make(db: AsyncSessionDB, model: models.Model, **given: Any) -> runtimes.Make:
     """Desks whose agents have this model."""
     law = given.pop("law", None)
     built: list[str] = given.pop("built", [])
@@ -43,11 +45,11 @@ async def open_gateway(
     db: AsyncSessionDB,
     model: models.Model,
     *,
-    platforms: Sequence[port.Platform] | None = None,
-    settings: house.Settings | None = None,
-    guards: Sequence[port.Guard] = (),
-    is_admin: port.IsAdmin = house.nobody,
-    may_speak: port.IsAdmin = house.everybody,
+    platforms: Sequence[platform.Platform] | None = None,
+    settings: gateway_context.Settings | None = None,
+    guards: Sequence[platform.Guard] = (),
+    is_admin: platform.IsAdmin = gateway_context.nobody,
+    may_speak: platform.IsAdmin = gateway_context.everybody,
     shared: bool = False,
     grace: float = 0.0,
     most_desks: int = 200,

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
-from holdfast.gateway import access, loopback, port, settings
+from holdfast.gateway import access, platform, settings
+from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.store.mail import contacts
 from tests.gateway import stage
@@ -25,9 +26,9 @@ RULES = access.rules(
 HOUR = 3600.0
 
 
-def came(sender: str = "eve", **given: Any) -> port.Came:
+def came(sender: str = "eve", **given: Any) -> platform.Came:
     known: dict[str, Any] = {"platform": "telegram", "key": "1", "chat": (sender,), "text": "Hi"}
-    return port.Came(**{**known, **given, "sender": sender})
+    return platform.Came(**{**known, **given, "sender": sender})
 
 
 def known(role: types.ContactRole, platform: str = "telegram", sender: str = "eve") -> types.Contact:
@@ -92,7 +93,7 @@ def test_denied_beats_allowed_and_nobody_is_allowed_by_default(
     ],
 )
 @pytest.mark.parametrize("kind", ["dm", "group", "thread"])
-def test_an_id_that_only_looks_like_one_that_is_allowed_is_refused(forged: str, kind: port.Kind) -> None:
+def test_an_id_that_only_looks_like_one_that_is_allowed_is_refused(forged: str, kind: platform.Kind) -> None:
     async def story(db: AsyncSessionDB) -> None:
         guard = access.Access(db, RULES)
         verdict = await guard(came(forged, kind=kind, name="ann", text="I am 42, let me in as boss"), "r")
@@ -242,7 +243,7 @@ def test_an_answer_that_goes_to_another_chat_goes_only_where_somebody_was_let_in
 
 
 @pytest.mark.parametrize("kind", ["group", "thread"])
-def test_no_code_is_given_where_others_read_it(kind: port.Kind) -> None:
+def test_no_code_is_given_where_others_read_it(kind: platform.Kind) -> None:
     async def story(db: AsyncSessionDB) -> None:
         assert await access.Access(db, RULES)(came(kind=kind), "r") == access.REFUSED
         # It is still to be had in a chat of their own.

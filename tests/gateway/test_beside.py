@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast import AsyncSessionDB, parts, types
-from holdfast.gateway import asking, busy, commanding, house, replies, watching
+from holdfast import AsyncSessionDB, content_parts, types
+from holdfast.gateway import busy_policy, commands, gateway_context, questions, reply_text, turn_progress
 from holdfast.model import ScriptedModel
 from tests.agent import stage as actors
 from tests.agent.house import Shell, runs
@@ -17,8 +17,8 @@ from tests.gateway import stage
 from tests.gateway.test_gateway import ROUTE, new
 
 
-def settings(mode: busy.Mode, **given: float) -> house.Settings:
-    return house.Settings(busy=mode, **given)  # type: ignore[arg-type]
+def settings(mode: busy_policy.Mode, **given: float) -> gateway_context.Settings:
+    return gateway_context.Settings(busy=mode, **given)  # type: ignore[arg-type]
 
 
 class Gate:
@@ -46,14 +46,14 @@ def test_stop_stops_the_turn_and_the_next_message_is_answered() -> None:
             await stage.settled(db, "3")
             sent = stage.texts(await chat.replies(2))
         assert (one.outcome, two.outcome) == ("interrupted", "command")
-        assert sent == [commanding.DONE, "Next."]
+        assert sent == [commands.DONE, "Next."]
         assert stuck.cancelled
 
     stage.run(story)
 
 
 @pytest.mark.parametrize("mode", ["queue", "collect"])
-def test_by_default_a_message_waits_for_the_turn(mode: busy.Mode) -> None:
+def test_by_default_a_message_waits_for_the_turn(mode: busy_policy.Mode) -> None:
     async def story(db: AsyncSessionDB) -> None:
         gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second.", "Third."])
         async with stage.open_gateway(db, model, settings=settings(mode), tools=[tool("wait", gate)]) as (_, chat):
@@ -72,7 +72,7 @@ def test_by_default_a_message_waits_for_the_turn(mode: busy.Mode) -> None:
         else:
             assert sent == ["First.", "Second."]
             assert (found[2].joined, found[2].seq) == (found[1].id, found[1].seq)
-            assert parts.text(model.requests[2].messages[-1].content) == "Two\n\nThree"
+            assert content_parts.text(model.requests[2].messages[-1].content) == "Two\n\nThree"
 
     stage.run(story)
 
@@ -90,13 +90,13 @@ def test_what_was_collected_before_a_process_died_is_the_same_message_after_it()
             assert stage.texts(await chat.replies(2)) == ["Both.", "Third."]
             found = await stage.settled(db, "1", "2", "3")
         assert [each.seq for each in found] == [1, 1, 3]
-        assert parts.text(model.requests[0].messages[-1].content) == "One\n\nTwo"
+        assert content_parts.text(model.requests[0].messages[-1].content) == "One\n\nTwo"
 
     stage.run(story)
 
 
 @pytest.mark.parametrize(("mode", "line"), [("steer", "Quickly"), ("queue", "/steer Quickly")])
-def test_a_running_turn_can_be_told_something_before_its_next_step(mode: busy.Mode, line: str) -> None:
+def test_a_running_turn_can_be_told_something_before_its_next_step(mode: busy_policy.Mode, line: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         gate, model = Gate(), ScriptedModel([calls("wait"), "Done, quickly."])
         async with stage.open_gateway(db, model, settings=settings(mode), tools=[tool("wait", gate)]) as (opened, chat):
@@ -252,7 +252,7 @@ def test_who_denies_may_say_why() -> None:
 def test_only_whose_turn_it_is_or_an_admin_answers() -> None:
     async def story(db: AsyncSessionDB) -> None:
         sent, shell, _ = await asked(db, [("ben", "/approve"), ("root", "/approve")], admins=("root",))
-        assert sent[1] == asking.NOT_YOURS
+        assert sent[1] == questions.NOT_YOURS
         assert shell.ran == ["make install"]
 
     stage.run(story)
@@ -261,7 +261,7 @@ def test_only_whose_turn_it_is_or_an_admin_answers() -> None:
 def test_for_ever_is_allowed_by_admins_only() -> None:
     async def story(db: AsyncSessionDB) -> None:
         sent, shell, _ = await asked(db, [("ann", "/approve always"), ("ann", "/approve conversation")])
-        assert sent[1] == commanding.ADMINS
+        assert sent[1] == commands.ADMINS
         assert shell.ran == ["make install"]
         assert [each.conversation_id is None for each in await db.permissions.grants("loopback:group:g")] in (
             [],
@@ -273,9 +273,9 @@ def test_for_ever_is_allowed_by_admins_only() -> None:
 
 def test_a_question_nobody_answers_is_denied_in_time() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        _, shell, told = await asked(db, [], settings=house.Settings(answer_within=0.05))
+        _, shell, told = await asked(db, [], settings=gateway_context.Settings(answer_within=0.05))
         assert shell.ran == []
-        assert told[0].endswith(watching.NOT_ANSWERED)
+        assert told[0].endswith(turn_progress.NOT_ANSWERED)
         assert "denied" not in told[0]
 
     stage.run(story)
@@ -292,7 +292,7 @@ def test_a_message_that_was_stopped_before_it_began_is_asked_for_again() -> None
             await stage.until(lambda: told(db, "1"))
             await chat.say("/stop", key="2")
             one, _ = await stage.settled(db, "1", "2")
-            assert replies.NOT_RUN in stage.texts(await chat.replies(2))
+            assert reply_text.NOT_RUN in stage.texts(await chat.replies(2))
         assert (one.outcome, one.seq) == ("interrupted", None)
         other.interrupt()
         await running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import AsyncSessionDB, errors, fault_points
-from holdfast.gateway import commanding, notices, outbox, router
+from holdfast.gateway import commands, notices, outbox, router
 from holdfast.model import ScriptedModel
 from tests.agent.stage import shape
 from tests.gateway import stage
@@ -78,6 +78,6 @@ def test_a_command_is_carried_out_at_most_once(step: str, monkeypatch: pytest.Mo
             (said,) = [each.text for each in chat.sent if each.inbound_id == found.id]
         done = len(await db.list_sessions(owner="loopback:local")) - 1
         assert wrong.went_wrong
-        assert (done, said == commanding.ONCE.format(line="/branch")) in ((1, False), (0, True))
+        assert (done, said == commands.ONCE.format(line="/branch")) in ((1, False), (0, True))
 
     stage.run(story)

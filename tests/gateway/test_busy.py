@@ -7,14 +7,14 @@ from typing import get_args
 import pytest
 
 from holdfast.agent import commands
-from holdfast.gateway import busy
+from holdfast.gateway import busy_policy
 
 
-@pytest.mark.parametrize("mode", get_args(busy.Mode))
+@pytest.mark.parametrize("mode", get_args(busy_policy.Mode))
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        *((f"/{name}", "now") for name in sorted(busy.AT_ONCE)),
+        *((f"/{name}", "now") for name in sorted(busy_policy.AT_ONCE)),
         ("/STOP", "now"),
         ("/approve always", "now"),
         ("/compact", "later"),
@@ -22,8 +22,8 @@ from holdfast.gateway import busy
         ("/nothing", "later"),
     ],
 )
-def test_commands_about_the_running_turn_do_not_wait_for_it(mode: busy.Mode, line: str, expected: str) -> None:
-    assert busy.beside(mode, line) == expected
+def test_commands_about_the_running_turn_do_not_wait_for_it(mode: busy_policy.Mode, line: str, expected: str) -> None:
+    assert busy_policy.beside(mode, line) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_commands_about_the_running_turn_do_not_wait_for_it(mode: busy.Mode, lin
     ],
 )
 @pytest.mark.parametrize("text", ["Hello", "//stop", "/etc/hosts is gone", "stop"])
-def test_messages_go_by_the_settings(mode: busy.Mode, plain: bool, expected: str, text: str) -> None:
-    assert busy.beside(mode, text, plain) == expected
+def test_messages_go_by_the_settings(mode: busy_policy.Mode, plain: bool, expected: str, text: str) -> None:
+    assert busy_policy.beside(mode, text, plain) == expected
 
 
 def test_the_commands_that_do_not_wait_exist() -> None:
-    assert set(commands.COMMANDS) >= busy.AT_ONCE
+    assert set(commands.COMMANDS) >= busy_policy.AT_ONCE

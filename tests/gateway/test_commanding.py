@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.gateway import commanding
+from holdfast.gateway import commands
 from holdfast.model import ScriptedModel
 from tests.gateway import stage
 from tests.gateway.test_gateway import ROUTE, new
@@ -34,8 +34,8 @@ async def told(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",
         ("/queue", "Nothing waits."),
         ("/quit", "/quit means nothing here."),
         ("/steer", "/steer needs something after it"),
-        ("/new", commanding.NEW),
-        ("/model openai/x", commanding.ADMINS),
+        ("/new", commands.NEW),
+        ("/model openai/x", commands.ADMINS),
         ("/resume nowhere", "There is no"),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_command_that_was_begun_before_is_not_carried_out_again() -> None:
         async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
             (sent,) = await chat.replies(1)
         (found,) = await stage.settled(db, "1")
-        assert sent.text == commanding.ONCE.format(line="/title")
+        assert sent.text == commands.ONCE.format(line="/title")
         assert (found.outcome, found.attempts) == ("command", 2)
         assert (await db.conversation("talk")).title is None
 
@@ -82,7 +82,7 @@ def test_a_command_that_was_begun_before_is_not_carried_out_again() -> None:
 def test_new_begins_another_conversation_with_the_next_message_and_writes_the_route_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         said = await told(db, "Hi", "/new Garden", "Roses", "/title")
-        assert said[1:] == [commanding.NEW, "ok", "Garden"]
+        assert said[1:] == [commands.NEW, "ok", "Garden"]
         one, _, two, _ = await stage.settled(db, "1", "2", "3", "4")
         assert one.conversation_id != two.conversation_id
         route = await db.route(ROUTE)
@@ -108,7 +108,7 @@ def test_the_title_of_a_conversation_to_come_outlives_the_process_it_was_told_to
 def test_a_title_that_cannot_be_had_keeps_nobody_from_a_new_conversation(title: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         said = await told(db, "Hi", "/title Taken", f"/new {title}", "Roses")
-        assert said[2:] == [commanding.NEW, "ok"]
+        assert said[2:] == [commands.NEW, "ok"]
         one, four = await stage.settled(db, "1", "4")
         assert four.conversation_id not in (None, one.conversation_id)
 
@@ -165,7 +165,7 @@ def test_admins_may_choose_the_model() -> None:
             return True
 
         (said,) = await told(db, "/model openai/x", is_admin=everybody)
-        assert said != commanding.ADMINS
+        assert said != commands.ADMINS
 
     stage.run(story)
 
@@ -179,6 +179,6 @@ def test_command_of_somebody_who_cannot_be_looked_up_now_is_not_done_and_said_so
             await chat.say("/model other", key="1")
             (found,) = await stage.settled(db, "1")
             (reply,) = await db.mail.replies(found.id)
-            assert (found.attempts, reply.text) == (1, commanding.UNSURE)
+            assert (found.attempts, reply.text) == (1, commands.UNSURE)
 
     stage.run(story)

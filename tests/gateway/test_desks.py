@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast import AsyncSessionDB, errors, events
-from holdfast.agent import runtime
-from holdfast.gateway import desks
+from holdfast.gateway import runtimes
 from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
 from tests.agent.stage import Trickle
 from tests.contract import steps
 from tests.gateway import stage
@@ -37,7 +37,7 @@ class Floor:
                 yield found
             self.closed.append(owner)
 
-        self.desks = desks.Desks(make, **given)  # type: ignore[arg-type]
+        self.desks = runtimes.Desks(make, **given)  # type: ignore[arg-type]
 
 
 def test_an_owner_has_one_desk_however_many_come_at_once() -> None:

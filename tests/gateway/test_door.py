@@ -6,34 +6,34 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, parts
-from holdfast.gateway import door, port
+from holdfast import AsyncSessionDB, content_parts, errors
+from holdfast.gateway import inbound, platform
 from holdfast.model import ScriptedModel
 from tests.gateway import stage
 
 PICTURE = b"\x89PNG not really"
 
 
-def came(**given: Any) -> port.Came:
+def came(**given: Any) -> platform.Came:
     known: dict[str, Any] = {"platform": "loopback", "key": "1", "chat": ("42",), "sender": "42", "text": "Hi"}
-    return port.Came(**{**known, "address": {"chat": "42"}, **given})
+    return platform.Came(**{**known, "address": {"chat": "42"}, **given})
 
 
-def opened(db: AsyncSessionDB, *guards: port.Guard, poked: list[str] | None = None) -> door.Door:
+def opened(db: AsyncSessionDB, *guards: platform.Guard, poked: list[str] | None = None) -> inbound.Door:
     told: list[str] = [] if poked is None else poked
-    return door.Door(db, told.append, guards=guards)
+    return inbound.Door(db, told.append, guards=guards)
 
 
-async def stranger(_came: port.Came, _route: str) -> port.Verdict:
-    return port.Verdict(False, say="I do not know you.")
+async def stranger(_came: platform.Came, _route: str) -> platform.Verdict:
+    return platform.Verdict(False, say="I do not know you.")
 
 
-async def enemy(_came: port.Came, _route: str) -> port.Verdict:
-    return port.Verdict(False)
+async def enemy(_came: platform.Came, _route: str) -> platform.Verdict:
+    return platform.Verdict(False)
 
 
-async def friend(_came: port.Came, _route: str) -> port.Verdict:
-    return port.Verdict(True)
+async def friend(_came: platform.Came, _route: str) -> platform.Verdict:
+    return platform.Verdict(True)
 
 
 def test_what_came_in_is_stored_before_the_router_hears_of_it() -> None:
@@ -54,7 +54,7 @@ def test_what_came_in_is_stored_before_the_router_hears_of_it() -> None:
         pytest.param(came(text=" \n"), id="nothing"),
     ],
 )
-def test_what_is_not_for_the_agent_leaves_nothing_behind(given: port.Came) -> None:
+def test_what_is_not_for_the_agent_leaves_nothing_behind(given: platform.Came) -> None:
     async def story(db: AsyncSessionDB) -> None:
         assert await opened(db, stranger).came(given) is None
         assert set((await db.mail.counts()).values()) == {0}
@@ -96,8 +96,8 @@ def test_what_was_let_in_is_not_judged_again_when_it_is_delivered_again() -> Non
 
 def test_a_picture_is_a_part_of_the_message_and_a_file_can_be_read() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        picture = port.Attachment(PICTURE, "image/png", "cat.png")
-        file = port.Attachment(b"one,two", "text/csv", "my\u202e\ntable.csv")
+        picture = platform.Attachment(PICTURE, "image/png", "cat.png")
+        file = platform.Attachment(b"one,two", "text/csv", "my\u202e\ntable.csv")
         model = ScriptedModel(["Nice."])
         async with stage.open_gateway(db, model) as (running, chat):
             await chat.say("First", key="0")
@@ -108,7 +108,7 @@ def test_a_picture_is_a_part_of_the_message_and_a_file_can_be_read() -> None:
         with db.db.blobs.open(found.parts[0]["blob"]) as kept:
             assert kept.read() == PICTURE
         assert found.parts[1]["text"].startswith("[Attached: my table.csv, text/csv, 7 bytes;")
-        assert isinstance(parts.read(found.parts)[0], parts.Image)
+        assert isinstance(content_parts.read(found.parts)[0], content_parts.Image)
 
     stage.run(story)
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, events, types
-from holdfast.agent import delivery
-from holdfast.compaction import port as compaction
-from holdfast.gateway import gateway, house, loopback, working
+from holdfast.compaction import base as compaction
+from holdfast.gateway import gateway, gateway_context, worker
+from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
+from holdfast.model import base as models
+from holdfast.runtime import inbox
 from tests.agent.stage import Trickle, agent, calls, shape, tool
 from tests.compaction.test_compress import WINDOW, Writer, filled, held
 from tests.contract import backends
@@ -244,7 +245,7 @@ def test_what_was_answered_before_a_process_died_is_sent_and_not_asked_again() -
         arrival, _ = await db.mail.add_inbound(new("1", "Hi"))
         claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
         await db.mail.begin_inbound(claim, arrival.id, "talk")
-        uid = delivery.uid_of("loopback:1")
+        uid = inbox.uid_of("loopback:1")
         await agent(db, model, session_id="talk", route=ROUTE).run_conversation("Hi", uid=uid)
         await db.mail.release_chat_lease(claim)
         async with stage.open_gateway(db, model) as (_, chat):
@@ -269,7 +270,7 @@ def test_what_never_comes_to_an_end_is_given_up_with_a_word() -> None:
             (sent,) = await chat.replies(1)
         (found,) = await stage.settled(db, "1")
         assert found.outcome == "gave_up"
-        assert sent.text == working.GAVE_UP.format(count=5)
+        assert sent.text == worker.GAVE_UP.format(count=5)
 
     stage.run(story)
 
@@ -492,4 +493,6 @@ async def _begun(db: AsyncSessionDB, key: str) -> bool:
 
 
 def test_the_settings_of_a_gateway_are_those_that_are_told() -> None:
-    assert house.Settings() == house.Settings(busy="queue", attempts=5, answer_within=600.0, most=200)
+    assert gateway_context.Settings() == gateway_context.Settings(
+        busy="queue", attempts=5, answer_within=600.0, most=200
+    )

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import AsyncSessionDB, errors, parts, types
-from holdfast.gateway import access, busy, chats, http, limits, openai, port, sse
+from holdfast import AsyncSessionDB, content_parts, errors, types
+from holdfast.gateway import access, busy_policy, limits
+from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
+from holdfast.gateway.platforms.http import chat_completions, chat_requests, sse
+from holdfast.gateway.platforms.http import platform as http_platform
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
+from holdfast.model import base as models
 from holdfast.store import leases
 from tests.agent.stage import calls, says
 from tests.gateway import stage, web
@@ -24,7 +27,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 IMAGE = f"data:image/png;base64,{PIXEL}"
 
 
-LOOKS = msgspec.structs.replace(calls("look"), parts=(parts.Text("Let me look."),))
+LOOKS = msgspec.structs.replace(calls("look"), parts=(content_parts.Text("Let me look."),))
 
 
 def words(message: types.Message) -> str:
@@ -182,7 +185,7 @@ def test_a_client_with_a_key_that_goes_away_stops_no_turn_and_what_it_missed_is_
             model.released.set()
             await stage.quiet(open_.gateway, db)
             (row,) = await db.mail.replies(1)
-            assert (row.delivered_at, row.error) == (None, chats.GONE)
+            assert (row.delivered_at, row.error) == (None, chat_requests.GONE)
             arrival = await db.mail.inbound(1)
             assert arrival is not None
             assert arrival.outcome == "answered"
@@ -306,14 +309,14 @@ def test_an_answer_that_another_process_worked_out_reaches_who_asked_here() -> N
 def test_a_stream_shows_that_somebody_is_there_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEP_ALIVE", 0.0)
     monkeypatch.setattr(sse, "EVERY", 0.01)
-    shown, write = asyncio.Event(), chats.Writing._write
+    shown, write = asyncio.Event(), chat_requests.Writing._write
 
-    async def noted(writing: chats.Writing, data: bytes, more: bool = True) -> None:
+    async def noted(writing: chat_requests.Writing, data: bytes, more: bool = True) -> None:
         await write(writing, data, more)
         if data == sse.COMMENT:
             shown.set()
 
-    monkeypatch.setattr(chats.Writing, "_write", noted)
+    monkeypatch.setattr(chat_requests.Writing, "_write", noted)
 
     async def story(db: AsyncSessionDB) -> None:
         model = Held("Late.")
@@ -348,7 +351,7 @@ def test_whoever_waits_when_the_server_stops_is_told_so() -> None:
 
 def test_what_another_process_left_is_nobody_s_to_answer_and_does_not_wait_for_ever() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        platform = http.Http(db)
+        platform = http_platform.Http(db)
         here = types.Outgoing(
             id=1, platform="http", chat="dm:a", address={}, text="", attachments=[], kind="reply", at=time.time()
         )
@@ -360,7 +363,7 @@ def test_what_another_process_left_is_nobody_s_to_answer_and_does_not_wait_for_e
             return platform.owns(msgspec.structs.replace(here, address={"process": process, "key": "k"}, at=at))
 
         assert [owns(gone), owns(alive), owns(elsewhere)] == [True, False, False]
-        assert owns(elsewhere, here.at - chats.LEFT - 1)
+        assert owns(elsewhere, here.at - chat_requests.LEFT - 1)
         with pytest.raises(errors.SendRefused):
             await platform.send(here)
 
@@ -379,7 +382,7 @@ def test_what_programs_pass_on_is_no_command(text: str) -> None:
 
 @given(st.text(max_size=20) | st.text("/ \n\tnew", max_size=9))
 def test_no_text_that_a_program_passes_on_is_a_command_and_all_of_it_arrives(text: str) -> None:
-    told = busy.message(openai.plain(text))
+    told = busy_policy.message(chat_completions.plain(text))
     assert told is not None
     assert told in (text, f"\n{text}")
 
@@ -405,17 +408,17 @@ def test_pictures_come_with_the_message() -> None:
 @pytest.mark.parametrize(
     ("verdict", "status", "code", "waits"),
     [
-        (port.Verdict(False), 403, "not_allowed", None),
-        (port.Verdict(False, why="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
-        (port.Verdict(False, why="size"), 413, "too_large", None),
+        (gateway_platform.Verdict(False), 403, "not_allowed", None),
+        (gateway_platform.Verdict(False, why="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
+        (gateway_platform.Verdict(False, why="size"), 413, "too_large", None),
     ],
 )
 @pytest.mark.parametrize("say", ["", "Not so fast."])
 def test_who_is_refused_at_the_door_is_told_why(
-    verdict: port.Verdict, status: int, code: str, waits: str | None, say: str
+    verdict: gateway_platform.Verdict, status: int, code: str, waits: str | None, say: str
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def no(_came: port.Came, _route: str) -> port.Verdict:
+        async def no(_came: gateway_platform.Came, _route: str) -> gateway_platform.Verdict:
             return msgspec.structs.replace(verdict, say=say)
 
         async with web.open_web(db, ScriptedModel([]), guards=[no]) as open_:
@@ -450,7 +453,7 @@ def test_people_limits_and_sizes_of_the_settings_have_their_own_refusals() -> No
 
 def test_nothing_is_taken_before_a_gateway_runs() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        platform = http.Http(db, tokens=web.TOKENS)
+        platform = http_platform.Http(db, tokens=web.TOKENS)
         async with web.client_of(platform) as client:
             body = {"model": "holdfast", "messages": [{"role": "user", "content": "Hi"}]}
             refused = await client.post(web.PATH, json=body, headers=dict(web.ANN))

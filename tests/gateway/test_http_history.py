@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, parts, types
-from holdfast.gateway import history, openai, pictures
+from holdfast import AsyncSessionDB, content_parts, errors, types
+from holdfast.gateway.platforms.http import chat_completions, inline_images, request_history
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
+from holdfast.model import base as models
 from tests.agent.stage import says
 from tests.contract import backends, steps
 from tests.gateway import stage, web
@@ -124,7 +124,7 @@ def test_a_history_that_is_not_known_begins_a_conversation_with_it() -> None:
 
 
 def test_a_history_never_leads_to_a_conversation_that_a_header_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "APART", 0.0)
+    monkeypatch.setattr(request_history, "APART", 0.0)
 
     async def story(db: AsyncSessionDB) -> None:
         async with web.open_web(db, ScriptedModel(iter(lambda: "Yes.", None))) as open_:
@@ -174,7 +174,7 @@ def test_chats_that_begin_with_the_same_words_are_kept_apart() -> None:
 
 
 def test_of_equal_chats_on_different_days_the_latest_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "APART", 0.0)
+    monkeypatch.setattr(request_history, "APART", 0.0)
 
     async def story(db: AsyncSessionDB) -> None:
         async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
@@ -200,7 +200,7 @@ def test_a_stream_with_words_between_calls_is_continued_as_it_was_seen() -> None
     stage.run(story)
 
 
-CUT = models.Reply(parts=(parts.Text("It was"),), finish="length")
+CUT = models.Reply(parts=(content_parts.Text("It was"),), finish="length")
 EMPTY = models.Reply(usage=types.Usage(input=3, output=1))
 
 
@@ -218,8 +218,8 @@ def test_an_answer_with_words_of_the_gateway_is_continued(replies: list[models.R
 
 
 SHOWN = (
-    pictures.GONE,
-    pictures.LARGE.format(kind="image/png", size=300_000),
+    inline_images.GONE,
+    inline_images.LARGE.format(kind="image/png", size=300_000),
     "![A picture](data:image/png;base64,iVBORw0KGgo=)",
     "![Generated Image](https://chat.example.com/files/1.png)",
 )
@@ -227,9 +227,9 @@ SHOWN = (
 
 def test_histories_are_compared_without_pictures() -> None:
     for shown in SHOWN:
-        assert history.normalize(f"A dot.\n\n{shown}\n") == "A dot.", shown
+        assert request_history.normalize(f"A dot.\n\n{shown}\n") == "A dot.", shown
     for text in ("![", "![](data:", "[A picture"):
-        assert history.normalize(many := text * 200_000) == " ".join(many.split())  # hours if quadratic
+        assert request_history.normalize(many := text * 200_000) == " ".join(many.split())  # hours if quadratic
 
 
 def test_a_turn_that_failed_is_asked_again_in_the_same_conversation() -> None:
@@ -335,10 +335,12 @@ SIDE = [
 
 def test_side_requests_are_known_by_how_they_begin() -> None:
     for text, expected in SIDE:
-        asked = openai.Asked("holdfast", (), openai.Said("user", text))
-        assert openai.is_side_request(asked, ["Name this chat:"]) is expected, text
-    later = openai.Asked("holdfast", (openai.Said("user", "Hi"), openai.Said("assistant", "Yes")), asked.now)
-    assert not openai.is_side_request(later, ["Name this chat:"])
+        asked = chat_completions.Asked("holdfast", (), chat_completions.Said("user", text))
+        assert chat_completions.is_side_request(asked, ["Name this chat:"]) is expected, text
+    later = chat_completions.Asked(
+        "holdfast", (chat_completions.Said("user", "Hi"), chat_completions.Said("assistant", "Yes")), asked.now
+    )
+    assert not chat_completions.is_side_request(later, ["Name this chat:"])
 
 
 def test_side_requests_are_answered_and_leave_nothing_behind() -> None:

@@ -19,11 +19,15 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.gateway import access, callbacks, http, loopback, port, server, signing, webhooks, wire
+from holdfast.gateway import access
+from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
+from holdfast.gateway.platforms import loopback
+from holdfast.gateway.platforms.http import callbacks, requests, server, signatures, webhooks
+from holdfast.gateway.platforms.http import platform as http_platform
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
-from holdfast.tools import port as tools_port
+from holdfast.model import base as models
+from holdfast.tools import base as tools_port
 from tests.gateway import stage, web
 
 SECRET = "a-secret-of-some-length"
@@ -40,12 +44,12 @@ class Open:
 
     async def post(self, body: bytes = BODY, name: str = "build", **headers: str) -> httpx2.Response:
         given = {each.replace("_", "-"): value for each, value in headers.items()}
-        signature = signing.sign(SECRET, body, time.time(), given.get(webhooks.DELIVERY, ""))
-        sent = {"content-type": "application/json", signing.HEADER: signature, **given}
+        signature = signatures.sign(SECRET, body, time.time(), given.get(webhooks.DELIVERY, ""))
+        sent = {"content-type": "application/json", signatures.HEADER: signature, **given}
         return await self.client.post(f"/hooks/{name}", content=body, headers=sent)
 
     async def fetch(self, number: int, name: str = "build") -> httpx2.Response:
-        signed = {signing.HEADER: signing.sign(SECRET, str(number).encode(), time.time())}
+        signed = {signatures.HEADER: signatures.sign(SECRET, str(number).encode(), time.time())}
         return await self.client.get(f"/hooks/{name}/{number}", headers=signed)
 
 
@@ -53,12 +57,12 @@ class Open:
 async def open_hooks(
     db: AsyncSessionDB,
     model: models.Model,
-    guards: Sequence[port.Guard] = (),
+    guards: Sequence[gateway_platform.Guard] = (),
     tools: Sequence[tools_port.Tool] = (),
     **hooks: webhooks.Hook,
 ) -> AsyncIterator[Open]:
     taking = webhooks.Hooks(db, hooks)
-    platform = http.Http(db, tokens=web.TOKENS, hooks=taking)
+    platform = http_platform.Http(db, tokens=web.TOKENS, hooks=taking)
     platforms = [loopback.Loopback(), taking, platform]
     async with (
         stage.open_gateway(db, model, platforms=platforms, guards=guards, tools=tools) as (_, chat),
@@ -102,7 +106,7 @@ def test_a_reply_goes_to_the_chat_that_the_settings_name() -> None:
 def test_what_somebody_overheard_is_no_other_message_whatever_id_they_give_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         now, taken = time.time(), list[int]()
-        plain, named = signing.sign(SECRET, BODY, now), signing.sign(SECRET, BODY, now, "7")
+        plain, named = signatures.sign(SECRET, BODY, now), signatures.sign(SECRET, BODY, now, "7")
         async with open_hooks(db, ScriptedModel(["One.", "Two."]), build=hook()) as open_:
             for signature, delivery, status in (
                 (plain, "", 202),
@@ -113,7 +117,7 @@ def test_what_somebody_overheard_is_no_other_message_whatever_id_they_give_it() 
                 (named, "8", 401),
                 (named, "", 401),
                 # Signed again, as whoever delivers again later has to: the same delivery.
-                (signing.sign(SECRET, BODY, now + 1, "7"), "7", 202),
+                (signatures.sign(SECRET, BODY, now + 1, "7"), "7", 202),
                 (named, "7.x", 400),
             ):
                 given = {"x_holdfast_delivery": delivery} if delivery else {}
@@ -126,9 +130,9 @@ def test_what_somebody_overheard_is_no_other_message_whatever_id_they_give_it() 
 
 
 def test_a_body_cannot_be_read_as_an_id_and_another_body() -> None:
-    assert signing.signed("1", "", b'a.{"text": "x"}') == signing.signed("1", "a", b'{"text": "x"}')
+    assert signatures.signed("1", "", b'a.{"text": "x"}') == signatures.signed("1", "a", b'{"text": "x"}')
     # So it must not be one: what has no id is an object, and an id begins like none.
-    assert not [each for each in '{ \t\r\n"[' if re.fullmatch(signing.ID, each)]
+    assert not [each for each in '{ \t\r\n"[' if re.fullmatch(signatures.ID, each)]
 
 
 def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under() -> None:
@@ -145,17 +149,17 @@ def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under() -> N
 @pytest.mark.parametrize(
     ("verdict", "status", "headers"),
     [
-        (port.Verdict(False), 403, {}),
-        (port.Verdict(False, why="limit", retry_after=59.2), 429, {"retry-after": "60"}),
-        (port.Verdict(False, why="size"), 413, {}),
+        (gateway_platform.Verdict(False), 403, {}),
+        (gateway_platform.Verdict(False, why="limit", retry_after=59.2), 429, {"retry-after": "60"}),
+        (gateway_platform.Verdict(False, why="size"), 413, {}),
     ],
     ids=["nobody let it in", "too much", "too large"],
 )
 def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is(
-    verdict: port.Verdict, status: int, headers: dict[str, str]
+    verdict: gateway_platform.Verdict, status: int, headers: dict[str, str]
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def no(_came: port.Came, _route: str) -> port.Verdict:
+        async def no(_came: gateway_platform.Came, _route: str) -> gateway_platform.Verdict:
             return msgspec.structs.replace(verdict, say="No.")
 
         async with open_hooks(db, ScriptedModel([]), [no], build=hook(to="loopback:42")) as open_:
@@ -201,11 +205,11 @@ def test_what_github_sends_is_known_by_its_signature() -> None:
 
 def test_what_is_not_signed_as_it_has_to_be_is_refused() -> None:
     now = 1_000_000.0
-    good = signing.sign(SECRET, BODY, now)
+    good = signatures.sign(SECRET, BODY, now)
     mac = good.partition("v1=")[2]
-    signing.check(SECRET, good, BODY, now + 299)
-    signing.check(SECRET, f"t=1000000,v1={'0' * 64},v1={mac}", BODY, now)
-    other = signing.sign("another-secret-entirely", BODY, now)
+    signatures.check(SECRET, good, BODY, now + 299)
+    signatures.check(SECRET, f"t=1000000,v1={'0' * 64},v1={mac}", BODY, now)
+    other = signatures.sign("another-secret-entirely", BODY, now)
     for given, body, at in (
         ("", BODY, now),
         (other, BODY, now),
@@ -223,8 +227,8 @@ def test_what_is_not_signed_as_it_has_to_be_is_refused() -> None:
         (f"t=1000000,v0={mac}", BODY, now),
         ("t=1000000," + "v1=00," * 20 + f"v1={mac}", BODY, now),
     ):
-        with pytest.raises(wire.Refused) as refused:
-            signing.check(SECRET, given, body, at)
+        with pytest.raises(requests.Refused) as refused:
+            signatures.check(SECRET, given, body, at)
         assert refused.value.status == 401
 
 
@@ -283,7 +287,7 @@ def test_a_reply_is_posted_to_the_address_of_the_settings_and_signed() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with replied(db) as (_, headers, body):
             pass
-        signing.check(SECRET, headers[signing.HEADER], body, time.time(), headers[webhooks.DELIVERY])
+        signatures.check(SECRET, headers[signatures.HEADER], body, time.time(), headers[webhooks.DELIVERY])
         assert msgspec.json.decode(body) == {"id": 1, "hook": "build", "kind": "reply", "part": 0, "text": "Done."}
 
     stage.run(story)
@@ -377,7 +381,7 @@ def test_a_secret_that_can_be_guessed_is_none() -> None:
 def test_a_reply_that_somebody_overheard_is_no_delivery() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with replied(db) as (open_, headers, body):
-            given = {name: headers[name] for name in (signing.HEADER, webhooks.DELIVERY)}
+            given = {name: headers[name] for name in (signatures.HEADER, webhooks.DELIVERY)}
             assert given[webhooks.DELIVERY].startswith("reply-build-")
             sent = {"content-type": "application/json", **given}
             for known in (sent, {**sent, webhooks.DELIVERY: "17"}, {**sent, webhooks.DELIVERY: ""}):
@@ -398,7 +402,7 @@ def test_bodies_that_nobody_has_looked_at_are_few_at_once(monkeypatch: pytest.Mo
             try:
                 async with taking._unverified(peer):
                     await may.wait()
-            except wire.Refused as refused:
+            except requests.Refused as refused:
                 return refused.status
             return 0
 

@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.gateway import http, limits, server, wire
+from holdfast.gateway import limits
 from holdfast.gateway import settings as said
+from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import requests, server
 from holdfast.model import ScriptedModel
 from tests.gateway import stage, web
 
@@ -154,14 +156,14 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever() -> None:
             await asyncio.Event().wait()
 
         scope = {"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "raw_path": b"/", "method": "POST"}
-        await wire.Gate(inner, longest=10, hosts=wire.HERE, reading=0.0)(scope, never, send)
+        await requests.Gate(inner, longest=10, hosts=requests.HERE, reading=0.0)(scope, never, send)
         return sent
 
     assert asyncio.run(told())[0]["status"] == 408
 
 
 def test_who_does_not_take_an_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "WRITING", 0.0)
+    monkeypatch.setattr(requests, "WRITING", 0.0)
 
     async def told() -> None:
         async def never(_: Any) -> None:
@@ -171,7 +173,7 @@ def test_who_does_not_take_an_answer_is_not_waited_for_for_ever(monkeypatch: pyt
             return {"type": "http.request", "body": b"", "more_body": False}
 
         scope = {"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "raw_path": b"/", "method": "GET"}
-        await wire.Gate(wire.json({}), longest=10, hosts=wire.HERE)(scope, receive, never)
+        await requests.Gate(requests.json({}), longest=10, hosts=requests.HERE)(scope, receive, never)
 
     asyncio.run(told())
 
@@ -263,7 +265,7 @@ HOSTS: list[tuple[str, bool]] = [
 
 def test_a_name_that_somebody_else_points_here_is_not_served() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        near, wide = http.Http(db), http.Http(db, said.Http(host="0.0.0.0"), tokens=web.TOKENS)
+        near, wide = http_platform.Http(db), http_platform.Http(db, said.Http(host="0.0.0.0"), tokens=web.TOKENS)
         async with web.client_of(near) as client, web.client_of(wide, "agent.example") as elsewhere:
             for host, served in HOSTS:
                 answered = await client.get("/v1/models", headers={"host": host})
@@ -275,7 +277,7 @@ def test_a_name_that_somebody_else_points_here_is_not_served() -> None:
 
 def test_without_a_token_no_page_of_a_browser_is_answered() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with web.client_of(http.Http(db)) as client:
+        async with web.client_of(http_platform.Http(db)) as client:
             refused = await client.get("/v1/models", headers={"origin": "https://evil.example"})
             assert (refused.status_code, web.error_of(refused)["code"]) == (403, "origin")
 
@@ -302,11 +304,11 @@ def test_behind_a_proxy_its_hosts_and_the_pages_of_its_origins_are_served() -> N
             assert "X-Conversation-Id" in answered.headers["access-control-expose-headers"]
             other = await open_.client.get("/v1/models", headers=web.ANN | {"host": "evil.example"})
             assert (other.status_code, "hosts" in web.error_of(other)["message"]) == (421, True)
-        async with web.client_of(http.Http(db, said.Http(origins=[page]))) as client:
+        async with web.client_of(http_platform.Http(db, said.Http(origins=[page]))) as client:
             found = [(await client.get("/v1/models", headers={"origin": each})).status_code for each in (page, "x://y")]
             assert found == [200, 403]
         with pytest.raises(errors.SettingInvalid, match="token"):
-            async with http.Http(db, wanted).serving():
+            async with http_platform.Http(db, wanted).serving():
                 pass
 
     stage.run(story)
@@ -351,21 +353,21 @@ def test_a_header_that_decides_comes_once() -> None:
     def scope(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
         return {"headers": [(b"host", b"localhost"), *headers], "path": "/v1/models", "raw_path": b"/v1/models"}
 
-    wire.check(scope(), wire.HERE, 10)
+    requests.check(scope(), requests.HERE, 10)
     for name in (b"host", b"Authorization", b"content-length", b"Idempotency-Key"):
         several = [(name, b"1"), (name.lower(), b"2")]
-        with pytest.raises(wire.Refused, match="more than once"):
-            wire.check(scope(*several), wire.HERE, 10)
+        with pytest.raises(requests.Refused, match="more than once"):
+            requests.check(scope(*several), requests.HERE, 10)
     for length, status in ((b"-1", 400), (b"1e3", 400), (b"11", 413), (b"9" * 4000, 413), ("١".encode(), 400)):
-        with pytest.raises(wire.Refused) as refused:
-            wire.check(scope((b"content-length", length)), wire.HERE, 10)
+        with pytest.raises(requests.Refused) as refused:
+            requests.check(scope((b"content-length", length)), requests.HERE, 10)
         assert refused.value.status == status
 
 
 @pytest.mark.parametrize("raw", [b"/v1/../health", b"/v1//models", b"/.", b"/v1\\models", b"/%2e%2e", "/é".encode()])
 def test_no_way_of_writing_an_address_leads_to_another(raw: bytes) -> None:
-    with pytest.raises(wire.Refused) as refused:
-        wire.check({"headers": [(b"host", b"localhost")], "path": "/health", "raw_path": raw}, wire.HERE, 10)
+    with pytest.raises(requests.Refused) as refused:
+        requests.check({"headers": [(b"host", b"localhost")], "path": "/health", "raw_path": raw}, requests.HERE, 10)
     assert refused.value.status == 404
 
 
@@ -386,7 +388,7 @@ def test_a_port_that_is_taken_is_told_in_a_sentence() -> None:
 @pytest.mark.parametrize("token", ["", "short", "x" * 15, "with a space in it", "a\nb" + "x" * 20, "é" * 20])
 def test_a_token_that_can_be_guessed_or_never_sent_is_no_token(token: str) -> None:
     with pytest.raises(errors.SettingInvalid, match="ann") as refused:
-        wire.Tokens({token: "ann"})
+        requests.Tokens({token: "ann"})
     assert not token or token not in str(refused.value)
 
 
@@ -405,7 +407,7 @@ def test_health_and_metrics_tell_what_they_should_and_no_more() -> None:
             assert "holdfast_turn_seconds_count 1" in told.text
             assert "holdfast_outbox_depth 0" in told.text
             assert "ann" not in told.text
-        here = http.Http(db)
+        here = http_platform.Http(db)
         async with web.client_of(here) as client:
             assert (await client.get("/metrics")).status_code == 200
             assert (await client.get("/metrics", headers={"origin": "https://evil.example"})).status_code == 403
@@ -416,7 +418,7 @@ def test_health_and_metrics_tell_what_they_should_and_no_more() -> None:
 def test_health_says_when_the_store_is_away() -> None:
     async def story(db: AsyncSessionDB) -> None:
         other = AsyncSessionDB(type(db.db)(":memory:"))
-        platform = http.Http(other)
+        platform = http_platform.Http(other)
         await other.close()
         async with web.client_of(platform) as client:
             health = await client.get("/health")
@@ -447,7 +449,7 @@ async def _raw(address: str, sent: bytes) -> bytes:
 
 def test_what_is_no_request_at_all_is_refused_and_harms_nobody() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        platform = http.Http(db, said.Http(port=0))
+        platform = http_platform.Http(db, said.Http(port=0))
         async with platform.serving() as address:
             for sent, status in (
                 (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", b"400"),
@@ -470,7 +472,7 @@ def test_who_does_not_finish_the_head_of_a_request_is_let_go(monkeypatch: pytest
     monkeypatch.setattr(server, "HEADERS", 0.05)
 
     async def story(db: AsyncSessionDB) -> None:
-        async with http.Http(db, said.Http(port=0)).serving() as address:
+        async with http_platform.Http(db, said.Http(port=0)).serving() as address:
             assert await _raw(address, b"GET /health HTTP/1.1\r\nHost: local") == b""
             assert await _raw(address, b"") == b""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, types
-from holdfast.gateway import limits, port, settings
+from holdfast.gateway import limits, platform, settings
 from holdfast.store import validation
 from tests.gateway import stage
 
@@ -16,8 +16,8 @@ NOW = 1_000_000.0
 ROUTE = "agent:main:loopback:dm:ann"
 
 
-def came(text: str = "Hi", **given: Any) -> port.Came:
-    return port.Came(platform="loopback", key="next", chat=("ann",), sender="ann", text=text, **given)
+def came(text: str = "Hi", **given: Any) -> platform.Came:
+    return platform.Came(platform="loopback", key="next", chat=("ann",), sender="ann", text=text, **given)
 
 
 async def arrived(db: AsyncSessionDB, count: int, at: float = NOW, route: str = ROUTE) -> None:
@@ -102,13 +102,13 @@ def test_what_another_process_took_in_counts_and_a_restart_forgets_nothing(tmp_p
     ("given", "said"),
     [
         (came("x" * (validation.MAX_TEXT + 1)), "too long"),
-        (came(attachments=(port.Attachment(b"x" * 1_001),)), "too large"),
-        (came(attachments=(port.Attachment(b"x" * 600), port.Attachment(b"x" * 600))), "too large"),
-        (came("x" * validation.MAX_TEXT, attachments=(port.Attachment(b"x" * 1_000),)), ""),
+        (came(attachments=(platform.Attachment(b"x" * 1_001),)), "too large"),
+        (came(attachments=(platform.Attachment(b"x" * 600), platform.Attachment(b"x" * 600))), "too large"),
+        (came("x" * validation.MAX_TEXT, attachments=(platform.Attachment(b"x" * 1_000),)), ""),
     ],
     ids=["text", "a file", "files together", "just fits"],
 )
-def test_what_could_never_be_stored_is_said_so_and_not_brought_again(given: port.Came, said: str) -> None:
+def test_what_could_never_be_stored_is_said_so_and_not_brought_again(given: platform.Came, said: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         found = await guard(db, attachments=1)(given, ROUTE)
         assert found.allowed is not bool(said)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import AsyncSessionDB
-from holdfast.gateway import commanding
+from holdfast.gateway import commands
 from holdfast.model import ScriptedModel
 from tests.agent.stage import shape
 from tests.compaction.test_compress import WINDOW, Writer, filled, held
@@ -32,9 +32,9 @@ def test_stop_ends_a_compaction_and_nothing_is_changed_by_it() -> None:
             one, two, three = await stage.settled(db, "1", "2", "3")
             await stage.quiet(opened, db)
         assert [said[each.id] for each in (one, two, three)] == [
-            commanding.STOPPED.format(line="/compact"),
+            commands.STOPPED.format(line="/compact"),
             "ok",
-            commanding.DONE,
+            commands.DONE,
         ]
         assert [each.outcome for each in (one, two, three)] == ["command", "answered", "command"]
         assert [each.end_reason for each in await db.sessions("talk")] == [None]

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, types
-from holdfast.gateway import loopback, port
+from holdfast.gateway import platform
+from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from tests.gateway import stage
 
@@ -172,7 +173,7 @@ def test_a_gateway_is_ready_when_everything_receives_and_not_before(tmp_path: Pa
             super().__init__("slow")
             self.may = asyncio.Event()
 
-        async def run(self, door: port.Door) -> None:
+        async def run(self, door: platform.Door) -> None:
             await self.may.wait()
             await super().run(door)
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
-from holdfast.gateway import commanding, port, replies, router, working
+from holdfast.gateway import commands, platform, reply_text, router, worker
 from holdfast.model import ScriptedModel
-from holdfast.model import port as models
+from holdfast.model import base as models
 from tests.agent import stage as actors
 from tests.agent.stage import Stuck, Trickle, calls, shape, tool
 from tests.gateway import stage
@@ -41,7 +41,7 @@ def test_of_several_messages_that_interrupt_a_turn_none_is_lost_and_they_are_ans
         assert found[0].outcome == "interrupted"
         said = "".join(text for role, text in shape(await db.transcript(found[0].conversation_id or "")))
         assert all(each.seq is not None and each.text in said for each in found)
-        assert replies.NOT_RUN not in stage.texts(chat.sent)
+        assert reply_text.NOT_RUN not in stage.texts(chat.sent)
 
     stage.run(story)
 
@@ -75,7 +75,7 @@ def test_a_turn_is_not_interrupted_before_its_message_is_stored() -> None:
             await running
             one, two = await stage.settled(db, "1", "2")
             await stage.quiet(opened, db)
-        assert replies.NOT_RUN not in stage.texts(chat.sent)
+        assert reply_text.NOT_RUN not in stage.texts(chat.sent)
         assert (one.seq, two.outcome) == (3, "answered")
 
     stage.run(story)
@@ -129,7 +129,7 @@ def test_what_was_said_after_new_is_not_told_to_the_turn_before_it() -> None:
             gate.go.set()
             one, _, secret = await stage.settled(db, "1", "2", "3")
             await stage.quiet(opened, db)
-            assert stage.texts(chat.sent)[1:] == ["First.", commanding.NEW, "Second."]
+            assert stage.texts(chat.sent)[1:] == ["First.", commands.NEW, "Second."]
         assert (secret.outcome, secret.conversation_id == one.conversation_id) == ("answered", False)
         assert "A secret" not in str(shape(await db.transcript(one.conversation_id or "")))
 
@@ -143,10 +143,10 @@ def test_a_question_about_a_picture_does_not_overtake_it() -> None:
         async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
             await chat.say("One", key="1")
             await gate.reached.wait()
-            picture = (port.Attachment(b"\x89PNG\r\n\x1a\n", "image/png"),)
+            picture = (platform.Attachment(b"\x89PNG\r\n\x1a\n", "image/png"),)
             where = {"platform": "loopback", "chat": ("local",), "sender": "local", "address": {"chat": "local"}}
             assert chat.door is not None
-            await chat.door.came(port.Came(key="2", attachments=picture, **where))  # type: ignore[arg-type]
+            await chat.door.came(platform.Came(key="2", attachments=picture, **where))  # type: ignore[arg-type]
             await chat.say("What is in it?", key="3")
             await looked_at(db, chat, "4")
             gate.go.set()
@@ -323,7 +323,7 @@ def test_what_could_not_be_looked_at_at_the_very_end_is_worked_on_right_after_it
 
 
 def test_a_store_that_fails_for_a_while_does_not_make_a_turn_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working, "EVERY", 0.01)
+    monkeypatch.setattr(worker, "EVERY", 0.01)
 
     async def story(db: Hindered) -> None:
         stuck = Stuck()
@@ -340,7 +340,7 @@ def test_a_store_that_fails_for_a_while_does_not_make_a_turn_deaf(monkeypatch: p
 
 
 def test_a_stop_that_could_not_be_begun_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working, "EVERY", 0.01)
+    monkeypatch.setattr(worker, "EVERY", 0.01)
     wrong = [errors.StoreBusy(), errors.StoreFull()]
 
     def fails(point: str) -> None:
@@ -356,7 +356,7 @@ def test_a_stop_that_could_not_be_begun_is_begun_again(monkeypatch: pytest.Monke
             await chat.say("/stop", key="2")
             one, two = await stage.settled(db, "1", "2")
             monkeypatch.undo()
-            assert stage.texts(await chat.replies(1)) == [commanding.DONE]
+            assert stage.texts(await chat.replies(1)) == [commands.DONE]
         assert (one.outcome, two.outcome, wrong) == ("interrupted", "command", [])
 
     hindered(story)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
-from holdfast.gateway import claiming, loopback, outbox
+from holdfast.gateway import chat_leases, outbox
+from holdfast.gateway.platforms import loopback
 from holdfast.store.mail import outbox as stored
 from holdfast.store.sqlite import driver as sqlite_driver
 from tests.contract import steps
@@ -166,7 +167,7 @@ def test_of_two_senders_one_sends() -> None:
 
 def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = steps.Clock()
-    monkeypatch.setattr(claiming, "TTL", 0.3)
+    monkeypatch.setattr(chat_leases, "TTL", 0.3)
 
     class Slow(Moody):
         reached, go = asyncio.Event(), asyncio.Event()

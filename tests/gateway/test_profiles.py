@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.gateway import desks, gateway, keys, loopback
+from holdfast.gateway import gateway, route_keys, runtimes
+from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from tests.gateway import stage
 
 
-def opened(db: AsyncSessionDB, make: desks.Make, profile: str) -> gateway.Gateway:
+def opened(db: AsyncSessionDB, make: runtimes.Make, profile: str) -> gateway.Gateway:
     return gateway.Gateway(db, make, [loopback.Loopback()], profile=profile)
 
 
@@ -76,6 +77,6 @@ def test_what_came_to_another_profile_or_for_a_platform_that_is_not_served_is_le
 
 
 def test_a_profile_is_not_another_one_that_begins_like_it() -> None:
-    assert keys.is_of("main", "agent:main:http:dm:ann")
-    assert not keys.is_of("main", "agent:main2:http:dm:ann")
-    assert not keys.is_of("main:http", "agent:main:http:dm:ann")
+    assert route_keys.is_of("main", "agent:main:http:dm:ann")
+    assert not route_keys.is_of("main", "agent:main2:http:dm:ann")
+    assert not route_keys.is_of("main:http", "agent:main:http:dm:ann")

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB
-from holdfast.gateway import gateway, loopback
+from holdfast.gateway import gateway
+from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from tests import postgres, round_trips
 from tests.gateway import stage

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
-from holdfast.gateway import commanding, house, router, working
+from holdfast.gateway import commands, gateway_context, router, worker
 from holdfast.model import ScriptedModel
 from tests.agent.stage import Stuck, calls, tool
 from tests.contract import steps
@@ -23,7 +23,7 @@ def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another() -
         every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
         for key in every:
             await db.mail.add_inbound(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
-        model, settings = ScriptedModel(["Yes."] * 9), house.Settings(most=1)
+        model, settings = ScriptedModel(["Yes."] * 9), gateway_context.Settings(most=1)
         async with stage.open_gateway(db, model, settings=settings):
             found = await stage.settled(db, *every)
         assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
@@ -59,7 +59,7 @@ def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_
             async def asked() -> bool:
                 return db.asked.total() >= 2
 
-            async with stage.open_gateway(db, ScriptedModel(), settings=house.Settings(most=2)):
+            async with stage.open_gateway(db, ScriptedModel(), settings=gateway_context.Settings(most=2)):
                 await stage.until(asked)
                 # As often as something could be read meanwhile, they could have been asked for.
                 for _ in range(50):
@@ -149,7 +149,10 @@ def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monk
 
     async def story(db: AsyncSessionDB) -> None:
         monkeypatch.setattr(fault_points, "hook", full)
-        async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=house.Settings(attempts=2)) as (_, chat):
+        async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=gateway_context.Settings(attempts=2)) as (
+            _,
+            chat,
+        ):
             await chat.say("Hi", key="1")
             (found,) = await stage.settled(db, "1")
             assert stage.texts(await chat.replies(1)) == ["Yes."]
@@ -162,7 +165,7 @@ def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch
     monkeypatch.setattr(router, "PAUSE", 0.01)
     monkeypatch.setattr(router, "LONGEST_PAUSE", 0.01)
     monkeypatch.setattr(router, "EVERY", 0.02)
-    monkeypatch.setattr(working, "MOST_HARMLESS", 3)
+    monkeypatch.setattr(worker, "MOST_HARMLESS", 3)
     wrong = [errors.StoreCorrupt("row 7 is damaged") for _ in range(9)]
 
     def damaged(point: str) -> None:
@@ -171,10 +174,13 @@ def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch
 
     async def story(db: AsyncSessionDB) -> None:
         monkeypatch.setattr(fault_points, "hook", damaged)
-        async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=house.Settings(attempts=2)) as (_, chat):
+        async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=gateway_context.Settings(attempts=2)) as (
+            _,
+            chat,
+        ):
             await chat.say("Hi", key="1")
             (found,) = await stage.settled(db, "1")
-            assert stage.texts(await chat.replies(1)) == [working.GAVE_UP.format(count=5)]
+            assert stage.texts(await chat.replies(1)) == [worker.GAVE_UP.format(count=5)]
         assert (found.outcome, found.attempts) == ("gave_up", 5)
 
     stage.run(story)
@@ -188,7 +194,7 @@ def test_what_is_given_up_goes_with_the_message_it_became() -> None:
             await db.mail.begin_inbound(claim, arrival.id, "talk")
         await db.mail.release_chat_lease(claim)
         born = types.NewConversation(source="loopback")
-        await db.append_message("talk", role="user", content="my password", uid=working.uid_of(arrival), create=born)
+        await db.append_message("talk", role="user", content="my password", uid=worker.uid_of(arrival), create=born)
         async with stage.open_gateway(db, ScriptedModel()):
             (found,) = await stage.settled(db, "1")
         assert (found.outcome, found.conversation_id, found.seq) == ("gave_up", "talk", 1)
@@ -275,7 +281,7 @@ def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monke
             await stage.until(lambda: _left_alone(db, opened))
             monkeypatch.undo()
             assert await db.route(ROUTE) == before
-            assert commanding.NEW not in stage.texts(chat.sent)
+            assert commands.NEW not in stage.texts(chat.sent)
 
     stage.run(story, clock=clock)
 

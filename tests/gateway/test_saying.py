@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import events, parts, types
-from holdfast.gateway import saying, splitting
+from holdfast import content_parts, events, types
+from holdfast.gateway import outgoing, text_split
 
 
 def asked(detail: str = "", **given: str) -> str:
-    return saying.question(events.ApprovalAsked("q", "c", "shell", "Run it.", detail, number=3, **given))
+    return outgoing.question(events.ApprovalAsked("q", "c", "shell", "Run it.", detail, number=3, **given))
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_nothing_in_a_command_ends_the_block_it_is_shown_in(ticks: int) -> None:
     assert lines[2 : 2 + detail.count("\n") + 1] == detail.split("\n")
     assert lines.count(fence) == 2
     # So it is where a long one is sent in parts.
-    for part in splitting.split(asked(f"{detail}\n{'x' * 50}" * 5), 100):
+    for part in text_split.split(asked(f"{detail}\n{'x' * 50}" * 5), 100):
         assert part.split("\n").count(fence) in (0, 2)
 
 
@@ -54,10 +54,10 @@ def came(sender: str, name: str) -> types.InboundMessage:
 
 
 def told(*arrivals: types.InboundMessage) -> str:
-    found = saying.content(arrivals, "Hi", shared=True)
+    found = outgoing.content(arrivals, "Hi", shared=True)
     assert isinstance(found, list)
     assert found[0]["type"] == "note"
-    return str(found[0]["text"] if "text" in found[0] else parts.text(found[:1]))
+    return str(found[0]["text"] if "text" in found[0] else content_parts.text(found[:1]))
 
 
 def test_a_name_does_not_speak_in_our_voice_and_two_of_one_name_are_two() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from holdfast.gateway import server, wire
+from holdfast.gateway.platforms.http import requests, server
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -111,7 +111,7 @@ def test_one_other_machine_has_not_all_of_them(monkeypatch: pytest.MonkeyPatch) 
                 await guests.come(GET)
             while app.asked < 4:
                 await asyncio.sleep(0)
-            monkeypatch.setattr(wire, "is_here", lambda _: False)
+            monkeypatch.setattr(requests, "is_here", lambda _: False)
             assert await heard(await guests.come(GET)) == b""
         assert app.asked == 4
 

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from holdfast.gateway import splitting
+from holdfast.gateway import text_split
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ from holdfast.gateway import splitting
     ],
 )
 def test_a_text_is_cut_where_it_hurts_least(text: str, limit: int, parts: list[str]) -> None:
-    assert splitting.split(text, limit) == parts
+    assert text_split.split(text, limit) == parts
 
 
 def seen(text: str) -> str:
@@ -56,7 +56,7 @@ def seen(text: str) -> str:
 
 @hypothesis.given(strategies.text(strategies.sampled_from("ab .\n。é😀"), max_size=200), strategies.integers(1, 40))
 def test_for_any_text_nothing_is_lost_and_no_part_is_too_long(text: str, limit: int) -> None:
-    parts = splitting.split(text, limit)
+    parts = text_split.split(text, limit)
     assert seen("".join(parts)) == seen(text)
     assert all(0 < len(part) <= limit for part in parts)
 
@@ -67,7 +67,7 @@ def utf16(text: str) -> int:
 
 @hypothesis.given(strategies.text(strategies.sampled_from("a. 😀\n"), max_size=100), strategies.integers(2, 20))
 def test_a_platform_may_count_in_its_own_way(text: str, limit: int) -> None:
-    parts = splitting.split(text, limit, utf16)
+    parts = text_split.split(text, limit, utf16)
     assert seen("".join(parts)) == seen(text)
     assert all(utf16(part) <= limit for part in parts)
 
@@ -82,8 +82,8 @@ blocks = strategies.lists(
 
 @hypothesis.given(blocks, strategies.integers(24, 80))
 def test_for_any_blocks_of_code_each_part_has_all_its_fences(text: str, limit: int) -> None:
-    parts = splitting.split(text, limit)
+    parts = text_split.split(text, limit)
     assert all(0 < len(part) <= limit for part in parts)
-    assert all(splitting._open_at(part) is None for part in parts)
+    assert all(text_split._open_at(part) is None for part in parts)
     fences = re.compile(r"[`~]{3,}(py)?")
     assert seen(fences.sub("", "".join(parts))) == seen(fences.sub("", text))

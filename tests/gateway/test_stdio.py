@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, types
-from holdfast.gateway import gateway, loopback, port, stdio
+from holdfast.gateway import gateway, platform
+from holdfast.gateway.platforms import loopback, stdio
 from holdfast.model import ScriptedModel
 from holdfast.store import leases
 from tests.gateway import stage
@@ -43,7 +44,7 @@ class Ends:
 
 @asynccontextmanager
 async def opened(
-    db: AsyncSessionDB, ends: Ends, replies: Sequence[Any], guards: Sequence[port.Guard] = ()
+    db: AsyncSessionDB, ends: Ends, replies: Sequence[Any], guards: Sequence[platform.Guard] = ()
 ) -> AsyncIterator[tuple[gateway.Gateway, stdio.Stdio]]:
     lines = stdio.Stdio(db, ends.reads, ends.writes)
     async with stage.open_gateway(db, ScriptedModel(replies), platforms=[lines], guards=guards) as (running, _):
@@ -97,8 +98,8 @@ def test_nothing_can_be_the_input() -> None:
 
 def test_what_is_no_line_is_said_so_and_what_is_refused_with_its_reason() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def slowly(came: port.Came, _route: str) -> port.Verdict:
-            return port.Verdict(came.text == "Hi", say="Slowly.", why="limit", retry_after=60.0)
+        async def slowly(came: platform.Came, _route: str) -> platform.Verdict:
+            return platform.Verdict(came.text == "Hi", say="Slowly.", why="limit", retry_after=60.0)
 
         ends = Ends(b'{\n{"text": "No", "key": "0"}\n' + HELLO)
         async with opened(db, ends, ["Hello!"], [slowly]) as (_, lines):

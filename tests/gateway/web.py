@@ -11,9 +11,11 @@ from typing import Any
 import httpx2
 
 from holdfast import AsyncSessionDB
-from holdfast.gateway import gateway, http, loopback
+from holdfast.gateway import gateway
 from holdfast.gateway import settings as said
-from holdfast.model import port as models
+from holdfast.gateway.platforms import loopback
+from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.model import base as models
 from tests.gateway import stage
 
 TOKENS = {"token-of-ann-0123456789": "ann", "token-of-bob-0123456789": "bob"}
@@ -24,7 +26,7 @@ PATH = "/v1/chat/completions"
 class Web:
     """A gateway, its platform, and a client."""
 
-    def __init__(self, opened: gateway.Gateway, platform: http.Http, client: httpx2.AsyncClient) -> None:
+    def __init__(self, opened: gateway.Gateway, platform: http_platform.Http, client: httpx2.AsyncClient) -> None:
         self.gateway, self.platform, self.client = opened, platform, client
 
     async def ask(self, *texts: str, headers: Mapping[str, str] = ANN, **given: Any) -> httpx2.Response:
@@ -36,7 +38,7 @@ class Web:
         return await self.client.post(PATH, json=body, headers=dict(headers))
 
 
-def client_of(platform: http.Http, host: str = "127.0.0.1") -> httpx2.AsyncClient:
+def client_of(platform: http_platform.Http, host: str = "127.0.0.1") -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(platform.app), base_url=f"http://{host}:8642")
 
 
@@ -49,7 +51,7 @@ async def open_web(
     wanted: said.Http | None = None,
     **given: Any,
 ) -> AsyncIterator[Web]:
-    platform = http.Http(db, wanted, tokens=tokens)
+    platform = http_platform.Http(db, wanted, tokens=tokens)
     chats = [loopback.Loopback(), platform]
     async with stage.open_gateway(db, model, platforms=chats, **given) as (opened, _), client_of(platform) as client:
         platform.meter = opened.meter

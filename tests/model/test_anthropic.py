@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from holdfast import errors, types
-from holdfast.model import anthropic, gather, port, retry
+from holdfast.model import base, reply_builder, retry
+from holdfast.model.anthropic import adapter
 from tests.model import server
 
 KEY = "a-secret-of-mine"
-ASK = port.Request(messages=[types.Message(1, "u", "s", "user", 0.0, '{"content":"hi"}')])
+ASK = base.Request(messages=[types.Message(1, "u", "s", "user", 0.0, '{"content":"hi"}')])
 
 BEGUN = {"type": "message_start", "message": {"id": "msg_1", "usage": {"input_tokens": 5, "output_tokens": 1}}}
 HELLO = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}
@@ -24,8 +25,8 @@ STOP = {"type": "message_stop"}
 WHOLE = server.Answer([server.events(BEGUN, HELLO, ENDED, STOP)])
 
 
-async def heard(model: port.Model, request: port.Request = ASK) -> tuple[port.Reply, errors.ModelError | None]:
-    got = gather.Gathering(model.name)
+async def heard(model: base.Model, request: base.Request = ASK) -> tuple[base.Reply, errors.ModelError | None]:
+    got = reply_builder.Gathering(model.name)
     failed = None
     try:
         async for delta in model.stream(request):
@@ -37,10 +38,10 @@ async def heard(model: port.Model, request: port.Request = ASK) -> tuple[port.Re
 
 def asked(
     *answers: server.Answer, path: str = "", **more: Any
-) -> tuple[port.Reply, errors.ModelError | None, Sequence[server.Asked]]:
-    async def run() -> tuple[port.Reply, errors.ModelError | None, Sequence[server.Asked]]:
+) -> tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]:
+    async def run() -> tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]:
         async with server.Server(*answers) as one:
-            model = anthropic.AnthropicModel("claude", base_url=one.url + path, window=1000, **{"key": KEY, **more})
+            model = adapter.AnthropicModel("claude", base_url=one.url + path, window=1000, **{"key": KEY, **more})
             reply, error = await heard(retry.Retrying(model, sleep=asyncio.sleep, policy=retry.Policy(first=0)))
             await model.close()
             return reply, error, one.asked
@@ -65,15 +66,15 @@ def test_the_key_is_sent_where_there_is_one_and_headers_can_be_added() -> None:
 
 
 def test_name_window_and_settings_are_those_it_was_given() -> None:
-    model = anthropic.AnthropicModel("claude", window=7, key=KEY)
+    model = adapter.AnthropicModel("claude", window=7, key=KEY)
     assert (model.name, model.window) == ("anthropic/claude", 7)
-    assert anthropic.AnthropicModel("claude", window=7, name="work/claude").name == "work/claude"
+    assert adapter.AnthropicModel("claude", window=7, name="work/claude").name == "work/claude"
     _, _, (request,) = asked(WHOLE, max_output=33, extra={"service_tier": "auto"})
     assert (request.json["max_tokens"], request.json["service_tier"], request.json["model"]) == (33, "auto", "claude")
 
 
 def test_the_reply_has_its_usage_and_what_it_cost() -> None:
-    reply, _, _ = asked(WHOLE, price=port.Price(input=2, output=10))
+    reply, _, _ = asked(WHOLE, price=base.Price(input=2, output=10))
     assert reply.usage == types.Usage(5, 2, cost=(5 * 2 + 2 * 10) / 1_000_000)
 
 
@@ -119,7 +120,7 @@ class Counted(server.Server):
 def test_one_connection_serves_one_call_after_another() -> None:
     async def run() -> int:
         async with Counted(WHOLE) as one:
-            model = anthropic.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
+            model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
             for _ in range(5):
                 assert (await heard(model))[0].text == "Hello"
             await model.close()
@@ -131,10 +132,10 @@ def test_one_connection_serves_one_call_after_another() -> None:
 def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
     async def run() -> None:
         async with server.Server(server.Answer([server.events(BEGUN, HELLO)], hang=True)) as one:
-            model = anthropic.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
+            model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
             async with aclosing(model.stream(ASK)) as deltas:
                 async for delta in deltas:
-                    if isinstance(delta, port.Said):
+                    if isinstance(delta, base.Said):
                         break
             await asyncio.wait_for(one.left.wait(), 60)
             await model.close()
@@ -180,7 +181,7 @@ def test_no_error_told_in_the_stream_shows_the_key() -> None:
 def test_one_model_serves_calls_at_once() -> None:
     async def run() -> None:
         async with server.Server(WHOLE) as one:
-            model = anthropic.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
+            model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
             replies = await asyncio.gather(*(heard(model) for _ in range(8)))
             assert [(reply.text, error) for reply, error in replies] == [("Hello", None)] * 8
             await model.close()

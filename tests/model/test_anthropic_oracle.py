@@ -18,8 +18,9 @@ import pydantic
 import pytest
 from anthropic.types import message_create_params
 
-from holdfast import errors, parts, types
-from holdfast.model import anthropic, gather, port
+from holdfast import content_parts, errors, types
+from holdfast.model import base, reply_builder
+from holdfast.model.anthropic import adapter
 from tests.model import server
 from tests.model.test_anthropic_request import TOOL, any_message, asks, built, call, message, result, thought
 
@@ -29,13 +30,13 @@ KEY = "sk-ant-a-key-of-mine"
 # --- the same call, the same request -------------------------------------------------------------------
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
-CALLS: dict[str, tuple[port.Request, dict[str, Any]]] = {
+CALLS: dict[str, tuple[base.Request, dict[str, Any]]] = {
     "a word": (
-        port.Request(messages=[message("user", "Grüße 你好 🎈")]),
+        base.Request(messages=[message("user", "Grüße 你好 🎈")]),
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "Grüße 你好 🎈", **CACHED}]}]},
     ),
     "everything": (
-        port.Request(
+        base.Request(
             messages=[
                 message("user", [{"type": "text", "text": "Look."}, {"type": "image", "data": "aGk="}]),
                 asks(
@@ -107,7 +108,7 @@ def test_for_the_same_call_the_sdk_sends_the_same_request(name: str) -> None:
         async with server.Server(server.Answer([STREAMS["text"]])) as one, asking(one.url) as (model, client):
             await ours(model, request)
             stream = await client.messages.create(
-                **{"model": "claude", "max_tokens": anthropic.MAX_OUTPUT, **words}, stream=True
+                **{"model": "claude", "max_tokens": adapter.MAX_OUTPUT, **words}, stream=True
             )
             await stream.close()
             return one.asked
@@ -264,16 +265,16 @@ KINDS = {
     "invalid_request_error": (errors.RequestRefused, errors.RequestRefused),
     "authentication_error": (errors.KeyRefused, errors.KeyRefused),
 }
-ASK = port.Request(messages=[message("user", "hi")])
+ASK = base.Request(messages=[message("user", "hi")])
 
 
-Heard = tuple[port.Reply, errors.ModelError | None]
+Heard = tuple[base.Reply, errors.ModelError | None]
 HeardBySDK = tuple[sdk.types.Message | None, Exception | None]
 
 
 @asynccontextmanager
-async def asking(url: str) -> AsyncIterator[tuple[anthropic.AnthropicModel, sdk.AsyncAnthropic]]:
-    model = anthropic.AnthropicModel("claude", base_url=url, window=1000, key=KEY)
+async def asking(url: str) -> AsyncIterator[tuple[adapter.AnthropicModel, sdk.AsyncAnthropic]]:
+    model = adapter.AnthropicModel("claude", base_url=url, window=1000, key=KEY)
     async with sdk.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
         try:
             yield model, client
@@ -281,8 +282,8 @@ async def asking(url: str) -> AsyncIterator[tuple[anthropic.AnthropicModel, sdk.
             await model.close()
 
 
-async def ours(model: port.Model, request: port.Request = ASK) -> Heard:
-    got = gather.Gathering(model.name)
+async def ours(model: base.Model, request: base.Request = ASK) -> Heard:
+    got = reply_builder.Gathering(model.name)
     failed = None
     try:
         async for delta in model.stream(request):
@@ -315,16 +316,16 @@ def both(*answers: server.Answer) -> list[tuple[Heard, HeardBySDK]]:
     return asyncio.run(run())
 
 
-def told(reply: port.Reply) -> list[tuple[Any, ...]]:
+def told(reply: base.Reply) -> list[tuple[Any, ...]]:
     """A reply in a form that both have in common."""
     common: list[tuple[Any, ...]] = []
     for part in reply.parts:
         match part:
-            case parts.Text(text):
+            case content_parts.Text(text):
                 common.append(("text", text))
-            case parts.Reasoning(text, signature, "", "anthropic"):
+            case content_parts.Reasoning(text, signature, "", "anthropic"):
                 common.append(("thinking", text, signature))
-            case parts.Reasoning("", "", hidden, "anthropic"):
+            case content_parts.Reasoning("", "", hidden, "anthropic"):
                 common.append(("redacted", hidden))
     return common + [("call", one.id, one.name, _object(one.arguments)) for one in reply.calls]
 
@@ -414,5 +415,5 @@ def test_a_stream_cut_anywhere_keeps_what_the_sdk_has_read(name: str, abrupt: bo
 
 
 def test_the_default_address_and_version_are_those_of_the_sdk() -> None:
-    assert str(sdk.Anthropic(api_key=KEY).base_url).rstrip("/") == anthropic.BASE_URL
-    assert sdk.Anthropic(api_key=KEY).default_headers["anthropic-version"] == anthropic.VERSION
+    assert str(sdk.Anthropic(api_key=KEY).base_url).rstrip("/") == adapter.BASE_URL
+    assert sdk.Anthropic(api_key=KEY).default_headers["anthropic-version"] == adapter.VERSION

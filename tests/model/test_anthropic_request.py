@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from hypothesis import strategies
 
-from holdfast import parts, types
-from holdfast.model import anthropic_request, port, spelling
+from holdfast import content_parts, types
+from holdfast.model import base, request_common
+from holdfast.model.anthropic import request as anthropic_request
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 TOOL = types.ToolSpec("read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
@@ -38,7 +39,7 @@ def result(id: str, content: types.Content) -> types.Message:
 def built(messages: Sequence[types.Message], **more: Any) -> Any:
     """The request as the provider reads it."""
     extra = more.pop("extra", None)
-    request = port.Request(messages=messages, **more)
+    request = base.Request(messages=messages, **more)
     body = anthropic_request.build(request, model="claude", max_output=100, extra=extra)
     return msgspec.json.decode(msgspec.json.encode(body))
 
@@ -81,15 +82,15 @@ def answered(id: str, *texts: str) -> dict[str, Any]:
             [message("user", "a"), message("assistant", "b"), message("assistant", "c"), message("user", "d")],
             [user("a"), assistant("b", "c"), user("d")],
         ),
-        ([], [user(spelling.OPENING)]),
-        ([message("user", " \n")], [user(spelling.OPENING)]),
+        ([], [user(request_common.OPENING)]),
+        ([message("user", " \n")], [user(request_common.OPENING)]),
         (
             [message("assistant", "Hello"), message("user", "hi")],
-            [user(spelling.OPENING), assistant("Hello"), user("hi")],
+            [user(request_common.OPENING), assistant("Hello"), user("hi")],
         ),
         (
             [message("user", "hi"), message("assistant", "I was cut ")],
-            [user("hi"), assistant("I was cut "), user(spelling.GO_ON)],
+            [user("hi"), assistant("I was cut "), user(request_common.GO_ON)],
         ),
         (
             [message("user", "hi"), message("assistant", ""), message("user", "hello?")],
@@ -130,7 +131,7 @@ def test_roles_alternate_begin_and_end_with_the_user_and_have_no_empty_text(
             [asks(call("a"), call("b")), result("a", "")],
             [
                 {"role": "assistant", "content": [used("a"), used("b")]},
-                {"role": "user", "content": [answered("a"), answered("b", spelling.NO_RESULT)]},
+                {"role": "user", "content": [answered("a"), answered("b", request_common.NO_RESULT)]},
             ],
         ),
         (
@@ -189,23 +190,23 @@ def test_arguments_of_a_call_are_always_an_object(given: Any, input: dict[str, A
 
 def test_large_numbers_in_arguments_stay_what_they_are() -> None:
     turn = anthropic_request.build(
-        port.Request(messages=[asks(call("a", arguments='{"n": 12345678901234567890123}'))]), model="m", max_output=1
+        base.Request(messages=[asks(call("a", arguments='{"n": 12345678901234567890123}'))]), model="m", max_output=1
     )
     assert b'"input":{"n": 12345678901234567890123}' in msgspec.json.encode(turn)
 
 
 @pytest.mark.parametrize("given", ["a b", "", "ü", "a.b/c", "x" * 65, "functions.read:0", "a\ud800"])
 def test_ids_and_names_become_valid_and_stay_different(given: str) -> None:
-    fit = spelling.fitting(given)
+    fit = request_common.fitting(given)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", fit)
-    assert fit == spelling.fitting(given)
-    assert fit != spelling.fitting(given + "!")
+    assert fit == request_common.fitting(given)
+    assert fit != request_common.fitting(given + "!")
 
 
 def test_a_renamed_tool_has_the_same_name_in_its_calls() -> None:
     wire = built([], tools=[types.ToolSpec("files.read", "", {})])["tools"][0]["name"]
     assert said([asks(call("x", "files.read"))])[1]["content"] == [used("x", wire)]
-    assert spelling.names([types.ToolSpec("files.read", "", {})]) == {wire: "files.read"}
+    assert request_common.names([types.ToolSpec("files.read", "", {})]) == {wire: "files.read"}
 
 
 def test_ids_of_other_providers_pair_up_after_they_were_made_valid() -> None:
@@ -235,7 +236,7 @@ def test_calls_of_the_past_have_a_tool_though_none_may_be_called() -> None:
 
 
 def test_what_is_noted_for_the_model_reaches_it_apart_from_what_was_said() -> None:
-    noted = [parts.note("It is Sunday."), {"type": "text", "text": "Which day is it?"}]
+    noted = [content_parts.note("It is Sunday."), {"type": "text", "text": "Which day is it?"}]
     told = "<system>\nIt is Sunday.\n\nWhich day is it?\n</system>"
     assert said([message("user", noted)]) == [user("It is Sunday.", "Which day is it?")]
     assert said([message("user", "hi"), message("system", noted)]) == [user("hi", told)]
@@ -267,15 +268,15 @@ def test_system_messages_at_the_beginning_belong_to_the_system_prompt() -> None:
 )
 def test_pictures_are_shown_where_the_api_can_show_them(image: dict[str, str], block: dict[str, str] | None) -> None:
     content = [{"type": "image", **image}]
-    shown = [{"type": "image", "source": block}] if block else text(spelling.NO_PICTURE)
+    shown = [{"type": "image", "source": block}] if block else text(request_common.NO_PICTURE)
     assert said([message("user", content)])[0]["content"] == shown
     turns = said([asks(call("a")), result("a", content)])
     assert turns[2]["content"][0]["content"] == shown
-    assert said([message("assistant", content)])[1]["content"] == text(spelling.NO_PICTURE)
+    assert said([message("assistant", content)])[1]["content"] == text(request_common.NO_PICTURE)
 
 
 def thought(text: str = "Hm.", signature: str = "", hidden: str = "", provider: str = "anthropic") -> dict[str, Any]:
-    return msgspec.to_builtins(parts.Reasoning(text, signature, hidden, provider))  # type: ignore[no-any-return]
+    return msgspec.to_builtins(content_parts.Reasoning(text, signature, hidden, provider))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -350,9 +351,9 @@ def test_settings_of_the_call_are_in_the_request(more: dict[str, Any], fields: d
 def test_half_a_surrogate_pair_does_not_stop_a_request() -> None:
     tool = types.ToolSpec("a", "\ud800", {})
     body = anthropic_request.build(
-        port.Request(messages=[], system="from \udcff", tools=[tool]), model="m", max_output=1
+        base.Request(messages=[], system="from \udcff", tools=[tool]), model="m", max_output=1
     )
-    assert bytes(spelling.encoded(body)).decode("utf-8")
+    assert bytes(request_common.encoded(body)).decode("utf-8")
 
 
 contents = strategies.sampled_from(["", " ", "hello", [thought(signature="S")], [{"type": "image", "blob": "b"}]])

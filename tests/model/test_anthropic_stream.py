@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import errors, parts, types
-from holdfast.model import anthropic_stream, failures, gather, port, spelling
+from holdfast import content_parts, errors, types
+from holdfast.model import base, provider_errors, reply_builder, request_common
+from holdfast.model.anthropic import stream
 
-ASKED = failures.Asked(model="anthropic/claude", key="Set ANTHROPIC_API_KEY to a valid key.")
+ASKED = provider_errors.Asked(model="anthropic/claude", key="Set ANTHROPIC_API_KEY to a valid key.")
 
 
 def event(kind: str, **fields: Any) -> str:
@@ -37,9 +38,9 @@ STOP = event("message_stop")
 HELLO = [block("text", text=""), piece("text_delta", text="Hello")]
 
 
-def gathered(*events: str, price: port.Price | None = None) -> port.Reply:
-    parser = anthropic_stream.Parser(ASKED, price=price)
-    got = gather.Gathering("anthropic/claude")
+def gathered(*events: str, price: base.Price | None = None) -> base.Reply:
+    parser = stream.Parser(ASKED, price=price)
+    got = reply_builder.Gathering("anthropic/claude")
     for data in events:
         for delta in parser.feed(msgspec.json.decode(data)["type"], data):
             got.add(delta)
@@ -94,9 +95,9 @@ def test_a_call_that_came_whole_is_whole(closing: list[str]) -> None:
 
 
 def test_a_renamed_tool_is_called_by_its_own_name() -> None:
-    (wire,) = names = spelling.names([types.ToolSpec("files.read", "", {})])
-    got = anthropic_stream.Parser(ASKED, names=names).feed("", block("tool_use", id="x", name=wire))
-    assert got[-1] == port.Called(0, "x", "files.read")
+    (wire,) = names = request_common.names([types.ToolSpec("files.read", "", {})])
+    got = stream.Parser(ASKED, names=names).feed("", block("tool_use", id="x", name=wire))
+    assert got[-1] == base.Called(0, "x", "files.read")
 
 
 def test_calls_without_an_id_get_one_of_their_own() -> None:
@@ -119,14 +120,14 @@ def test_reasoning_is_kept_with_its_signature_and_hidden_reasoning_too() -> None
         STOP,
     )
     assert reply.parts == (
-        parts.Reasoning("Let me see.", "SIG", "", "anthropic"),
-        parts.Reasoning("", "", "HIDDEN", "anthropic"),
-        parts.Text("Hello"),
+        content_parts.Reasoning("Let me see.", "SIG", "", "anthropic"),
+        content_parts.Reasoning("", "", "HIDDEN", "anthropic"),
+        content_parts.Text("Hello"),
     )
 
 
 def test_usage_counts_what_came_from_the_cache_and_went_there() -> None:
-    price = port.Price(input=3, output=15, cache_read=0.3, cache_write=3.75)
+    price = base.Price(input=3, output=15, cache_read=0.3, cache_write=3.75)
     reply = gathered(
         started(cache_creation_input_tokens=1000, cache_read_input_tokens=None),
         *HELLO,
@@ -139,7 +140,7 @@ def test_usage_counts_what_came_from_the_cache_and_went_there() -> None:
 
 
 def test_a_cut_reply_has_its_text_and_its_usage_and_no_half_call() -> None:
-    parser, got = anthropic_stream.Parser(ASKED), gather.Gathering("anthropic/claude")
+    parser, got = stream.Parser(ASKED), reply_builder.Gathering("anthropic/claude")
     for data in [
         started(),
         *HELLO,
@@ -159,10 +160,10 @@ def test_a_reply_that_lacks_only_its_last_event_is_complete() -> None:
 
 
 def test_nothing_is_told_before_something_is_said_so_that_the_call_can_be_made_again() -> None:
-    parser = anthropic_stream.Parser(ASKED)
+    parser = stream.Parser(ASKED)
     quiet = [started(), event("ping"), block("text", text=""), piece("text_delta", text="")]
     assert [parser.feed("", data) for data in quiet] == [[], [], [], []]
-    assert parser.feed("", piece("text_delta", text="x"))[-1] == port.Said("x")
+    assert parser.feed("", piece("text_delta", text="x"))[-1] == base.Said("x")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_nothing_is_told_before_something_is_said_so_that_the_call_can_be_made_a
     ],
 )
 def test_what_says_nothing_is_passed_over(data: str) -> None:
-    assert anthropic_stream.Parser(ASKED).feed("", data) == []
+    assert stream.Parser(ASKED).feed("", data) == []
 
 
 def failed(kind: str, message: str = "Sorry") -> str:
@@ -202,7 +203,7 @@ def test_an_error_in_the_stream_has_its_type(
     kind: str, before: type[errors.ModelError], after: type[errors.ModelError], name: str
 ) -> None:
     for events, expected in (([started()], before), ([started(), *HELLO], after)):
-        parser = anthropic_stream.Parser(ASKED)
+        parser = stream.Parser(ASKED)
         for data in events:
             parser.feed("", data)
         with pytest.raises(errors.ModelError) as raised:
@@ -211,7 +212,7 @@ def test_an_error_in_the_stream_has_its_type(
 
 
 def test_too_long_is_an_overflow_however_the_stream_says_it() -> None:
-    parser = anthropic_stream.Parser(ASKED)
+    parser = stream.Parser(ASKED)
     with pytest.raises(errors.ContextOverflow):
         parser.feed("error", failed("invalid_request_error", "prompt is too long: 215000 tokens > 200000 maximum"))
     with pytest.raises(errors.ContextOverflow):
@@ -223,7 +224,7 @@ def test_too_long_is_an_overflow_however_the_stream_says_it() -> None:
     ["{", "[]", "null", "[" * 9000, event("content_block_delta", index="x"), piece("text_delta", text=5)],
 )
 def test_an_event_that_cannot_be_read_is_one_error_before_and_another_after_something_was_said(data: str) -> None:
-    parser = anthropic_stream.Parser(ASKED)
+    parser = stream.Parser(ASKED)
     with pytest.raises(errors.ModelServerError):
         parser.feed("", data)
     for good in HELLO:
@@ -233,7 +234,7 @@ def test_an_event_that_cannot_be_read_is_one_error_before_and_another_after_some
 
 
 def test_no_error_of_the_stream_shows_the_key() -> None:
-    parser = anthropic_stream.Parser(ASKED, secrets=("a-secret-of-mine",))
+    parser = stream.Parser(ASKED, secrets=("a-secret-of-mine",))
     with pytest.raises(errors.KeyRefused) as raised:
         parser.feed("error", failed("authentication_error", "invalid x-api-key a-secret-of-mine"))
     assert "a-secret-of-mine" not in str(raised.value)
@@ -245,9 +246,9 @@ def half(escaped: str, data: str) -> str:
     return data.replace("@", escaped)
 
 
-def heard(*events: str) -> port.Reply:
+def heard(*events: str) -> base.Reply:
     """As `gathered`, of events that strict readers refuse."""
-    parser, got = anthropic_stream.Parser(ASKED), gather.Gathering("anthropic/claude")
+    parser, got = stream.Parser(ASKED), reply_builder.Gathering("anthropic/claude")
     for data in events:
         for delta in parser.feed("", data):
             got.add(delta)
@@ -272,7 +273,10 @@ def test_a_character_in_two_events_is_one_character() -> None:
         stopped("tool_use"),
         STOP,
     )
-    assert got.parts == (parts.Reasoning("Hm \U0001f600!", provider="anthropic"), parts.Text("Hi \U0001f600 you"))
+    assert got.parts == (
+        content_parts.Reasoning("Hm \U0001f600!", provider="anthropic"),
+        content_parts.Text("Hi \U0001f600 you"),
+    )
     assert [call.arguments for call in got.calls] == ['{"x": "\U0001f600"}', '{"y": "\U0001f389"}']
 
 
@@ -295,8 +299,8 @@ def test_half_a_character_that_stays_alone_is_marked_and_the_rest_is_kept(closed
         STOP,
     )
     assert got.parts == (
-        parts.Reasoning("Hm \ufffd", "s\ufffd", provider="anthropic"),
-        parts.Text("\ufffd low high \ufffdxend \ufffd"),
+        content_parts.Reasoning("Hm \ufffd", "s\ufffd", provider="anthropic"),
+        content_parts.Text("\ufffd low high \ufffdxend \ufffd"),
     )
     assert got.calls == (
         types.ToolCall("i\ufffd", "n\ufffd", '{"\ufffd":"\ufffd"}'),

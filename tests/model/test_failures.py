@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.model import failures
+from holdfast.model import provider_errors
 
-ASKED = failures.Asked(model="some/model", key="Set SOME_KEY.", missing="Check the name of the model.")
+ASKED = provider_errors.Asked(model="some/model", key="Set SOME_KEY.", missing="Check the name of the model.")
 NOW = 1_700_000_000.0
 
 
 def refused(status: int, body: Any = b"", headers: dict[str, str] | None = None) -> errors.ModelError:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return failures.of_status(status, headers or {}, content, ASKED, now=NOW, secrets=["hunter22-secret"])
+    return provider_errors.of_status(status, headers or {}, content, ASKED, now=NOW, secrets=["hunter22-secret"])
 
 
 def told(message: str, **more: Any) -> dict[str, Any]:
@@ -233,8 +233,8 @@ IN_STREAM: list[tuple[str, Any, type[errors.ModelError], type[errors.ModelError]
 def test_error_in_the_stream_cuts_only_what_was_begun(
     given: Any, before: type[errors.ModelError], after: type[errors.ModelError]
 ) -> None:
-    assert type(failures.of_object(given, ASKED, said=False)) is before
-    assert type(failures.of_object(given, ASKED, said=True)) is after
+    assert type(provider_errors.of_object(given, ASKED, said=False)) is before
+    assert type(provider_errors.of_object(given, ASKED, said=True)) is after
 
 
 @pytest.mark.parametrize(
@@ -255,14 +255,14 @@ def test_no_error_repeats_a_key(secret: str) -> None:
     error = refused(401, told(f"Incorrect API key provided: {secret}. You can find your key at example.org."))
     assert secret.removeprefix("Bearer ") not in str(error)
     assert "Incorrect API key provided" in str(error)
-    stream = failures.of_object(told(f"bad {secret}"), ASKED, said=True, secrets=["hunter22-secret"])
+    stream = provider_errors.of_object(told(f"bad {secret}"), ASKED, said=True, secrets=["hunter22-secret"])
     assert secret.removeprefix("Bearer ") not in str(stream)
 
 
 def test_what_is_quoted_is_short_and_on_one_line() -> None:
     error = refused(400, told("one\ntwo\x1b[31m" + "x" * 5000))
     assert "one two[31m" in str(error)
-    assert len(str(error)) < failures.QUOTED + 80
+    assert len(str(error)) < provider_errors.QUOTED + 80
     assert str(error).isprintable()
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model import known
+from holdfast.model import model_limits
 
 
 @pytest.mark.parametrize(
@@ -47,27 +47,27 @@ from holdfast.model import known
     ],
 )
 def test_a_known_model_is_known_by_any_spelling(name: str, window: int, output: int | None) -> None:
-    assert known.of(name) == known.Known(window, output)
+    assert model_limits.of(name) == model_limits.Known(window, output)
 
 
 @pytest.mark.parametrize("name", ["", "///", "-", "nobody/knows-this", "marco-o1", "my-o3", "gpt", "llama", "ｇｐｔ"])
 def test_an_unknown_model_gets_the_careful_guess(name: str) -> None:
-    assert known.of(name) == known.DEFAULT
+    assert model_limits.of(name) == model_limits.DEFAULT
 
 
 def test_a_longer_beginning_goes_before_a_shorter_one() -> None:
-    assert known.of("gpt-4-32k") != known.of("gpt-4")
+    assert model_limits.of("gpt-4-32k") != model_limits.of("gpt-4")
     # The number of a snapshot is no version: 1106 does not begin with 4.1.
-    assert known.of("gpt-4-1106").window == 8_192
+    assert model_limits.of("gpt-4-1106").window == 8_192
 
 
-@pytest.mark.parametrize("name", sorted(known._TABLE))
+@pytest.mark.parametrize("name", sorted(model_limits._TABLE))
 def test_every_entry_is_found_by_its_own_name_and_leaves_room_to_read(name: str) -> None:
-    found = known.of(name)
-    assert found == known._TABLE[name]
+    found = model_limits.of(name)
+    assert found == model_limits._TABLE[name]
     assert found.max_output is None or found.max_output <= 0.6 * found.window
 
 
 @given(st.text())
 def test_for_any_name_something_is_known(name: str) -> None:
-    assert known.of(name).window >= 4_096
+    assert model_limits.of(name).window >= 4_096

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model import listeners, local
+from holdfast.model import local_servers, socket_owners
 from tests.model import server
 
 
@@ -23,12 +23,12 @@ def listed(*models: dict[str, Any]) -> dict[str, Any]:
     return {"object": "list", "data": [{"object": "model", "created": 1, **model} for model in models]}
 
 
-def found(*answers: server.Answer, kind: str = "ollama", timeout: float = 5.0) -> local.Found | None:
+def found(*answers: server.Answer, kind: str = "ollama", timeout: float = 5.0) -> local_servers.Found | None:
     """What is found where a server of a kind should be."""
 
-    async def run() -> local.Found | None:
+    async def run() -> local_servers.Found | None:
         async with server.Server(*answers) as one:
-            servers = await local.find(timeout, kinds=[local.Kind(kind, one.port, "")])
+            servers = await local_servers.find(timeout, kinds=[local_servers.Kind(kind, one.port, "")])
             assert all(each.base_url == f"{one.url}/v1" for each in servers)
             assert {request.method for request in one.asked} <= {"GET"}
             return servers[0] if servers else None
@@ -150,22 +150,22 @@ def test_other_service_is_not_taken_for_one(answer: server.Answer) -> None:
     ],
 )
 def test_service_that_speaks_no_http_is_not_taken_for_one(spoken: bytes) -> None:
-    async def run() -> list[local.Found]:
+    async def run() -> list[local_servers.Found]:
         async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(spoken)
             writer.close()
 
         async with await asyncio.start_server(speak, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
-            return await local.find(60.0, kinds=[local.Kind("ollama", port, "")])
+            return await local_servers.find(60.0, kinds=[local_servers.Kind("ollama", port, "")])
 
     assert asyncio.run(run()) == []
 
 
-def raw(answer: bytes) -> local.Found | None:
+def raw(answer: bytes) -> local_servers.Found | None:
     """What is found where a server answers with these bytes and hangs up."""
 
-    async def run() -> list[local.Found]:
+    async def run() -> list[local_servers.Found]:
         async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(answer)
@@ -173,7 +173,7 @@ def raw(answer: bytes) -> local.Found | None:
 
         async with await asyncio.start_server(speak, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
-            return await local.find(60.0, kinds=[local.Kind("vllm", port, "")])
+            return await local_servers.find(60.0, kinds=[local_servers.Kind("vllm", port, "")])
 
     return next(iter(asyncio.run(run())), None)
 
@@ -216,12 +216,12 @@ server.serve_forever()
 
 
 @contextmanager
-def listening_as(uid: int, address: str = "127.0.0.1") -> Iterator[local.Kind]:
+def listening_as(uid: int, address: str = "127.0.0.1") -> Iterator[local_servers.Kind]:
     """A real server of another process, as this user where the tests run as root."""
     with subprocess.Popen([sys.executable, "-c", SERVE, str(uid), address], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            yield local.Kind("ollama", int(process.stdout.readline()), "")
+            yield local_servers.Kind("ollama", int(process.stdout.readline()), "")
         finally:
             process.kill()
 
@@ -231,25 +231,25 @@ def test_server_of_another_user_is_not_trusted(address: str) -> None:
     # A user who is not root cannot become another one: there the real owner is compared with another uid.
     root = os.getuid() == 0
     with listening_as(65534 if root else os.getuid(), address) as kind:
-        (one,) = asyncio.run(local.find(60.0, kinds=[kind]))
+        (one,) = asyncio.run(local_servers.find(60.0, kinds=[kind]))
     assert one.uids == {65534 if root else os.getuid()}
-    assert not listeners.is_trusted(one.uids, None if root else os.getuid() + 1)
+    assert not socket_owners.is_trusted(one.uids, None if root else os.getuid() + 1)
 
 
 def test_server_of_this_user_is_trusted() -> None:
     one = found(json_answer(listed({"id": "a", "owned_by": "me"})), kind="vllm")
     assert one is not None
     assert one.uids == {os.getuid()}
-    assert listeners.is_trusted(one.uids)
+    assert socket_owners.is_trusted(one.uids)
 
 
 def test_unknown_owner_is_not_trusted_and_service_account_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "TABLES", ("/nowhere",))
-    assert listeners.owner_uids(11434) == frozenset()
-    assert not listeners.is_trusted(frozenset())
-    monkeypatch.setattr(listeners, "user_name", {990: "ollama", 33: "www-data"}.get)
-    assert listeners.is_trusted(frozenset({990, 0}), 1000)
-    assert not listeners.is_trusted(frozenset({990, 33}), 1000)
+    monkeypatch.setattr(socket_owners, "TABLES", ("/nowhere",))
+    assert socket_owners.owner_uids(11434) == frozenset()
+    assert not socket_owners.is_trusted(frozenset())
+    monkeypatch.setattr(socket_owners, "user_name", {990: "ollama", 33: "www-data"}.get)
+    assert socket_owners.is_trusted(frozenset({990, 0}), 1000)
+    assert not socket_owners.is_trusted(frozenset({990, 33}), 1000)
 
 
 def test_all_kinds_are_asked_at_once_and_told_in_order() -> None:
@@ -267,8 +267,8 @@ def test_all_kinds_are_asked_at_once_and_told_in_order() -> None:
     threads = [threading.Thread(target=serve, args=(one, str(at))) for at, one in enumerate(sockets)]
     for thread in threads:
         thread.start()
-    kinds = [local.Kind("vllm", one.getsockname()[1], "") for one in sockets]
-    servers = asyncio.run(local.find(10.0, kinds=kinds))
+    kinds = [local_servers.Kind("vllm", one.getsockname()[1], "") for one in sockets]
+    servers = asyncio.run(local_servers.find(10.0, kinds=kinds))
     for thread in threads:
         thread.join()
     for one in sockets:
@@ -299,5 +299,5 @@ def test_nothing_is_found_where_nothing_listens_and_nothing_is_loaded() -> None:
     ],
 )
 def test_address_tells_the_kind(base_url: str, kind: str | None) -> None:
-    one = local.at(base_url)
+    one = local_servers.at(base_url)
     assert (one.name if one else None) == kind

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import errors, parts, types
-from holdfast.model import OfflineModel, gather, offline, port, retrieval
+from holdfast import content_parts, errors, types
+from holdfast.model import OfflineModel, base, offline, reply_builder, retrieval
 
 TOOLS = [types.ToolSpec(name, "", {"type": "object"}) for name in ("search_conversation", "read_file", "shell")]
 
@@ -24,13 +24,13 @@ def message(seq: int, role: types.Role, content: types.Content = "", **body: Any
     return types.Message(seq, f"uid{seq}", "s", role, 1_700_000_000.0 + 60 * seq, written)
 
 
-async def deltas(request: port.Request, model: OfflineModel | None = None) -> list[port.Delta]:
+async def deltas(request: base.Request, model: OfflineModel | None = None) -> list[base.Delta]:
     return [delta async for delta in (model or OfflineModel()).stream(request)]
 
 
-def reply(messages: Sequence[types.Message], **request: Any) -> port.Reply:
-    gathering = gather.Gathering("holdfast/offline")
-    for delta in asyncio.run(deltas(port.Request(messages=messages, **request))):
+def reply(messages: Sequence[types.Message], **request: Any) -> base.Reply:
+    gathering = reply_builder.Gathering("holdfast/offline")
+    for delta in asyncio.run(deltas(base.Request(messages=messages, **request))):
         gathering.add(delta)
     return gathering.reply()
 
@@ -303,24 +303,24 @@ def test_after_a_call_it_speaks_whatever_came_of_it(asked: str, results: list[st
 
 
 def test_it_streams_words_then_usage_then_the_end() -> None:
-    came = asyncio.run(deltas(port.Request(messages=[message(1, "user", "hello")])))
+    came = asyncio.run(deltas(base.Request(messages=[message(1, "user", "hello")])))
     *said, counted, finished = came
     assert len(said) > 20
-    assert all(isinstance(delta, port.Said) for delta in said)
-    assert isinstance(counted, port.Counted)
+    assert all(isinstance(delta, base.Said) for delta in said)
+    assert isinstance(counted, base.Counted)
     assert counted.usage.input > 0
     assert counted.usage.output > 20
-    assert finished == port.Finished("stop")
+    assert finished == base.Finished("stop")
 
 
 def test_the_same_request_gets_the_same_answer() -> None:
     context = [message(n, "user", f"fact {n % 7} about thing {n % 5}") for n in range(1, 60)]
-    request = port.Request(messages=[*context, message(60, "user", "which fact was about thing 3?")])
+    request = base.Request(messages=[*context, message(60, "user", "which fact was about thing 3?")])
     assert asyncio.run(deltas(request)) == asyncio.run(deltas(request)) == asyncio.run(deltas(request, OfflineModel()))
 
 
 def test_what_does_not_fit_the_window_is_refused_as_by_any_model() -> None:
-    request = port.Request(messages=[message(1, "user", "word " * 2_000)])
+    request = base.Request(messages=[message(1, "user", "word " * 2_000)])
     with pytest.raises(errors.ContextOverflow) as raised:
         asyncio.run(deltas(request, OfflineModel(window=1_000)))
     assert raised.value.model == "holdfast/offline"
@@ -334,13 +334,13 @@ def test_a_reply_keeps_to_its_limit_and_says_it_was_cut(most: int) -> None:
 
 
 def test_a_reader_may_stop_in_the_middle() -> None:
-    async def first() -> port.Delta:
-        stream = OfflineModel().stream(port.Request(messages=[message(1, "user", "hello")]))
+    async def first() -> base.Delta:
+        stream = OfflineModel().stream(base.Request(messages=[message(1, "user", "hello")]))
         delta = await anext(stream)
         await stream.aclose()
         return delta
 
-    assert asyncio.run(first()) == port.Said("I")
+    assert asyncio.run(first()) == base.Said("I")
 
 
 def test_without_any_message_it_introduces_itself() -> None:
@@ -373,7 +373,7 @@ def test_for_any_conversation_it_answers_and_ends(said: list[tuple[types.Role, s
 
 
 def test_what_is_noted_for_a_model_is_nothing_the_user_said() -> None:
-    noted = parts.note("It is Sunday, 15 November 2026.")
+    noted = content_parts.note("It is Sunday, 15 November 2026.")
     hello = message(1, "user", [noted, {"type": "text", "text": "hello"}])
     assert reply([hello]).text.endswith("Hello. Tell me something to keep, or ask me about what was said.")
     asked = message(3, "user", [noted, {"type": "text", "text": "Which Sunday is it?"}])

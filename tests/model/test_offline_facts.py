@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, types
-from holdfast.compaction import port as compaction
+from holdfast.compaction import base as compaction
 from holdfast.model import offline
 from holdfast.tools import recall
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast import errors, types
-from holdfast.model import gather, openai, port, retry
+from holdfast.model import base, reply_builder, retry
+from holdfast.model.openai import adapter
 from tests.model import server
 
 KEY = "sk-a-key-of-mine"
-ASK = port.Request(messages=[types.Message(1, "u", "s", "user", 0.0, '{"content":"hi"}')])
+ASK = base.Request(messages=[types.Message(1, "u", "s", "user", 0.0, '{"content":"hi"}')])
 
 
 def chunk(finish: str | None = None, /, **delta: Any) -> dict[str, Any]:
@@ -24,11 +25,11 @@ def chunk(finish: str | None = None, /, **delta: Any) -> dict[str, Any]:
 USAGE = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
 HELLO = server.events(chunk(content="Hello"))
 WHOLE = server.Answer([server.events(chunk(content="Hello"), chunk("stop"), USAGE, "[DONE]")])
-Heard = tuple[port.Reply, errors.ModelError | None, Sequence[server.Asked]]
+Heard = tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]
 
 
-async def heard(model: port.Model, request: port.Request = ASK) -> tuple[port.Reply, errors.ModelError | None]:
-    got = gather.Gathering(model.name)
+async def heard(model: base.Model, request: base.Request = ASK) -> tuple[base.Reply, errors.ModelError | None]:
+    got = reply_builder.Gathering(model.name)
     failed = None
     try:
         async for delta in model.stream(request):
@@ -39,11 +40,11 @@ async def heard(model: port.Model, request: port.Request = ASK) -> tuple[port.Re
 
 
 def asked(
-    *answers: server.Answer, path: str = "/v1", request: port.Request = ASK, times: int = 1, **more: Any
+    *answers: server.Answer, path: str = "/v1", request: base.Request = ASK, times: int = 1, **more: Any
 ) -> Heard:
     async def run() -> Heard:
         async with server.Server(*answers) as one:
-            model = openai.OpenAIModel("m", base_url=one.url + path, window=1000, **{"key": KEY, **more})
+            model = adapter.OpenAIModel("m", base_url=one.url + path, window=1000, **{"key": KEY, **more})
             for _ in range(times):
                 reply, error = await heard(model, request)
             await model.close()
@@ -88,7 +89,7 @@ def test_server_without_stream_options_is_asked_without_them_for_good() -> None:
 
 
 def test_server_that_takes_no_temperature_is_asked_without_it() -> None:
-    request = port.Request(messages=ASK.messages, temperature=0.0)
+    request = base.Request(messages=ASK.messages, temperature=0.0)
     reply, error, requests = asked(refuses("stream_options"), refuses("'temperature'"), WHOLE, request=request)
     assert (reply.text, error) == ("Hello", None)
     assert ["temperature" in one.json for one in requests] == [True, True, False]
@@ -134,11 +135,13 @@ def test_busy_malformed_and_failing_server_is_retried() -> None:
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    async def run() -> port.Reply:
+    async def run() -> base.Reply:
         busy = server.refusal(429, {"error": {"message": "slow down"}}, retry_after="7")
         failed = server.refusal(500, {"error": {"message": "Internal error"}})
         async with server.Server(busy, server.Answer([b"data: {oops\n\n"]), failed, WHOLE) as one:
-            model = retry.Retrying(openai.OpenAIModel("m", base_url=one.url, window=1), sleep=sleep, chance=lambda: 0.5)
+            model = retry.Retrying(
+                adapter.OpenAIModel("m", base_url=one.url, window=1), sleep=sleep, chance=lambda: 0.5
+            )
             reply, error = await heard(model)
             await model.close()
             assert error is None
@@ -155,7 +158,7 @@ def test_parallel_calls_arrive_whole_and_their_results_go_back() -> None:
         [server.events(chunk(tool_calls=pieces), chunk(tool_calls=more), chunk("tool_calls"), "[DONE]")]
     )
     tool = types.ToolSpec("f.g", "", {"type": "object"})
-    reply, _, (request,) = asked(answer, request=port.Request(messages=ASK.messages, tools=[tool]))
+    reply, _, (request,) = asked(answer, request=base.Request(messages=ASK.messages, tools=[tool]))
     assert reply.calls == tuple(types.ToolCall(f"c{at}", "f.g", f'{{"n":{at}}}') for at in range(3))
     assert request.json["tools"][0]["function"]["name"] != "f.g"
 
@@ -163,9 +166,9 @@ def test_parallel_calls_arrive_whole_and_their_results_go_back() -> None:
 def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
     async def run() -> None:
         async with server.Server(server.Answer([HELLO], hang=True)) as one:
-            model = openai.OpenAIModel("m", base_url=one.url, window=1)
+            model = adapter.OpenAIModel("m", base_url=one.url, window=1)
             async with aclosing(model.stream(ASK)) as deltas:
-                assert await anext(deltas) == port.Said("Hello")
+                assert await anext(deltas) == base.Said("Hello")
             async with asyncio.timeout(60):
                 await one.left.wait()
             await model.close()
@@ -187,8 +190,8 @@ NAMES = [
 
 @pytest.mark.parametrize(("base_url", "name"), NAMES)
 def test_model_is_named_by_who_is_behind_the_address(base_url: str, name: str) -> None:
-    assert openai.OpenAIModel("m", base_url=base_url, window=1).name == name
-    assert openai.OpenAIModel("m", base_url=base_url, window=1, name="mine/m").name == "mine/m"
+    assert adapter.OpenAIModel("m", base_url=base_url, window=1).name == name
+    assert adapter.OpenAIModel("m", base_url=base_url, window=1, name="mine/m").name == "mine/m"
 
 
 @pytest.mark.parametrize(
@@ -201,12 +204,12 @@ def test_model_is_named_by_who_is_behind_the_address(base_url: str, name: str) -
     ],
 )
 def test_each_host_is_asked_in_its_dialect(base_url: str, field: str, length: int) -> None:
-    dialect = openai.dialect_of(base_url, "p")
+    dialect = adapter.dialect_of(base_url, "p")
     assert (dialect.max_tokens, dialect.id_length, dialect.provider) == (field, length, "p")
 
 
 def test_advice_names_the_variable_the_server_or_the_model() -> None:
-    assert openai.advice("a/b", "b", "https://api.openai.com/v1").key == "Set OPENAI_API_KEY to a valid key."
-    assert "ollama serve" in openai.advice("a/b", "b", "http://localhost:11434/v1").reach
-    assert "ollama pull b" in openai.advice("a/b", "b", "http://localhost:11434/v1").missing
-    assert "lms server start" in openai.advice("a/b", "b", "http://127.0.0.1:1234/v1").reach
+    assert adapter.advice("a/b", "b", "https://api.openai.com/v1").key == "Set OPENAI_API_KEY to a valid key."
+    assert "ollama serve" in adapter.advice("a/b", "b", "http://localhost:11434/v1").reach
+    assert "ollama pull b" in adapter.advice("a/b", "b", "http://localhost:11434/v1").missing
+    assert "lms server start" in adapter.advice("a/b", "b", "http://127.0.0.1:1234/v1").reach

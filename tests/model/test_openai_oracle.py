@@ -13,7 +13,8 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from holdfast import errors, types
-from holdfast.model import gather, openai, port
+from holdfast.model import base, reply_builder
+from holdfast.model.openai import adapter
 from tests.model import server
 
 KEY = "sk-a-key-of-mine"
@@ -88,10 +89,10 @@ def _usage(usage: Any) -> tuple[int, int, int, int] | None:
 FINISH = {"stop": "stop", "calls": "tool_calls", "length": "length", "refused": "content_filter", "cut": None}
 
 
-async def ours(model: openai.OpenAIModel) -> Outcome:
-    got, failed = gather.Gathering(model.name), False
+async def ours(model: adapter.OpenAIModel) -> Outcome:
+    got, failed = reply_builder.Gathering(model.name), False
     try:
-        async for delta in model.stream(port.Request(messages=[message("user", "hi")])):
+        async for delta in model.stream(base.Request(messages=[message("user", "hi")])):
             got.add(delta)
     except errors.ModelError:
         failed = True
@@ -111,7 +112,7 @@ def both(*answers: server.Answer) -> list[tuple[Outcome, Outcome]]:
             server.Server(*twice) as one,
             sdk.AsyncOpenAI(api_key=KEY, base_url=one.url, max_retries=0) as client,
         ):
-            model = openai.OpenAIModel("m", base_url=one.url, key=KEY, window=1000)
+            model = adapter.OpenAIModel("m", base_url=one.url, key=KEY, window=1000)
             outcomes = [(await ours(model), await theirs(client)) for _ in answers]
             await model.close()
             return outcomes
@@ -226,11 +227,11 @@ TOOL = {"type": "function", "function": {"name": "read", "description": "Reads."
 CALL = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "ä.txt"}'}}
 SECOND = {"id": "call_2", "type": "function", "function": {"name": "read", "arguments": "{}"}}
 
-REQUESTS: list[tuple[str, port.Request, dict[str, Any]]] = [
-    ("a word", port.Request(messages=[message("user", "hi")]), {"messages": HI}),
+REQUESTS: list[tuple[str, base.Request, dict[str, Any]]] = [
+    ("a word", base.Request(messages=[message("user", "hi")]), {"messages": HI}),
     (
         "a system prompt, limits",
-        port.Request(messages=[message("user", "Grüße 🌊\n\"'\\")], system="Be brief.", max_output=64, temperature=0.5),
+        base.Request(messages=[message("user", "Grüße 🌊\n\"'\\")], system="Be brief.", max_output=64, temperature=0.5),
         {
             "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Grüße 🌊\n\"'\\"}],
             "max_tokens": 64,
@@ -239,7 +240,7 @@ REQUESTS: list[tuple[str, port.Request, dict[str, Any]]] = [
     ),
     (
         "parallel calls and their results",
-        port.Request(
+        base.Request(
             messages=[
                 message("user", "read"),
                 message(
@@ -267,7 +268,7 @@ REQUESTS: list[tuple[str, port.Request, dict[str, Any]]] = [
     ),
     (
         "a picture",
-        port.Request(
+        base.Request(
             messages=[message("user", [{"type": "text", "text": "see"}, {"type": "image", "data": "aGk="}])],
         ),
         {
@@ -286,7 +287,7 @@ REQUESTS: list[tuple[str, port.Request, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("request_", "given"), [case[1:] for case in REQUESTS], ids=[case[0] for case in REQUESTS])
-def test_same_call_is_the_same_request(request_: port.Request, given: dict[str, Any]) -> None:
+def test_same_call_is_the_same_request(request_: base.Request, given: dict[str, Any]) -> None:
     async def run() -> list[server.Asked]:
         async with (
             server.Server(server.Answer([server.events(*TALKED)])) as one,
@@ -297,7 +298,7 @@ def test_same_call_is_the_same_request(request_: port.Request, given: dict[str, 
             )
             async for _ in stream:
                 pass
-            model = openai.OpenAIModel("m", base_url=one.url + "/v1", key=KEY, window=1000)
+            model = adapter.OpenAIModel("m", base_url=one.url + "/v1", key=KEY, window=1000)
             async for _ in model.stream(request_):
                 pass
             await model.close()

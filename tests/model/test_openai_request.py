@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from hypothesis import strategies
 
-from holdfast import parts, types
-from holdfast.model import openai_request, port, spelling
+from holdfast import content_parts, types
+from holdfast.model import base, request_common
+from holdfast.model.openai import request as openai_request
 
 DIALECT = openai_request.Dialect(provider="some")
 TOOL = types.ToolSpec("read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
@@ -44,9 +45,9 @@ def built(
 ) -> Any:
     """The request as the provider reads it."""
     extra = more.pop("extra", None)
-    request = port.Request(messages=messages, **more)
+    request = base.Request(messages=messages, **more)
     body = openai_request.build(request, dialect, model="m", extra=extra, without=without)
-    return msgspec.json.decode(spelling.encoded(body))
+    return msgspec.json.decode(request_common.encoded(body))
 
 
 def turns(messages: Sequence[types.Message], dialect: openai_request.Dialect = DIALECT, **more: Any) -> Any:
@@ -75,7 +76,7 @@ SEEN = {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,aGk="}
 
 TALKS: list[tuple[str, list[types.Message], list[dict[str, Any]]]] = [
     ("a word", [HI], [user("hi")]),
-    ("nothing", [], [user(spelling.OPENING)]),
+    ("nothing", [], [user(request_common.OPENING)]),
     ("two of the user's", [HI, message("user", "there")], [user("hi\n\nthere")]),
     (
         "text and a picture",
@@ -89,7 +90,7 @@ TALKS: list[tuple[str, list[types.Message], list[dict[str, Any]]]] = [
             user(
                 [
                     {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
-                    {"type": "text", "text": spelling.NO_PICTURE},
+                    {"type": "text", "text": request_common.NO_PICTURE},
                 ]
             )
         ],
@@ -110,7 +111,7 @@ TALKS: list[tuple[str, list[types.Message], list[dict[str, Any]]]] = [
     (
         "the assistant first and last",
         [message("assistant", "a")],
-        [user(spelling.OPENING), assistant("a"), user(spelling.GO_ON)],
+        [user(request_common.OPENING), assistant("a"), user(request_common.GO_ON)],
     ),
     (
         "the system in the midst",
@@ -130,7 +131,7 @@ TALKS: list[tuple[str, list[types.Message], list[dict[str, Any]]]] = [
     (
         "a call that is running",
         [HI, asks(call("1"), call("2")), result("2", "b")],
-        [user("hi"), assistant(None, used("1"), used("2")), tool("1", spelling.NO_RESULT), tool("2", "b")],
+        [user("hi"), assistant(None, used("1"), used("2")), tool("1", request_common.NO_RESULT), tool("2", "b")],
     ),
     (
         "an id used again",
@@ -138,7 +139,7 @@ TALKS: list[tuple[str, list[types.Message], list[dict[str, Any]]]] = [
         [
             user("hi"),
             assistant(None, used("1")),
-            tool("1", spelling.NO_RESULT),
+            tool("1", request_common.NO_RESULT),
             assistant(None, used("1")),
             tool("1", "b"),
         ],
@@ -194,7 +195,11 @@ def test_arguments_are_always_an_object(given: Any, sent: str) -> None:
     assert turns([HI, asks(call("1", arguments=given))])[1] == assistant(None, used("1", sent))
 
 
-NOTED = [parts.note("It is Sunday."), {"type": "text", "text": "Which day "}, {"type": "text", "text": "is it?"}]
+NOTED = [
+    content_parts.note("It is Sunday."),
+    {"type": "text", "text": "Which day "},
+    {"type": "text", "text": "is it?"},
+]
 
 
 @pytest.mark.parametrize("role", ["user", "system", "tool"])
@@ -211,7 +216,7 @@ def test_what_is_noted_for_the_model_reaches_it_apart_from_what_was_said(role: t
 
 
 def test_a_note_alone_is_said_and_a_damaged_one_is_not() -> None:
-    assert turns([message("user", [parts.note("It is Sunday.")])]) == [user("It is Sunday.")]
+    assert turns([message("user", [content_parts.note("It is Sunday.")])]) == [user("It is Sunday.")]
     assert turns([message("user", [{"type": "note"}, {"type": "text", "text": "hi"}])]) == [user("hi")]
 
 
@@ -242,7 +247,7 @@ def test_names_fit_and_lead_back_to_the_tool() -> None:
     odd = types.ToolSpec("files.read/it", "", {"type": "object"})
     name = built([HI], tools=[odd])["tools"][0]["function"]["name"]
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name)
-    assert spelling.names([odd, TOOL]) == {name: "files.read/it", "read_file": "read_file"}
+    assert request_common.names([odd, TOOL]) == {name: "files.read/it", "read_file": "read_file"}
     assert turns([HI, asks(call("1", "files.read/it"))])[1]["tool_calls"][0]["function"]["name"] == name
 
 
@@ -262,11 +267,11 @@ def test_calls_of_one_message_never_share_an_id() -> None:
     ids = [one["id"] for one in sent[1]["tool_calls"]]
     assert len(set(ids)) == 4
     assert [one["tool_call_id"] for one in sent[2:]] == ids
-    assert [one["content"] for one in sent[2:]] == [spelling.NO_RESULT] * 2 + ["a", "b"]
+    assert [one["content"] for one in sent[2:]] == [request_common.NO_RESULT] * 2 + ["a", "b"]
 
 
 def thought(provider: str, **more: str) -> dict[str, Any]:
-    part = parts.Reasoning(**{"text": "hm", "provider": provider, **more})
+    part = content_parts.Reasoning(**{"text": "hm", "provider": provider, **more})
     return msgspec.to_builtins(part)  # type: ignore[no-any-return]
 
 
@@ -372,7 +377,7 @@ def test_for_any_context_nothing_said_is_lost(messages: list[types.Message]) -> 
         message(one.role, f"said-{at}", tool_calls=one.tool_calls, tool_call_id=one.tool_call_id)
         for at, one in enumerate(messages)
     ]
-    whole = spelling.encoded(openai_request.build(port.Request(messages=numbered), DIALECT, model="m"))
+    whole = request_common.encoded(openai_request.build(base.Request(messages=numbered), DIALECT, model="m"))
     assert all(f"said-{at}".encode() in bytes(whole) for at in range(len(messages)))
 
 

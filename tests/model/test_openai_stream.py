@@ -12,28 +12,29 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from holdfast import errors, parts, types
-from holdfast.model import failures, gather, openai_stream, port
+from holdfast import content_parts, errors, types
+from holdfast.model import base, provider_errors, reply_builder
+from holdfast.model.openai import stream
 
-ASKED = failures.Asked(model="some/model")
+ASKED = provider_errors.Asked(model="some/model")
 
 
-def parser(**more: Any) -> openai_stream.Parser:
+def parser(**more: Any) -> stream.Parser:
     count = itertools.count(1)
-    return openai_stream.Parser(ASKED, provider="some", mint=lambda: f"minted_{next(count)}", **more)
+    return stream.Parser(ASKED, provider="some", mint=lambda: f"minted_{next(count)}", **more)
 
 
-def heard(*events: Any, **more: Any) -> list[port.Delta]:
+def heard(*events: Any, **more: Any) -> list[base.Delta]:
     """The deltas of a whole stream; an event is what its data says, text as it is."""
     one = parser(**more)
-    deltas: list[port.Delta] = []
+    deltas: list[base.Delta] = []
     for event in events:
         deltas += one.feed("message", event if isinstance(event, str) else json.dumps(event))
     return deltas + one.end()
 
 
-def reply(*events: Any, **more: Any) -> port.Reply:
-    got = gather.Gathering("some/model")
+def reply(*events: Any, **more: Any) -> base.Reply:
+    got = reply_builder.Gathering("some/model")
     for delta in heard(*events, **more):
         got.add(delta)
     return got.reply()
@@ -176,7 +177,7 @@ def test_names_lead_back_to_the_tools() -> None:
     assert [call.name for call in got.calls] == ["f.g", "f.g"]
 
 
-FINISHES: list[tuple[str, list[Any], port.Finish]] = [
+FINISHES: list[tuple[str, list[Any], base.Finish]] = [
     ("stop", [chunk(content="a"), chunk("stop"), DONE], "stop"),
     ("with the last words", [chunk("stop", content="a"), DONE], "stop"),
     ("no mark of the end", [chunk("stop", content="a")], "stop"),
@@ -195,10 +196,10 @@ FINISHES: list[tuple[str, list[Any], port.Finish]] = [
 
 
 @pytest.mark.parametrize(("events", "finish"), [case[1:] for case in FINISHES], ids=[case[0] for case in FINISHES])
-def test_reply_ends_for_a_reason(events: list[Any], finish: port.Finish) -> None:
+def test_reply_ends_for_a_reason(events: list[Any], finish: base.Finish) -> None:
     deltas = heard(*events)
-    assert deltas[-1] == port.Finished(finish)
-    assert sum(isinstance(delta, port.Finished) for delta in deltas) == 1
+    assert deltas[-1] == base.Finished(finish)
+    assert sum(isinstance(delta, base.Finished) for delta in deltas) == 1
 
 
 def test_refusal_is_said() -> None:
@@ -247,7 +248,7 @@ def test_a_character_in_two_events_is_one_character() -> None:
         half(r"\udf89", tool_calls=[piece(1, arguments='@"}')]),
         chunk("tool_calls"),
     )
-    assert [part.text for part in got.parts if isinstance(part, parts.Reasoning)] == ["Hm \U0001f600!"]
+    assert [part.text for part in got.parts if isinstance(part, content_parts.Reasoning)] == ["Hm \U0001f600!"]
     assert got.text == "Hi \U0001f600 you"
     assert got.calls == made(("a", "one", '{"x": "\U0001f600"}'), ("b", "two", '{"y": "\U0001f389"}'))
 
@@ -262,7 +263,7 @@ def test_half_a_character_that_stays_alone_is_marked_and_the_rest_is_kept() -> N
         half(r"\ud83d", tool_calls=[piece(0, "i@", "n@", "{@")]),
         chunk("tool_calls"),
     )
-    assert [part.text for part in got.parts if isinstance(part, parts.Reasoning)] == ["Hm \ufffd"]
+    assert [part.text for part in got.parts if isinstance(part, content_parts.Reasoning)] == ["Hm \ufffd"]
     assert got.text == "\ufffd low high \ufffdxend \ufffd"
     assert got.calls == made(("i\ufffd", "n\ufffd", "{\ufffd"))
 
@@ -277,7 +278,7 @@ def test_half_a_character_spoils_nothing_that_is_kept_whole() -> None:
         chunk("tool_calls"),
     )
     mended = {"x": "\ufffd", "\ufffd": ["\ufffd"]}
-    (thought,) = (part for part in got.parts if isinstance(part, parts.Reasoning))
+    (thought,) = (part for part in got.parts if isinstance(part, content_parts.Reasoning))
     assert (thought.text, json.loads(thought.hidden)[0]["text"]) == ("\U0001f600", "\U0001f600")
     assert json.loads(str(got.calls[0].arguments)) == mended
     assert got.calls[0].extra == {"some": {"extra_content": mended}}
@@ -292,18 +293,18 @@ def test_half_a_character_excuses_nothing_else(data: str) -> None:
 def test_content_in_parts_is_text_and_thought() -> None:
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}, {"type": "?"}]}
     got = reply(chunk(content=[thinking]), chunk(content=[{"type": "text", "text": "a"}, 5]), chunk("stop"))
-    assert got.parts == (parts.Reasoning("hm", provider="some"), parts.Text("a"))
+    assert got.parts == (content_parts.Reasoning("hm", provider="some"), content_parts.Text("a"))
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
 def test_reasoning_is_kept_with_the_field_it_came_in(field: str) -> None:
     got = reply(chunk(**{field: "h"}), chunk(**{field: "m"}), chunk(content="a"), chunk("stop"))
-    assert got.parts == (parts.Reasoning("hm", field, provider="some"), parts.Text("a"))
+    assert got.parts == (content_parts.Reasoning("hm", field, provider="some"), content_parts.Text("a"))
 
 
 def test_reasoning_in_both_fields_is_thought_once() -> None:
     got = reply(chunk(reasoning="hm", reasoning_content="hm"), calls(piece(0, "1", "f", "{}")), CALLED)
-    assert got.parts == (parts.Reasoning("hm", "reasoning_content", provider="some"),)
+    assert got.parts == (content_parts.Reasoning("hm", "reasoning_content", provider="some"),)
 
 
 def test_hidden_reasoning_comes_together_from_its_pieces() -> None:
@@ -319,7 +320,7 @@ def test_hidden_reasoning_comes_together_from_its_pieces() -> None:
         CALLED,
     )
     (thought,) = got.parts
-    assert isinstance(thought, parts.Reasoning)
+    assert isinstance(thought, content_parts.Reasoning)
     assert (thought.text, thought.provider) == ("hm", "some")
     assert json.loads(thought.hidden) == [
         {"type": "reasoning.text", "index": 0, "text": "hm", "signature": "sig"},
@@ -329,7 +330,7 @@ def test_hidden_reasoning_comes_together_from_its_pieces() -> None:
 
 def test_hidden_reasoning_alone_is_thought_in_its_words() -> None:
     got = reply(chunk(reasoning_details=[{"type": "reasoning.summary", "summary": "hm"}]), chunk("stop", content="a"))
-    assert isinstance(got.parts[0], parts.Reasoning)
+    assert isinstance(got.parts[0], content_parts.Reasoning)
     assert got.parts[0].text == "hm"
 
 
@@ -386,7 +387,7 @@ def test_usage_is_counted(given: dict[str, Any], usage: types.Usage) -> None:
 
 def test_the_last_usage_counts_and_has_a_price() -> None:
     early, late = ({"prompt_tokens": 1_000_000, "completion_tokens": count} for count in (1, 500_000))
-    price = port.Price(2.0, 4.0)
+    price = base.Price(2.0, 4.0)
     got = reply({**chunk(content="a"), "usage": early}, {**chunk("stop"), "usage": late}, price=price)
     assert got.usage == types.Usage(1_000_000, 500_000, cost=4.0)
     told = reply(chunk("stop", content="a"), {"usage": {"prompt_tokens": 5, "cost": 0}}, price=price)
@@ -444,7 +445,7 @@ def test_event_called_error_is_one(data: str) -> None:
 
 
 def test_what_was_said_before_a_cut_is_kept_and_half_a_call_is_none() -> None:
-    one, got = parser(), gather.Gathering("some/model")
+    one, got = parser(), reply_builder.Gathering("some/model")
     for event in (chunk(content="The sea is "), calls(piece(0, "1", "f", "{"))):
         for delta in one.feed("message", json.dumps(event)):
             got.add(delta)

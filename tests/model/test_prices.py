@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import types
-from holdfast.model import port, prices
+from holdfast.model import base, prices
 
 OPENAI, ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com"
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta/openai"
@@ -35,7 +35,7 @@ def test_price_is_found_only_at_the_makers_address(base_url: str, model: str, ex
 
 
 def test_request_beyond_the_long_context_threshold_costs_more() -> None:
-    price = port.Price(2.0, 10.0, 0.2, long=port.LongContext(200_000, 2.0, 1.5))
+    price = base.Price(2.0, 10.0, 0.2, long=base.LongContext(200_000, 2.0, 1.5))
     assert price.of(types.Usage(200_000, 1_000, 100_000)) == pytest.approx(0.2 + 0.02 + 0.01)
     assert price.of(types.Usage(200_001, 1_000, 100_001)) == pytest.approx(0.4 + 0.04 + 0.015, rel=1e-4)
 

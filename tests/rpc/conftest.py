@@ -10,5 +10,7 @@ import pytest
 @pytest.fixture(autouse=True)
 def _the_loop_has_nothing_to_complain_of(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
-    from_there = [each for each in caplog.get_records("call") if each.name in ("asyncio", "holdfast.rpc.websocket")]
+    from_there = [
+        each for each in caplog.get_records("call") if each.name in ("asyncio", "holdfast.rpc.websocket_transport")
+    ]
     assert [each.getMessage() for each in from_there] == []

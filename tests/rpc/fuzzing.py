@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.rpc import admission, frames, lines, peer, websocket
+from holdfast.rpc import admission, frames, line_transport, peer, websocket_transport
 from tests.rpc import mutation, stage
 from tests.rpc.stage import request
 
@@ -97,7 +97,7 @@ async def _talking() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.Stream
     ours, theirs = socket.socketpair()
     async with asyncio.timeout(stage.PATIENCE):
         reader, writer = await asyncio.open_connection(sock=theirs)
-        async with lines.opened(ours.fileno(), ours.fileno(), LIMITS.size) as channel:
+        async with line_transport.opened(ours.fileno(), ours.fileno(), LIMITS.size) as channel:
             running = asyncio.create_task(peer.Peer(channel, stage.Other(stage.Memory()).methods, LIMITS).run())
             yield reader, writer
             writer.close()
@@ -112,7 +112,7 @@ def at_a_door(chance: random.Random, count: int, whole_head: bool) -> int:
     """Connections with broken heads, or whole ones and broken frames; how many were let in."""
     other, peers = stage.Other(stage.Memory()), list[peer.Peer]()
 
-    async def connected(channel: websocket.Socket) -> None:
+    async def connected(channel: websocket_transport.Socket) -> None:
         peers.append(made := peer.Peer(channel, other.methods, LIMITS))
         await made.run()
 
@@ -126,7 +126,7 @@ def at_a_door(chance: random.Random, count: int, whole_head: bool) -> int:
 
     async def tell() -> None:
         async with asyncio.timeout(stage.PATIENCE):
-            async with websocket.serving(connected, admission.Rules(TOKEN), longest=LIMITS.size) as address:
+            async with websocket_transport.serving(connected, admission.Rules(TOKEN), longest=LIMITS.size) as address:
                 port = int(address.rstrip("/").rpartition(":")[2])
                 for _ in range(count):
                     await attack(port)

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from holdfast.rpc import websocket
+from holdfast.rpc import websocket_transport
 from tests.rpc import fuzzing
 
 SEED, COUNT = 7, 2_000
@@ -26,5 +26,5 @@ def test_lines_outlive_any_bytes() -> None:
 
 @pytest.mark.parametrize("whole_head", [True, False])
 def test_a_server_outlives_any_connection(whole_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "CLOSING", 0.05)
+    monkeypatch.setattr(websocket_transport, "CLOSING", 0.05)
     assert fuzzing.at_a_door(random.Random(SEED), COUNT // 50, whole_head) >= whole_head

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import strategies
 
 from holdfast import errors
-from holdfast.rpc import frames, lines, peer
+from holdfast.rpc import frames, line_transport, peer
 from tests.rpc import stage
 from tests.rpc.stage import request
 
@@ -68,7 +68,7 @@ def heard(descriptor: int) -> list[Any]:
 
 async def talk(ends: Ends, limits: frames.Limits = frames.Limits(ending=30.0)) -> None:  # noqa: B008
     other = stage.Other(stage.Memory())
-    async with lines.opened(ends.reads, ends.writes, limits.size) as channel:
+    async with line_transport.opened(ends.reads, ends.writes, limits.size) as channel:
         await peer.Peer(channel, other.methods, limits).run()
     os.close(ends.writes)
 
@@ -78,7 +78,7 @@ async def talk(ends: Ends, limits: frames.Limits = frames.Limits(ending=30.0)) -
 
 @hypothesis.given(strategies.binary(max_size=80), strategies.lists(strategies.integers(0, 80), max_size=5))
 def test_however_bytes_are_cut_the_lines_are_the_same(data: bytes, cuts: list[int]) -> None:
-    splitter, found = lines.Splitter(1_000), list[bytes]()
+    splitter, found = line_transport.Splitter(1_000), list[bytes]()
     edges = [0, *sorted(cuts), len(data)]
     for start, end in itertools.pairwise(edges):
         found += splitter.feed(data[start:end])
@@ -87,7 +87,7 @@ def test_however_bytes_are_cut_the_lines_are_the_same(data: bytes, cuts: list[in
 
 @pytest.mark.parametrize("piece", [1, 7, 1_000])
 def test_a_line_that_is_too_long_is_cut_and_the_next_one_is_whole(piece: int) -> None:
-    splitter, data = lines.Splitter(10), b"x" * 500 + b"\nnext\n" + b"0123456789\n"
+    splitter, data = line_transport.Splitter(10), b"x" * 500 + b"\nnext\n" + b"0123456789\n"
     found = [line for at in range(0, len(data), piece) for line in splitter.feed(data[at : at + piece])]
     assert found == [b"x" * 11, b"next", b"0123456789"]
 
@@ -154,7 +154,7 @@ def test_descriptors_are_left_as_they_were(kind: Any) -> None:
         os.close(ends.asks)
 
         async def tell() -> None:
-            async with lines.opened(ends.reads, ends.writes):
+            async with line_transport.opened(ends.reads, ends.writes):
                 assert not os.get_blocking(ends.reads)
 
         asyncio.run(tell())
@@ -167,7 +167,7 @@ def test_who_does_not_read_is_not_read_from_and_is_answered_when_they_do(kind: A
     count, piece = 400, "x" * 10_000
 
     async def tell(ends: Ends) -> None:
-        async with lines.opened(ends.reads, ends.writes) as channel:
+        async with line_transport.opened(ends.reads, ends.writes) as channel:
             running = asyncio.create_task(
                 peer.Peer(
                     channel,
@@ -203,7 +203,7 @@ def test_who_does_not_read_is_not_read_from_and_is_answered_when_they_do(kind: A
 @both
 def test_when_nobody_can_read_any_more_it_ends(kind: Any) -> None:
     async def tell(ends: Ends) -> None:
-        async with lines.opened(ends.reads, ends.writes) as channel:
+        async with line_transport.opened(ends.reads, ends.writes) as channel:
             running = asyncio.create_task(peer.Peer(channel, stage.Other(stage.Memory()).methods).run())
             os.close(ends.hears)
             os.write(ends.asks, said(request(1, "count", [100_000]), *[request(2, "echo", [])] * 100))
@@ -217,11 +217,11 @@ def test_when_nobody_can_read_any_more_it_ends(kind: Any) -> None:
 
 @both
 def test_that_nobody_reads_is_noticed_though_nothing_is_written(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LOOK", 0.001)
+    monkeypatch.setattr(line_transport, "LOOK", 0.001)
 
     async def tell(ends: Ends) -> None:
         other, limits = stage.Other(stage.Memory()), frames.Limits(ending=1_000.0)
-        async with lines.opened(ends.reads, ends.writes) as channel:
+        async with line_transport.opened(ends.reads, ends.writes) as channel:
             running = asyncio.create_task(peer.Peer(channel, other.methods, limits).run())
             os.write(ends.asks, said(request(1, "wait", [])))
             os.close(ends.asks)
@@ -237,11 +237,11 @@ def test_that_nobody_reads_is_noticed_though_nothing_is_written(kind: Any, monke
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="There is no disk here that is always full.")
 def test_a_file_that_takes_nothing_more_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LOOK", 0.001)
+    monkeypatch.setattr(line_transport, "LOOK", 0.001)
 
     async def tell(ends: Ends) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
-        async with lines.opened(ends.reads, full) as channel, asyncio.timeout(stage.PATIENCE):
+        async with line_transport.opened(ends.reads, full) as channel, asyncio.timeout(stage.PATIENCE):
             os.write(ends.asks, said(request(1, "echo", [])))
             await peer.Peer(channel, stage.Other(stage.Memory()).methods).run()
         os.close(full)
@@ -251,10 +251,10 @@ def test_a_file_that_takes_nothing_more_ends_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_cannot_be_written_does_not_keep_it_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LEAVING", 0.01)
+    monkeypatch.setattr(line_transport, "LEAVING", 0.01)
 
     async def tell(ends: Ends) -> None:
-        async with lines.opened(ends.reads, ends.writes) as channel:
+        async with line_transport.opened(ends.reads, ends.writes) as channel:
             sending = asyncio.create_task(channel.send(b"x" * 1_000_000))
             await stage.settled()
             assert not sending.done()

@@ -14,7 +14,7 @@ from websockets.frames import Frame, Opcode
 from websockets.typing import Subprotocol
 
 from holdfast import errors
-from holdfast.rpc import admission, frames, peer, websocket
+from holdfast.rpc import admission, frames, peer, websocket_transport
 from tests.rpc import stage
 from tests.rpc.stage import notification, request
 
@@ -31,7 +31,7 @@ class Served:
         self.other = stage.Other(stage.Memory())
         self.peers: list[peer.Peer] = []
 
-    async def connected(self, channel: websocket.Socket) -> None:
+    async def connected(self, channel: websocket_transport.Socket) -> None:
         self.peers.append(made := peer.Peer(channel, self.other.methods, self.limits))
         await made.run()
 
@@ -51,7 +51,7 @@ def run(
     async def tell() -> None:
         async with (
             asyncio.timeout(stage.PATIENCE),
-            websocket.serving(served.connected, rules, longest=limits.size) as served.address,
+            websocket_transport.serving(served.connected, rules, longest=limits.size) as served.address,
         ):
             await story(served)
 
@@ -127,7 +127,7 @@ def test_a_name_that_leads_here_is_no_way_in() -> None:
 
 
 def test_as_many_are_let_in_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "MOST", 1)
+    monkeypatch.setattr(websocket_transport, "MOST", 1)
 
     async def story(served: Served) -> None:
         async with served.connect() as first:
@@ -175,7 +175,7 @@ def test_when_the_server_ends_its_clients_are_told_and_what_runs_is_cancelled() 
 
     async def tell() -> None:
         served = Served(SMALL)
-        async with websocket.serving(served.connected, admission.Rules(TOKEN)) as served.address:
+        async with websocket_transport.serving(served.connected, admission.Rules(TOKEN)) as served.address:
             connection = await served.connect()
             await connection.send(json.dumps(request(1, "wait", [])))
             await stage.until(lambda: served.other.begun)
@@ -187,9 +187,9 @@ def test_when_the_server_ends_its_clients_are_told_and_what_runs_is_cancelled() 
 
 
 def test_a_client_that_is_gone_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "PING", 0.01)
+    monkeypatch.setattr(websocket_transport, "PING", 0.01)
     for name in ("PONG", "CLOSING"):
-        monkeypatch.setattr(websocket, name, 0.01)
+        monkeypatch.setattr(websocket_transport, name, 0.01)
 
     async def story(served: Served) -> None:
         connection = await served.connect()
@@ -292,19 +292,19 @@ async def flood(connection: client.ClientConnection, sent: list[int]) -> None:
 
 
 def test_a_fault_of_ours_in_a_connection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(_: websocket.Socket) -> None:
+    async def fail(_: websocket_transport.Socket) -> None:
         raise AssertionError("ours")
 
     async def tell() -> None:
         served = Served(SMALL)
         async with (
-            websocket.serving(fail, admission.Rules(TOKEN)) as served.address,
+            websocket_transport.serving(fail, admission.Rules(TOKEN)) as served.address,
             served.connect() as connection,
         ):
             assert await code(connection) == 1011
 
     asyncio.run(tell())
-    assert [each.getMessage() for each in caplog.records if each.name == "holdfast.rpc.websocket"] == [
+    assert [each.getMessage() for each in caplog.records if each.name == "holdfast.rpc.websocket_transport"] == [
         "connection handler failed"
     ]
     caplog.clear()
@@ -314,15 +314,15 @@ def test_a_token_that_can_be_guessed_and_a_port_that_is_taken_are_refused() -> N
     async def tell() -> None:
         served = Served(SMALL)
         with pytest.raises(errors.SettingInvalid, match="at least 16 characters"):
-            async with websocket.serving(served.connected, admission.Rules("short")):
+            async with websocket_transport.serving(served.connected, admission.Rules("short")):
                 pass
         with pytest.raises(errors.SettingInvalid, match="no address of this machine"):
-            async with websocket.serving(served.connected, admission.Rules(TOKEN, host="no host")):
+            async with websocket_transport.serving(served.connected, admission.Rules(TOKEN, host="no host")):
                 pass
-        async with websocket.serving(served.connected, admission.Rules(TOKEN)) as address:
+        async with websocket_transport.serving(served.connected, admission.Rules(TOKEN)) as address:
             port = int(address.rstrip("/").rpartition(":")[2])
             with pytest.raises(errors.SettingInvalid, match="cannot be listened at"):
-                async with websocket.serving(served.connected, admission.Rules(TOKEN), port):
+                async with websocket_transport.serving(served.connected, admission.Rules(TOKEN), port):
                     pass
 
     asyncio.run(tell())

@@ -12,7 +12,7 @@ import uuid
 import msgspec
 import pytest
 
-from holdfast import alive
+from holdfast import process_info
 from holdfast.store import leases
 from holdfast.store.driver import UNIX, lease_clock
 
@@ -37,7 +37,9 @@ def test_this_process_is_alive() -> None:
 
 
 def holder_of(process: subprocess.Popen[bytes]) -> leases.Holder:
-    return msgspec.structs.replace(leases.current_holder("it"), pid=process.pid, started=alive.started(process.pid))
+    return msgspec.structs.replace(
+        leases.current_holder("it"), pid=process.pid, started=process_info.started(process.pid)
+    )
 
 
 def test_process_that_ended_is_dead_before_and_after_it_is_buried() -> None:
@@ -70,8 +72,8 @@ def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> leases.Holder:
     told = {**SAME, **machine}
     with monkeypatch.context() as patched:
         patched.setattr(socket, "gethostname", lambda: told["hostname"])
-        patched.setattr(alive, "boot_id", lambda: told["boot"])
-        patched.setattr(alive, "machine_id", lambda: told["machine"])
+        patched.setattr(process_info, "boot_id", lambda: told["boot"])
+        patched.setattr(process_info, "machine_id", lambda: told["machine"])
         patched.setattr(uuid, "getnode", lambda: told["node"])
         patched.setattr(leases, "_namespace", lambda: told["namespace"])
         _forget()
@@ -157,8 +159,8 @@ def test_clock_that_was_given_serves_leases_too() -> None:
 
 def test_machine_clock_names_the_boot_it_counts_from() -> None:
     timeline = lease_clock(None)
-    assert (timeline.boot, timeline.now) == (alive.boot_id(), timeline.machine)
-    assert timeline.left(alive.boot_id(), timeline.machine + 30) == pytest.approx(30)
+    assert (timeline.boot, timeline.now) == (process_info.boot_id(), timeline.machine)
+    assert timeline.left(process_info.boot_id(), timeline.machine + 30) == pytest.approx(30)
 
 
 def test_lease_of_another_boot_is_over() -> None:

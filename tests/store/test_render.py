@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import SessionDB, errors, parts
+from holdfast import SessionDB, content_parts, errors
 from holdfast.store.transfer import render
 
 HOSTILE = (
@@ -195,9 +195,9 @@ def test_parts_that_are_no_text_are_named_only(story: SessionDB) -> None:
 def test_a_note_for_the_model_is_on_no_page_and_the_mark_of_a_cut_is(db: SessionDB, form: render.Form) -> None:
     db.create_session("noted", source="cli")
     said = {"type": "text", "text": "Hello"}
-    db.append_message("noted", role="user", content=[parts.note("It is Sunday."), said])
-    db.append_message("noted", role="assistant", content=[said, parts.cut("The answer broke off here.")])
-    db.append_message("noted", role="tool", content=[parts.note("It is Monday."), said], tool_call_id="c1")
+    db.append_message("noted", role="user", content=[content_parts.note("It is Sunday."), said])
+    db.append_message("noted", role="assistant", content=[said, content_parts.cut("The answer broke off here.")])
+    db.append_message("noted", role="tool", content=[content_parts.note("It is Monday."), said], tool_call_id="c1")
     shown = page(db, form, "noted")
     assert "day" not in shown
     assert shown.count("Hello") == 3

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import AsyncSessionDB, errors
 from holdfast.model import ScriptedModel
 from holdfast.rpc import frames, peer
-from holdfast.terminal import server as serving
+from holdfast.rpc_server import server as serving
 from tests.agent import house, stage
 from tests.compaction.test_compress import WINDOW
 

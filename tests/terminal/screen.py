@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from holdfast.terminal import text
+from holdfast import safe_text
 
 CODE = re.compile(r"\x1b\[(\??)([\d;]*)([A-Za-z])")
 # Colours, the cursor's looks, bracketed paste and the keypad change nothing that is read.
@@ -103,7 +103,7 @@ class Screen:
                 self._down()
             return
         assert character.isprintable() or character in "\u200c\u200d", character
-        wide = text.cells(character)
+        wide = safe_text.cells(character)
         if not wide:
             return
         if self._column + wide > self.size.columns:

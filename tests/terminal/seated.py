@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from holdfast import AsyncSessionDB, types
-from holdfast.terminal import app
+from holdfast.tui import app
 from tests.agent import house, stage
 from tests.terminal.sitting import Dictated
 

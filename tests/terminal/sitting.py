@@ -11,8 +11,8 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from holdfast import AsyncSessionDB, types
-from holdfast.model import ScriptedModel, port
-from holdfast.terminal import chat, prompt, renderer
+from holdfast.chat import chat, prompt, renderer
+from holdfast.model import ScriptedModel, base
 from tests.agent import house
 from tests.terminal.screen import Screen
 
@@ -26,13 +26,13 @@ class Dictated(ScriptedModel):
         super().__init__(window=window)
         self.words: asyncio.Queue[str | types.ToolCall | None] = asyncio.Queue()
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         self.requests.append(request)
         while isinstance(said := await self.words.get(), str):
-            yield port.Said(said)
+            yield base.Said(said)
         if said is not None:
-            yield port.Called(0, said.id, said.name, f'{{"command": "{said.arguments}"}}')
-        yield port.Finished("stop" if said is None else "calls")
+            yield base.Called(0, said.id, said.name, f'{{"command": "{said.arguments}"}}')
+        yield base.Finished("stop" if said is None else "calls")
 
     def say(self, *words: str | None) -> None:
         for each in words:

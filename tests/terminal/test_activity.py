@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast import events
-from holdfast.terminal import activity, reply, show
+from holdfast.chat import tool_activity
+from holdfast.terminal import event_text, reply_stream
 from tests.terminal.test_show import result
 
 
@@ -12,8 +13,8 @@ class Played:
 
     def __init__(self, columns: int = 60) -> None:
         self.now, self._written = 0.0, ""
-        tools = activity.Activity(lambda: columns, clock=lambda: self.now)
-        self.page = show.Page(None, lambda: columns, reply.Reply(lambda: columns), tools)
+        tools = tool_activity.Activity(lambda: columns, clock=lambda: self.now)
+        self.page = event_text.Page(None, lambda: columns, reply_stream.Reply(lambda: columns), tools)
 
     def draw(self, *shown: events.AnyEvent) -> str:
         """What was written so far, and what is open below it."""
@@ -22,7 +23,7 @@ class Played:
         return (self._written + _text(self.page.open)).rstrip("\n")
 
 
-def _text(pieces: list[show.Piece]) -> str:
+def _text(pieces: list[event_text.Piece]) -> str:
     return "".join(piece.text.replace("\x1b[1m", "").replace("\x1b[0m", "") for piece in pieces)
 
 
@@ -69,7 +70,7 @@ def test_one_that_never_ended_is_told_when_the_turn_is_over() -> None:
 
 
 def test_a_failure_is_yellow_and_the_rest_is_not() -> None:
-    tools = activity.Activity(lambda: 60)
+    tools = tool_activity.Activity(lambda: 60)
     drawn = tools.draw(events.ToolFinished("1", "a", False, "no"))
     assert [piece.style for piece in drawn if piece.text.strip()] == ["yellow"]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import events
-from holdfast.terminal import answering
+from holdfast.chat import approval_prompt
 
 
 @pytest.mark.parametrize(
@@ -29,24 +29,24 @@ from holdfast.terminal import answering
     ],
 )
 def test_answers(line: str, answer: str, reason: str) -> None:
-    assert answering.understood(line, "q") == events.Approve("q", answer, "at the terminal", reason)  # type: ignore[arg-type]
+    assert approval_prompt.understood(line, "q") == events.Approve("q", answer, "at the terminal", reason)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("line", ["", " ", "yy", "ja", "yes please", "a lot", "c u", "1", "sure", "/approve", "y\ta"])
 def test_whatever_is_no_answer_is_asked_again(line: str) -> None:
-    assert answering.understood(line, "q") == answering.Other(line)
+    assert approval_prompt.understood(line, "q") == approval_prompt.Other(line)
 
 
 @given(st.text())
 def test_for_any_line_only_a_known_word_alone_allows(line: str) -> None:
-    typed = answering.understood(line, "q")
+    typed = approval_prompt.understood(line, "q")
     if isinstance(typed, events.Approve) and typed.answer != "deny":
-        assert line.strip().lower().rstrip(",:.;") in answering.WORDS
+        assert line.strip().lower().rstrip(",:.;") in approval_prompt.WORDS
 
 
 def test_what_was_settled_elsewhere_is_not_asked_any_more() -> None:
     async def story() -> None:
-        questions = answering.Questions()
+        questions = approval_prompt.Questions()
         for name in ("a", "b"):
             questions.heard(events.ApprovalAsked(name, "c", "shell", "Run it."))
         questions.heard(events.ApprovalSettled("a", True, "elsewhere"))
@@ -57,8 +57,8 @@ def test_what_was_settled_elsewhere_is_not_asked_any_more() -> None:
 
 def test_lasting_answers_are_offered_only_where_there_are_some() -> None:
     asked = events.ApprovalAsked("q", "c", "shell", "Run it.", remembers="shell(ls)")
-    assert "a always" in answering.ask(asked)
-    assert "always" not in answering.ask(events.ApprovalAsked("q", "c", "shell", "Run it."))
+    assert "a always" in approval_prompt.ask(asked)
+    assert "always" not in approval_prompt.ask(events.ApprovalAsked("q", "c", "shell", "Run it."))
 
 
 class Silent:
@@ -73,7 +73,7 @@ class Silent:
 @pytest.mark.parametrize("left", [False, True], ids=["settled", "left"])
 def test_a_question_that_is_settled_elsewhere_while_it_is_asked_is_taken_back(left: bool) -> None:
     async def story() -> None:
-        questions, asked = answering.Questions(), events.ApprovalAsked("a", "c", "shell", "Run it.")
+        questions, asked = approval_prompt.Questions(), events.ApprovalAsked("a", "c", "shell", "Run it.")
         questions.heard(asked)
         answer = asyncio.create_task(questions.answer(asked, Silent()))
         await asyncio.sleep(0)

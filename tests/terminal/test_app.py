@@ -13,9 +13,8 @@ from textual.widgets import Input, OptionList
 
 from holdfast import AsyncSessionDB, config, errors, events, types
 from holdfast.agent import commands
-from holdfast.cli import console, fullscreen
-from holdfast.terminal import app
-from holdfast.terminal.screen import compacted, look, suspending, transcript
+from holdfast.cli import console, tui
+from holdfast.tui import app, compaction_view, suspend, theme, transcript
 from tests.faults import compacting
 from tests.terminal.seated import Seat, long, sat
 
@@ -263,13 +262,13 @@ def test_a_mark_opens_to_what_was_compacted_and_the_summary_side_by_side(size: t
         await seat.sees("messages 1 to 55")
         seat.screen.transcript.focus()
         await seat.pilot.press("p", "enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compacted.Compacted))
+        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.Compacted))
         both = seat.screen.screen.query(transcript.Transcript)
         originals, summary = both.first(), both.last()
         await seat.until(lambda: any("number 1 of many" in line for line in originals.shown))
         await seat.until(lambda: any("Count on." in line for line in summary.shown))
         side_by_side = originals.region.y == summary.region.y
-        assert side_by_side == (size[0] >= compacted.NARROW)
+        assert side_by_side == (size[0] >= compaction_view.NARROW)
         await seat.pilot.press("end")
         await seat.until(lambda: any("number 55 of many" in line for line in originals.shown))
         await seat.pilot.press("escape")
@@ -392,11 +391,11 @@ def test_of_more_than_there_is_room_for_the_number_is_told(tmp_path: Path) -> No
 
 
 def test_where_no_shell_could_bring_it_back_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspending.os, "getsid", lambda _: suspending.os.getpgrp())
+    monkeypatch.setattr(suspend.os, "getsid", lambda _: suspend.os.getpgrp())
 
     async def story(seat: Seat) -> None:
         await seat.pilot.press("ctrl+z")
-        await seat.until(lambda: [each.message for each in seat.screen._notifications] == [suspending.NOWHERE])
+        await seat.until(lambda: [each.message for each in seat.screen._notifications] == [suspend.NOWHERE])
 
     sat(story)
 
@@ -409,7 +408,7 @@ def test_light_and_dark_are_two_looks_of_the_same_and_the_meter_has_both_thresho
         await seat.sees("number 4 of many")
         before = seat.screen.transcript.ink
         await seat.pilot.press("ctrl+t")
-        assert seat.screen.theme == look.LIGHT
+        assert seat.screen.theme == theme.LIGHT
         await seat.until(lambda: seat.screen.transcript.ink != before)
         await seat.until(lambda: seat.line("standing").count("┃") == 2)
         here = seat.screen.watched.standing
@@ -435,9 +434,9 @@ def test_tasks_begin_in_the_usual_order_whatever_textual_prefers() -> None:
 
 
 def test_without_its_part_the_program_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fullscreen.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(tui.util, "find_spec", lambda _: None)
     with pytest.raises(errors.HoldfastError, match=r"pip install 'holdfast\[tui\]'"):
-        fullscreen.command.main([], obj=console.Console(config.load(files=False), None), standalone_mode=False)
+        tui.command.main([], obj=console.Console(config.load(files=False), None), standalone_mode=False)
 
 
 def test_every_event_there_is_has_its_place_on_the_screen() -> None:

@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Input, OptionList, Static
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.terminal.screen import conversations
+from holdfast.tui import conversation_list
 from tests.terminal.seated import Seat, long, sat
 from tests.terminal.test_app import compacted_past
 
@@ -14,7 +14,7 @@ from tests.terminal.test_app import compacted_past
 async def listed(seat: Seat) -> tuple[OptionList, Input, Static]:
     """What is offered, where words are written, and what stands beside it."""
     await seat.pilot.press("ctrl+o")
-    await seat.until(lambda: isinstance(seat.screen.screen, conversations.Conversations))
+    await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.Conversations))
     here = seat.screen.screen
     await seat.until(lambda: here.query("#lineage"))
     return here.query_one(OptionList), here.query_one(Input), here.query_one("#lineage", Static)
@@ -29,8 +29,8 @@ async def past(db: AsyncSessionDB) -> None:
 
 
 def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "LISTED", 2)
-    monkeypatch.setattr(conversations, "HITS", (10, 100))
+    monkeypatch.setattr(conversation_list, "LISTED", 2)
+    monkeypatch.setattr(conversation_list, "HITS", (10, 100))
 
     async def story(seat: Seat) -> None:
         found, words, _ = await listed(seat)
@@ -44,7 +44,7 @@ def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pyt
 
 
 def test_one_that_moves_up_while_the_list_is_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "LISTED", 2)
+    monkeypatch.setattr(conversation_list, "LISTED", 2)
 
     async def story(seat: Seat) -> None:
         read = seat.home.db.list_sessions
@@ -64,7 +64,7 @@ def test_one_that_moves_up_while_the_list_is_read_hides_no_other(monkeypatch: py
 
 
 def test_of_more_than_are_offered_the_number_is_told_and_cannot_be_picked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "SHOWN", 2)
+    monkeypatch.setattr(conversation_list, "SHOWN", 2)
 
     async def story(seat: Seat) -> None:
         found, _, _ = await listed(seat)
@@ -95,7 +95,7 @@ def test_where_there_is_nothing_it_says_so() -> None:
     async def story(seat: Seat) -> None:
         _, words, beside = await listed(seat)
         words.value = "giraffe"
-        await seat.until(lambda: str(beside.content) == conversations.NOTHING)
+        await seat.until(lambda: str(beside.content) == conversation_list.NOTHING)
 
     sat(story, past)
 
@@ -113,7 +113,7 @@ async def several(db: AsyncSessionDB) -> None:
 def test_a_conversation_is_found_by_its_title_or_by_what_was_said_and_shows_its_lineage() -> None:
     async def story(seat: Seat) -> None:
         await seat.pilot.press("ctrl+o")
-        await seat.until(lambda: isinstance(seat.screen.screen, conversations.Conversations))
+        await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.Conversations))
         found, words = seat.screen.screen.query_one(OptionList), seat.screen.screen.query_one(Input)
         lineage = seat.screen.screen.query_one("#lineage", Static)
         await seat.until(lambda: found.option_count == 4)

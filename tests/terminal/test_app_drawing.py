@@ -6,16 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.terminal import show, text
-from holdfast.terminal.screen import drawing, entries, tail
+from holdfast import safe_text
+from holdfast.terminal import event_text
+from holdfast.tui import entries, entry_rows, live_turn
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=200)
 KINDS = st.sampled_from(["said", "answered", "thought", "tool", "told", "notice", "answer", "summary", "waiting"])
 
 
-def plain(entry: entries.Entry, width: int = 60, opened: bool = False, marks: show.Marks | None = None) -> list[str]:
-    pen = drawing.Pen(width, marks=marks or show.Marks())
-    return [row.text.plain.rstrip() for row in drawing.drawn(entry, pen, opened)]
+def plain(
+    entry: entries.Entry, width: int = 60, opened: bool = False, marks: event_text.Marks | None = None
+) -> list[str]:
+    pen = entry_rows.Pen(width, marks=marks or event_text.Marks())
+    return [row.text.plain.rstrip() for row in entry_rows.drawn(entry, pen, opened)]
 
 
 @given(WORDS, WORDS, KINDS, st.integers(20, 120), st.booleans())
@@ -23,8 +26,8 @@ def test_for_any_words_no_row_is_wider_than_the_screen_or_acts_on_it(
     words: str, name: str, kind: entries.Kind, width: int, opened: bool
 ) -> None:
     for row in plain(entries.Entry((1, 0), kind, words, name, ok=True), width, opened):
-        assert text.cells(row) <= width
-        assert row == text.safe(row)
+        assert safe_text.cells(row) <= width
+        assert row == safe_text.safe(row)
 
 
 def test_a_tool_is_a_row_that_opens_to_all_of_it() -> None:
@@ -36,14 +39,14 @@ def test_a_tool_is_a_row_that_opens_to_all_of_it() -> None:
         "     │ first",
         "     │ second",
     ]
-    assert plain(entry, marks=show.PLAIN) == ['   > ok: look {"at": 1}  first']
+    assert plain(entry, marks=event_text.PLAIN) == ['   > ok: look {"at": 1}  first']
 
 
 @pytest.mark.parametrize("kind", ["said", "answered"])
 def test_what_is_long_is_folded_until_it_is_opened(kind: entries.Kind) -> None:
     entry = entries.Entry((1, 0), kind, "\n\n".join(f"line {n}" for n in range(300)))
     folded, opened = plain(entry), plain(entry, opened=True)
-    assert len(folded) < 2 * drawing.SHOWN
+    assert len(folded) < 2 * entry_rows.SHOWN
     assert any("more rows" in row for row in folded)
     assert any("line 299" in row for row in opened)
 
@@ -59,10 +62,10 @@ def test_an_answer_of_some_screens_stays_as_it_was_read() -> None:
 def test_what_is_huge_is_looked_at_only_as_far_as_it_can_be_shown(kind: entries.Kind, words: str) -> None:
     entry = entries.Entry((1, 0), kind, words)
     folded, opened = plain(entry), plain(entry, opened=True)
-    assert len(folded) <= drawing.SHOWN + 3
-    if kind in drawing.FOLDED:
+    assert len(folded) <= entry_rows.SHOWN + 3
+    if kind in entry_rows.FOLDED:
         assert f"all {len(words):,} characters" in folded[-2]
-    assert drawing.SHOWN < len(opened) <= drawing.MOST + 5
+    assert entry_rows.SHOWN < len(opened) <= entry_rows.MOST + 5
     assert any("has all.)" in row for row in opened)
 
 
@@ -74,8 +77,8 @@ def test_only_the_first_part_of_a_very_long_answer_is_styled() -> None:
 
 
 def test_nothing_is_longer_than_what_can_be_drawn() -> None:
-    entry = entries.Entry((1, 0), "answer", "x\n" * (drawing.MOST + 10))
-    assert len(plain(entry)) <= drawing.MOST + 2
+    entry = entries.Entry((1, 0), "answer", "x\n" * (entry_rows.MOST + 10))
+    assert len(plain(entry)) <= entry_rows.MOST + 2
 
 
 def test_markdown_is_drawn_and_code_wider_than_the_screen_goes_on_in_the_next_row() -> None:
@@ -86,13 +89,13 @@ def test_markdown_is_drawn_and_code_wider_than_the_screen_goes_on_in_the_next_ro
 
 @given(st.lists(WORDS, max_size=8), st.integers(20, 100))
 def test_for_any_pieces_a_reply_that_streams_ends_as_it_is_drawn_from_the_log(pieces: list[str], width: int) -> None:
-    pen, whole = drawing.Pen(width), "".join(pieces)
-    flow = tail.Flow((1, 1), "m")
+    pen, whole = entry_rows.Pen(width), "".join(pieces)
+    flow = live_turn.Flow((1, 1), "m")
     for piece in pieces:
         flow.add(piece)
         flow.rows(pen)
     flow.add("\n\nend\n\n")
     streamed = [row.text.plain.rstrip() for row in flow.rows(pen)]
-    again = tail.Flow((1, 1), "m")
+    again = live_turn.Flow((1, 1), "m")
     again.add(f"{whole}\n\nend\n\n")
     assert streamed == [row.text.plain.rstrip() for row in again.rows(pen)]

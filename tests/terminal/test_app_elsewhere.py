@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.terminal import app
-from holdfast.terminal.screen import entries
+from holdfast.tui import app, entries
 from tests.terminal.seated import Seat, long, sat
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import parts, types
-from holdfast.terminal.screen import entries
+from holdfast import content_parts, types
+from holdfast.tui import entries
 
 
 def message(seq: int, role: types.Role, content: types.Content = "", **body: Any) -> types.Message:
@@ -36,7 +36,7 @@ LOG = [
     message(1, "user", "hello"),
     calling(2, "a", "b"),
     result(3, "a", "fine"),
-    result(4, "b", f"{parts.ERROR}it is gone"),
+    result(4, "b", f"{content_parts.ERROR}it is gone"),
     message(5, "assistant", "done", model="m"),
 ]
 
@@ -46,7 +46,7 @@ def test_a_call_and_its_result_are_one_entry() -> None:
     assert shape(found) == [
         ("said", "hello"),
         ("tool", "fine"),
-        ("tool", f"{parts.ERROR}it is gone"),
+        ("tool", f"{content_parts.ERROR}it is gone"),
         ("answered", "done"),
     ]
     assert [(each.name, each.ok) for each in found[1:3]] == [('look {"at":"a"}', True), ('look {"at":"b"}', False)]
@@ -57,7 +57,7 @@ def test_a_page_has_what_begins_in_it_also_where_the_result_stands_in_the_next()
     assert shape(entries.gathered(LOG, story, within=(1, 3))) == [
         ("said", "hello"),
         ("tool", "fine"),
-        ("tool", f"{parts.ERROR}it is gone"),
+        ("tool", f"{content_parts.ERROR}it is gone"),
     ]
     assert shape(entries.gathered(LOG, story, within=(4, 5))) == [("answered", "done")]
 
@@ -96,7 +96,7 @@ def test_what_was_taken_back_is_there_and_told_apart_until_it_is_brought_back() 
     [
         (types.Message(1, "u", "s", "user", 0.0, ""), "notice", "redacted"),
         (types.Message(1, "u", "s", "user", 0.0, "{broken"), "notice", "damaged"),
-        (message(1, "user", [parts.notice("It ended.", "process")]), "told", "It ended."),
+        (message(1, "user", [content_parts.notice("It ended.", "process")]), "told", "It ended."),
         (
             message(1, "user", [{"type": "text", "text": "see"}, {"type": "image", "url": "x"}]),
             "said",

@@ -13,8 +13,7 @@ from textual.events import Paste
 from textual.widgets import Input
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.terminal import app
-from holdfast.terminal.screen import compacted, conversations
+from holdfast.tui import app, compaction_view, conversation_list
 from tests.agent import stage
 from tests.faults import compacting
 from tests.terminal.seated import Seat, long, sat, seated
@@ -22,7 +21,7 @@ from tests.terminal.seated import Seat, long, sat, seated
 
 async def listed(seat: Seat) -> Input:
     await seat.pilot.press("ctrl+o")
-    await seat.until(lambda: isinstance(seat.screen.screen, conversations.Conversations))
+    await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.Conversations))
     await seat.until(lambda: isinstance(seat.screen.focused, Input))
     return seat.screen.screen.query_one(Input)
 
@@ -76,7 +75,7 @@ def test_ctrl_c_closes_an_opened_mark_and_the_palette() -> None:
         await seat.sees("number 60 of many")
         seat.screen.transcript.focus()
         await seat.pilot.press("p", "enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compacted.Compacted))
+        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.Compacted))
         await seat.pilot.press("ctrl+c")
         await seat.until(lambda: not seat.screen.covered)
         await seat.pilot.press("ctrl+p")

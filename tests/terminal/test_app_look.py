@@ -10,7 +10,8 @@ from rich.terminal_theme import TerminalTheme
 from textual.color import Color
 from textual.theme import Theme
 
-from holdfast.terminal.screen import look, transcript
+from holdfast.tui import theme as tui_theme
+from holdfast.tui import transcript
 
 READABLE = 4.5
 """What WCAG asks of text (AA)."""
@@ -27,7 +28,7 @@ def _shade(colour: Color) -> float:
     return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-@pytest.mark.parametrize("theme", look.THEMES, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("theme", tui_theme.THEMES, ids=lambda theme: theme.name)
 def test_every_ink_can_be_read_on_every_paper(theme: Theme) -> None:
     papers = [Color.parse(str(each)) for each in (theme.background, theme.surface)]
     inks = (theme.primary, theme.secondary, theme.accent, theme.foreground, theme.success, theme.warning, theme.error)
@@ -35,9 +36,9 @@ def test_every_ink_can_be_read_on_every_paper(theme: Theme) -> None:
         assert all(contrast(Color.parse(str(ink)), paper) >= READABLE for ink in inks)
 
 
-@pytest.mark.parametrize("theme", look.THEMES, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("theme", tui_theme.THEMES, ids=lambda theme: theme.name)
 def test_what_stands_back_can_still_be_read(theme: Theme) -> None:
-    css = look.CSS + transcript.Transcript.DEFAULT_CSS
+    css = tui_theme.CSS + transcript.Transcript.DEFAULT_CSS
     shares = [int(each) / 100 for each in re.findall(r"[{; ]color: \$foreground (\d+)%", css)]
     assert shares
     for share in shares:
@@ -46,7 +47,9 @@ def test_what_stands_back_can_still_be_read(theme: Theme) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "theme"), [(look.CODE_DARK, look.THEMES[0]), (look.CODE_LIGHT, look.THEMES[1])], ids=["dark", "light"]
+    ("code", "theme"),
+    [(tui_theme.CODE_DARK, tui_theme.THEMES[0]), (tui_theme.CODE_LIGHT, tui_theme.THEMES[1])],
+    ids=["dark", "light"],
 )
 def test_code_can_be_read(code: TerminalTheme, theme: Theme) -> None:
     paper = Color.parse(str(theme.background))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.terminal.screen import places
+from holdfast.tui import positions
 from tests.terminal.seated import Seat, long, sat
 
 
@@ -12,10 +12,10 @@ def test_rows_are_found_where_they_are_now_and_the_nearest_of_those_that_look_al
     def at(row: int) -> str:
         return rows[row] if row < len(rows) else ""
 
-    assert places.nearest(["b", "", "same"], 3, at) == 1
-    assert places.nearest(["same", ""], 4, at) == 5
-    assert places.nearest(["same", ""], 3, at) == 3
-    assert places.nearest(["nowhere"], 4, at) == 4
+    assert positions.nearest(["b", "", "same"], 3, at) == 1
+    assert positions.nearest(["same", ""], 4, at) == 5
+    assert positions.nearest(["same", ""], 3, at) == 3
+    assert positions.nearest(["nowhere"], 4, at) == 4
 
 
 def test_what_is_read_of_an_answer_stays_where_it_is_when_the_answer_is_over() -> None:

@@ -10,7 +10,7 @@ from textual.events import Key, Paste
 from textual.widgets import Button, Static
 
 from holdfast import events
-from holdfast.terminal.screen import approval
+from holdfast.tui import approval_panel
 from tests.terminal.seated import Seat, sat
 
 SCRIPT = events.ApprovalAsked(
@@ -45,12 +45,12 @@ def test_the_danger_and_all_answers_are_seen_however_long_a_script_is(size: tupl
 
 def test_a_key_that_was_pressed_before_the_question_appeared_is_no_answer_however_late_it_comes() -> None:
     async def story(seat: Seat) -> None:
-        seat.screen.question.startled = approval.STARTLED
+        seat.screen.question.startled = approval_panel.STARTLED
         pressed = Key("y", "y")
         await seat.screen.happened(SCRIPT)
         await seat.until(lambda: seat.screen.question.has_focus)
         # What is drawn meanwhile takes longer than anybody is startled.
-        time.sleep(approval.STARTLED + 0.05)
+        time.sleep(approval_panel.STARTLED + 0.05)
         seat.screen.post_message(pressed)
         await seat.until(lambda: seat.screen.prompt.text == "y")
         assert seat.screen.question.asked

@@ -8,8 +8,7 @@ import pytest
 from textual.widgets import Static
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.terminal import app
-from holdfast.terminal.screen import compacted, entries, pages, stories, transcript
+from holdfast.tui import app, compaction_view, entries, page_cache, transcript, transcript_source
 from tests.agent import stage
 from tests.terminal.seated import Seat, long, sat
 from tests.terminal.test_app import compacted_past
@@ -63,14 +62,14 @@ def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(app, "GLANCE", 0.01)
-    read, fails = stories.read, True
+    read, fails = transcript_source.read, True
 
-    async def failing(db: AsyncSessionDB, conversation_id: str, *rest: object) -> stories.Told:
+    async def failing(db: AsyncSessionDB, conversation_id: str, *rest: object) -> transcript_source.Told:
         if fails and conversation_id == "other":
             raise errors.StoreBusy("It is locked.")
         return await read(db, conversation_id, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stories, "read", failing)
+    monkeypatch.setattr(transcript_source, "read", failing)
 
     async def past(db: AsyncSessionDB) -> None:
         await long(4)(db)
@@ -151,7 +150,7 @@ def test_a_mark_that_is_open_shows_the_conversation_it_belongs_to_wherever_one_g
         await seat.sees("messages 1 to 55")
         seat.screen.transcript.focus()
         await seat.pilot.press("p", "enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compacted.Compacted))
+        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.Compacted))
         opened = seat.screen.screen
         originals = opened.query(transcript.Transcript).first()
         await seat.until(lambda: any("number 1 of many" in line for line in originals.shown))
@@ -201,7 +200,7 @@ def test_a_page_that_was_read_before_never_comes_after_a_newer_one() -> None:
         shown.read = slow
         assert 0 not in shown._pages
         reading = asyncio.create_task(shown._load(0, shown._generation))
-        shown._pages[0] = newer = pages.Page((), [])
+        shown._pages[0] = newer = page_cache.Page((), [])
         opened.set()
         await reading
         assert shown._pages[0] is newer
@@ -239,7 +238,7 @@ def test_p_and_n_go_to_marks_far_from_what_was_read() -> None:
         await seat.pilot.press("n")
         await seat.sees("a summary stands for messages 1 to 200")
         await seat.pilot.press("enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compacted.Compacted))
+        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.Compacted))
         headings = [str(each.content) for each in seat.screen.screen.query(Static).filter(".heading")]
         assert headings == ["what was said: messages 61 to 200", "what the model sees of 1 to 200"]
 
@@ -249,22 +248,22 @@ def test_p_and_n_go_to_marks_far_from_what_was_read() -> None:
 # --- what stays in memory ------------------------------------------------------------------------------
 
 
-def page(size: int) -> pages.Page:
-    return pages.Page([types.Message(1, "u", "s", "user", 0.0, "x" * size)], [])
+def page(size: int) -> page_cache.Page:
+    return page_cache.Page([types.Message(1, "u", "s", "user", 0.0, "x" * size)], [])
 
 
 def test_the_pages_that_were_not_seen_for_longest_go_first() -> None:
-    held = pages.Pages()
-    for number in range(pages.KEPT + 2):
+    held = page_cache.Pages()
+    for number in range(page_cache.KEPT + 2):
         held[number] = page(1)
     held.let_go(range(1))
-    assert (len(held), 0 in held, 1 in held, 2 in held, 3 in held) == (pages.KEPT, True, False, False, True)
+    assert (len(held), 0 in held, 1 in held, 2 in held, 3 in held) == (page_cache.KEPT, True, False, False, True)
 
 
 def test_a_few_pages_of_huge_messages_are_let_go_as_well_but_never_what_is_seen() -> None:
-    held = pages.Pages()
+    held = page_cache.Pages()
     for number in range(6):
-        held[number] = page(pages.HELD // 2)
+        held[number] = page(page_cache.HELD // 2)
     held.let_go(range(3, 6))
     assert list(held) == [3, 4, 5]
     held.let_go(range(5, 6))
@@ -274,16 +273,16 @@ def test_a_few_pages_of_huge_messages_are_let_go_as_well_but_never_what_is_seen(
 def test_summaries_are_read_again_only_after_something_has_changed() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await compacted_past(db)
-        before = await stories.read(db, "talk")
+        before = await transcript_source.read(db, "talk")
         await db.append_message("talk", role="user", content="more")
-        after = await stories.read(db, "talk", known=before)
+        after = await transcript_source.read(db, "talk", known=before)
         assert after.story.compactions is before.story.compactions
         assert (before.story.last, after.story.last) == (60, 61)
         await db.hide("talk", 61)
-        hidden = await stories.read(db, "talk", known=after)
+        hidden = await transcript_source.read(db, "talk", known=after)
         assert [each.from_seq for each in hidden.story.hides] == [61]
         await db.undo_compaction("talk")
-        assert (await stories.read(db, "talk", known=hidden)).story.in_force is None
+        assert (await transcript_source.read(db, "talk", known=hidden)).story.in_force is None
 
     stage.run(story)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from rich.segment import Segment
 
-from holdfast import AsyncSessionDB, events, parts, types
-from holdfast.terminal import show, status
-from holdfast.terminal.screen import conversations, drawing, meter, prompting
+from holdfast import AsyncSessionDB, content_parts, events, types
+from holdfast.terminal import event_text, status_line
+from holdfast.tui import context_meter, conversation_list, entry_rows, prompt_input
 from tests.terminal.seated import Seat, sat
 
 EVIL = (
@@ -39,7 +39,7 @@ async def past(db: AsyncSessionDB) -> None:
             ),
             types.NewMessage(role="tool", content=f"3 {EVIL}", tool_call_id="c"),
             types.NewMessage(role="assistant", content=f"4 {EVIL}", model=f"5 {EVIL}"),
-            types.NewMessage(role="user", content=[parts.notice(f"6 {EVIL}", "process")]),
+            types.NewMessage(role="user", content=[content_parts.notice(f"6 {EVIL}", "process")]),
             types.NewMessage(role="assistant", content=f"7 [a link](http://x/) {EVIL}"),
         ],
     )
@@ -75,15 +75,17 @@ def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool)
     "words",
     [
         lambda pen: (
-            meter.standing(status.Standing(EVIL, 1, 10), meter.Gauge(1, 10, 5, 8), 200, pen.ink, pen.marks).plain
+            context_meter.standing(
+                status_line.Standing(EVIL, 1, 10), context_meter.Gauge(1, 10, 5, 8), 200, pen.ink, pen.marks
+            ).plain
         ),
-        lambda pen: prompting.offered([prompting.Choice(EVIL, EVIL, EVIL)], 3),
-        lambda pen: drawing.answered(EVIL, [], pen)[0].text.plain,
+        lambda pen: prompt_input.offered([prompt_input.Choice(EVIL, EVIL, EVIL)], 3),
+        lambda pen: entry_rows.answered(EVIL, [], pen)[0].text.plain,
     ],
     ids=["model in the line", "candidate", "model of an answer"],
 )
 def test_nor_does_a_name(words: object) -> None:
-    harmless(words(drawing.Pen(200, marks=show.Marks())))  # type: ignore[operator]
+    harmless(words(entry_rows.Pen(200, marks=event_text.Marks())))  # type: ignore[operator]
 
 
 def test_nor_does_the_list_of_conversations() -> None:
@@ -93,7 +95,7 @@ def test_nor_does_the_list_of_conversations() -> None:
 
     async def story(seat: Seat) -> None:
         await seat.pilot.press("ctrl+o")
-        await seat.until(lambda: isinstance(seat.screen.screen, conversations.Conversations))
+        await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.Conversations))
         await seat.until(lambda: "[@click=app.leave]y[/]" in "".join(each.text for each in segments(seat)))
         harmless("".join(each.text for each in segments(seat)))
         assert not any(each.style and "@click" in each.style.meta for each in segments(seat) if "y[/]" in each.text)

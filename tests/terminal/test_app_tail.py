@@ -6,19 +6,19 @@ import msgspec
 import pytest
 
 from holdfast import events
-from holdfast.terminal.screen import drawing, entries, tail
+from holdfast.tui import entries, entry_rows, live_turn
 
-PEN = drawing.Pen(60)
+PEN = entry_rows.Pen(60)
 
 
-def begun(*happened: events.AnyEvent) -> tail.Tail:
-    turn = tail.Tail(lambda: "a/b", lambda: 0.0)
+def begun(*happened: events.AnyEvent) -> live_turn.Tail:
+    turn = live_turn.Tail(lambda: "a/b", lambda: 0.0)
     for event in (events.TurnStarted("talk", "talk", "hello", 1), *happened):
         assert turn.heard(event)
     return turn
 
 
-def shown(turn: tail.Tail, opened: set[entries.Key] | None = None) -> list[str]:
+def shown(turn: live_turn.Tail, opened: set[entries.Key] | None = None) -> list[str]:
     return [row.text.plain.strip() for row in turn.rows(PEN, opened or set()) if row.text.plain.strip()]
 
 
@@ -87,9 +87,9 @@ def test_what_has_not_changed_is_not_drawn_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [drawing.Pen(40), msgspec.structs.replace(PEN, ink=drawing.Ink(person=drawing.Style()))]
+    "other", [entry_rows.Pen(40), msgspec.structs.replace(PEN, ink=entry_rows.Ink(person=entry_rows.Style()))]
 )
-def test_another_pen_draws_all_of_it_again(other: drawing.Pen) -> None:
+def test_another_pen_draws_all_of_it_again(other: entry_rows.Pen) -> None:
     turn = begun(events.ToolStarted("c", "look", "{}"), events.TextDelta("One.\n\n"))
     before = turn.rows(PEN, set())
     assert not any(row is each for row in turn.rows(other, set()) for each in before if row.text.plain)

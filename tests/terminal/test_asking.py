@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import AIAgent, AsyncSessionDB, events
-from holdfast.agent import runtime
 from holdfast.model import ScriptedModel
-from holdfast.terminal import asking
+from holdfast.runtime import runtime, single_turn
 from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, filled
 
@@ -22,9 +21,9 @@ def test_stop_ends_the_wait_for_a_compaction_and_keeps_the_answer() -> None:
             return stage.agent(db, model, session_id=session_id, summarizer=Writer(lambda _: stuck()))
 
         async with runtime.Runtime(db, build) as door:
-            asked = asking.Asking(door, "talk", seen.append)
+            asked = single_turn.Asking(door, "talk", seen.append)
             asking_it = asyncio.create_task(asked.ask("one"))
-            while events.Notice(asking.COMPACTING) not in seen:
+            while events.Notice(single_turn.COMPACTING) not in seen:
                 await asyncio.sleep(0)
             await stuck.reached.wait()
             assert not asking_it.done()

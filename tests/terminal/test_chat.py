@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, events, parts
-from holdfast.terminal import chat, prompt, show
+from holdfast import AsyncSessionDB, content_parts, events
+from holdfast.chat import chat, prompt
+from holdfast.terminal import event_text
 from tests.agent import stage
 from tests.agent.commands import talk
 from tests.terminal.screen import Screen
@@ -26,7 +27,7 @@ def sat(story: Callable[[Sitting], Awaitable[None]], **given: Any) -> None:
 
 async def said(sits: Sitting, conversation: str = "talk") -> list[tuple[str, str]]:
     log = await sits.home.db.transcript(conversation)
-    return [(each.role, parts.text(each.content).partition("\n[")[0]) for each in log if each.role != "tool"]
+    return [(each.role, content_parts.text(each.content).partition("\n[")[0]) for each in log if each.role != "tool"]
 
 
 # --- typing while it answers ---------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def test_ctrl_d_with_something_typed_does_not_leave() -> None:
     sat(story)
 
 
-@pytest.mark.parametrize("place", [(show.Page, "draw"), (Screen, "write")], ids=["page", "terminal"])
+@pytest.mark.parametrize("place", [(event_text.Page, "draw"), (Screen, "write")], ids=["page", "terminal"])
 def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
     monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
 ) -> None:

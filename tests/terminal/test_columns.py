@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.terminal import columns, text
+from holdfast import safe_text
+from holdfast.terminal import text_wrap
 
 HELP = ["/new [TITLE]  Begin a new conversation.", "/quit         Leave. The conversation stays."]
 
@@ -39,7 +40,7 @@ HELP = ["/new [TITLE]  Begin a new conversation.", "/quit         Leave. The con
     ],
 )
 def test_answers_look_like_this(lines: list[str], room: int, rows: list[str]) -> None:
-    assert columns.laid_out(lines, room) == rows
+    assert text_wrap.laid_out(lines, room) == rows
 
 
 LINES = st.lists(st.text(st.sampled_from("ab 漢-1.") | st.characters(categories=("L", "Zs")), max_size=60), max_size=6)
@@ -47,7 +48,7 @@ LINES = st.lists(st.text(st.sampled_from("ab 漢-1.") | st.characters(categories
 
 @given(LINES, st.integers(2, 60))
 def test_nothing_is_wider_than_the_room_and_no_word_is_lost(lines: list[str], room: int) -> None:
-    given = [text.safe(line) for line in lines]
-    rows = columns.laid_out(given, room)
-    assert all(text.cells(row) <= room for row in rows)
+    given = [safe_text.safe(line) for line in lines]
+    rows = text_wrap.laid_out(given, room)
+    assert all(safe_text.cells(row) <= room for row in rows)
     assert "".join("".join(rows).split()) == "".join("".join(given).split())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.terminal import lines
+from holdfast.runtime import input_queue
 
 
 def test_lines_come_in_their_order_without_those_taken_back() -> None:
     async def story() -> None:
-        waiting = lines.Lines()
+        waiting = input_queue.Lines()
         first = asyncio.create_task(waiting.next())
         await asyncio.sleep(0)
         for line in ("a", "same", "same", "b"):

@@ -14,8 +14,9 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from holdfast import types
-from holdfast.terminal import picker, show, text
+from holdfast import safe_text, types
+from holdfast.chat import picker
+from holdfast.terminal import event_text
 
 UP, DOWN, PAGE_UP, PAGE_DOWN = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~"
 ENTER, ESCAPE, CTRL_C, CTRL_D = "\r", "\x1b", "\x03", "\x04"
@@ -31,7 +32,7 @@ HEADS = tuple(head(f"c{number:02}", f"Trip {number}") for number in range(40))
 
 
 def lines(state: picker.State, columns: int = 79, rows: int = 24, begins: str = "") -> list[str]:
-    found = picker.drawn(state, columns, rows, lambda _: begins, show.Marks())
+    found = picker.drawn(state, columns, rows, lambda _: begins, event_text.Marks())
     return ["".join(words for _, words in line) for line in found]
 
 
@@ -41,14 +42,14 @@ def lines(state: picker.State, columns: int = 79, rows: int = 24, begins: str = 
 def test_a_line_has_title_first_words_number_and_time() -> None:
     (line, foot) = lines(picker.State((head("c1", "Porto", 1234),)), begins="We leave at nine.")
     assert line.startswith("> Porto  We leave at nine.   ")
-    assert line.endswith(f"  1,234  {text.when(1.8e9)}")
-    assert text.cells(line) == 79
+    assert line.endswith(f"  1,234  {safe_text.when(1.8e9)}")
+    assert safe_text.cells(line) == 79
     assert foot == f"1 of 1 · {picker.KEYS}"
 
 
 def test_wide_line_shows_the_end_of_the_folder() -> None:
     state = picker.State((head("c1", "Porto", folder="/home/ada/projects/train-times"),))
-    assert f"  …rojects/train-times  2  {text.when(1.8e9)}" in lines(state)[0]
+    assert f"  …rojects/train-times  2  {safe_text.when(1.8e9)}" in lines(state)[0]
     assert "train-times" not in lines(state, columns=70)[0]
 
 
@@ -77,7 +78,7 @@ def test_for_any_title_and_words_it_fits_and_cannot_act(
     title: str, begins: str, folder: str, columns: int, messages: int
 ) -> None:
     for line in lines(picker.State((head("c1", title, messages, folder), head("c2"))), columns, begins=begins):
-        assert text.cells(line) <= columns
+        assert safe_text.cells(line) <= columns
         assert line.replace("\u200c", "").replace("\u200d", "").isprintable()
 
 
@@ -127,7 +128,7 @@ class Screen(DummyOutput):
 
 def picked(*keys: str, shelf: Shelf | None = None, then: Callable[[picker.Picker], str] | None = None) -> str | None:
     with create_pipe_input() as keyboard:
-        made = picker.Picker(shelf or Shelf(), show.Marks(), colour=False, keyboard=keyboard, screen=Screen())
+        made = picker.Picker(shelf or Shelf(), event_text.Marks(), colour=False, keyboard=keyboard, screen=Screen())
         for each in keys:
             keyboard.send_text(each)
         if then is not None:

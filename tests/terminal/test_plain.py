@@ -9,7 +9,8 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.terminal import plain, show
+from holdfast.chat import dumb_terminal
+from holdfast.terminal import event_text
 
 
 class Person:
@@ -44,14 +45,14 @@ async def until(happened: Callable[[], Any]) -> None:
             await asyncio.sleep(0)
 
 
-Story = Callable[[plain.Plain, Person, Paper, int], Awaitable[None]]
+Story = Callable[[dumb_terminal.Plain, Person, Paper, int], Awaitable[None]]
 
 
 def told(story: Story) -> None:
     async def tell() -> None:
         source, keys = os.pipe()
         person, paper = Person(), Paper()
-        front = plain.Plain(paper, person, source)
+        front = dumb_terminal.Plain(paper, person, source)
         running = asyncio.create_task(front.run())
         await asyncio.sleep(0)
         try:
@@ -67,7 +68,7 @@ def told(story: Story) -> None:
 
 
 def test_lines_are_taken_as_they_come_and_a_piece_of_one_waits_for_its_end() -> None:
-    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
         assert paper.out.getvalue() == "\n> "
         os.write(keys, "one\ntwo\nü".encode()[:-1])
         await until(lambda: len(person.did) == 2)
@@ -79,7 +80,7 @@ def test_lines_are_taken_as_they_come_and_a_piece_of_one_waits_for_its_end() -> 
 
 
 def test_a_question_is_answered_by_the_next_line_only() -> None:
-    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
         os.write(keys, b"before\n")
         await until(lambda: person.did)
         answer = asyncio.create_task(front.line("Allow it? > "))
@@ -94,7 +95,7 @@ def test_a_question_is_answered_by_the_next_line_only() -> None:
 
 
 def test_an_interrupt_takes_back_half_a_line_and_is_told_to_the_question_or_the_person() -> None:
-    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
         os.write(keys, b"half")
         await until(lambda: front._begun)
         signal.raise_signal(signal.SIGINT)
@@ -120,7 +121,7 @@ def test_the_end_of_what_can_be_typed_leaves() -> None:
     async def tell() -> None:
         source, keys = os.pipe()
         person = Person()
-        running = asyncio.create_task(plain.Plain(Paper(), person, source).run())
+        running = asyncio.create_task(dumb_terminal.Plain(Paper(), person, source).run())
         os.close(keys)
         await until(lambda: person.did)
         running.cancel()
@@ -132,7 +133,7 @@ def test_the_end_of_what_can_be_typed_leaves() -> None:
 
 
 def test_a_line_that_is_no_answer_is_said_to_be_not_sent() -> None:
-    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
         front.draft("what\x1b?")
         assert paper.out.getvalue().endswith("\nNot sent: what\\x1b?\n")
 
@@ -140,14 +141,14 @@ def test_a_line_that_is_no_answer_is_said_to_be_not_sent() -> None:
 
 
 def test_what_is_written_while_somebody_could_type_begins_at_a_line_of_its_own() -> None:
-    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
-        front.write([show.Piece("A notice.\n", "dim")])
+    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
+        front.write([event_text.Piece("A notice.\n", "dim")])
         front.ready()
         front.ready()
         assert paper.out.getvalue() == "\n> \nA notice.\n\n> "
         os.write(keys, b"hello\n")
         await until(lambda: person.did)
-        front.write([show.Piece("Answer.\n")])
+        front.write([event_text.Piece("Answer.\n")])
         assert paper.out.getvalue().endswith("\n> Answer.\n")
 
     told(story)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast import SessionDB, parts, types
-from holdfast.terminal import recap, reply, show
+from holdfast import SessionDB, content_parts, types
+from holdfast.terminal import event_text, recap, reply_stream
 
 AGAIN = "Not finished: no answer to this is\nstored. /retry asks again.\n\n"
 
@@ -16,7 +16,7 @@ def looks(*said: dict[str, Any], width: int = 40, under_way: bool = False, draws
         here = db.create_session(source="test").id
         db.append_messages(here, list(said))
         messages = db.transcript(here)
-    page = show.Page(None, lambda: width, reply.Reply(lambda: width) if draws else None)
+    page = event_text.Page(None, lambda: width, reply_stream.Reply(lambda: width) if draws else None)
     return "".join(piece.text for piece in recap.drawn(messages, page, under_way=under_way))
 
 
@@ -40,7 +40,9 @@ RESULT = {"role": "tool", "content": "a tool said", "tool_call_id": "c"}
 def test_work_that_was_broken_off_is_not_taken_for_an_answer() -> None:
     assert looks(exchange(1)[0], CALL, RESULT) == f"> ask 1\nI look.\n\n{AGAIN}"
     assert AGAIN not in looks(exchange(1)[0], CALL, RESULT, exchange(1)[1])
-    assert "Not finished" not in looks(*exchange(1), {"role": "user", "content": [parts.notice("over", "process")]})
+    assert "Not finished" not in looks(
+        *exchange(1), {"role": "user", "content": [content_parts.notice("over", "process")]}
+    )
 
 
 def test_only_the_last_can_be_asked_again_and_not_while_its_answer_is_under_way() -> None:
@@ -61,13 +63,16 @@ def test_on_a_terminal_with_colours_an_answer_looks_as_it_did_when_it_came() -> 
 
 def test_work_and_notes_are_left_out() -> None:
     call = {"role": "assistant", "tool_calls": [{"id": "c", "name": "ls", "arguments": "{}"}]}
-    dated = {"role": "user", "content": [parts.note("It is a note."), {"type": "text", "text": "hi"}]}
+    dated = {"role": "user", "content": [content_parts.note("It is a note."), {"type": "text", "text": "hi"}]}
     shown = looks(dated, call, {"role": "tool", "content": "a tool said", "tool_call_id": "c"}, exchange(1)[1])
     assert shown == "> hi\nreply 1\n\n"
 
 
 def test_a_notice_is_shown_as_one_and_not_as_what_somebody_asked() -> None:
-    told = {"role": "user", "content": [parts.note("n"), parts.notice("process 1 ended\n> much output", "process")]}
+    told = {
+        "role": "user",
+        "content": [content_parts.note("n"), content_parts.notice("process 1 ended\n> much output", "process")],
+    }
     assert looks(*exchange(1), told, exchange(2)[1]) == "> ask 1\nreply 1\n\n· process 1 ended\nreply 2\n\n"
 
 
@@ -89,7 +94,7 @@ def test_what_is_shown_cannot_act_on_the_terminal() -> None:
 
 def test_the_compaction_a_conversation_stands_on_is_marked() -> None:
     made = [types.Compaction(epoch, None, "s", 10 * epoch, 10 * epoch, None, 0.0, "summary") for epoch in (2, 3)]
-    page = show.Page(width=lambda: 100)
+    page = event_text.Page(width=lambda: 100)
     told = "".join(piece.text for piece in recap.covered(made, 2, page))
     assert "up to 20" in told
     assert "/recall 1-20" in told
@@ -102,7 +107,7 @@ def test_what_was_taken_back_is_left_out_until_it_is_brought_back() -> None:
         here = db.create_session(source="test").id
         db.append_messages(here, said)
         hidden = db.hide(here, 3)
-        page, messages = show.Page(width=lambda: 40), db.transcript(here)
+        page, messages = event_text.Page(width=lambda: 40), db.transcript(here)
 
         def looked(hides: list[types.Hide]) -> str:
             return "".join(piece.text for piece in recap.drawn(messages, page, hides))

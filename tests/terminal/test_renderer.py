@@ -12,7 +12,7 @@ from prompt_toolkit.data_structures import Point
 from prompt_toolkit.layout.screen import Char
 from prompt_toolkit.layout.screen import Screen as Drawn
 
-from holdfast.terminal import prompt, renderer
+from holdfast.chat import prompt, renderer
 from tests.agent import stage
 from tests.agent.commands import talk
 from tests.terminal.screen import Screen

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.terminal import reply, show
+from holdfast.terminal import event_text, reply_stream
 
 LINES = [
     "",
@@ -35,9 +35,9 @@ TEXTS = st.lists(st.sampled_from(LINES) | st.text("ab*_`[]()<>|#->~ 1.\\&;\n", m
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def played(words: str, columns: int, split: int = 1, marks: show.Marks | None = None) -> str:
+def played(words: str, columns: int, split: int = 1, marks: event_text.Marks | None = None) -> str:
     """All that was drawn of a reply that came in pieces of so many letters, without its colours."""
-    drawn = reply.Reply(lambda: columns, marks)
+    drawn = reply_stream.Reply(lambda: columns, marks)
     out = "".join(drawn.add(words[place : place + split]) for place in range(0, len(words), split)) + drawn.end()
     return CODES.sub("", out).rstrip("\n")
 
@@ -78,14 +78,14 @@ def test_markdown_looks_like_this(words: str, seen: str) -> None:
 
 def test_code_is_coloured_and_neither_broken_nor_padded() -> None:
     line = 'print("' + "x" * 100 + '")'
-    drawn = reply.Reply(lambda: 40)
+    drawn = reply_stream.Reply(lambda: 40)
     out = drawn.add(f"```python\n{line}\n```\n")
     assert "\x1b[" in out.split("\n")[1]
     assert CODES.sub("", out) == f"```python\n{line}\n```\n"
 
 
 def test_a_string_over_several_lines_is_coloured_as_one() -> None:
-    drawn = reply.Reply(lambda: 40)
+    drawn = reply_stream.Reply(lambda: 40)
     out = drawn.add('```python\na = """one\nreturn two\n"""\nreturn three\n')
     inside, outside = out.split("\n")[2], out.split("\n")[4]
     assert inside.count("\x1b[") < outside.count("\x1b[")
@@ -107,7 +107,7 @@ WORDS = st.lists(st.sampled_from(["- ", "# ", "> ", "1. ", "\n", "\n\n", "```\n"
 @given(WORDS, st.integers(1, 9))
 def test_at_any_moment_each_word_is_there_once_drawn_or_open(marks: list[str], split: int) -> None:
     said = "".join(f"{mark}w{number}x" for number, mark in enumerate(marks))
-    drawn, out = reply.Reply(lambda: 40), ""
+    drawn, out = reply_stream.Reply(lambda: 40), ""
     for place in range(0, len(said), split):
         out += drawn.add(said[place : place + split])
         seen = re.findall(r"w\d+x", CODES.sub("", out + drawn.open))
@@ -115,7 +115,7 @@ def test_at_any_moment_each_word_is_there_once_drawn_or_open(marks: list[str], s
 
 
 def test_what_is_open_is_seen_as_it_was_said_until_its_block_is_complete() -> None:
-    drawn = reply.Reply(lambda: 40)
+    drawn = reply_stream.Reply(lambda: 40)
     assert drawn.add("Some **bold** words") == ""
     assert drawn.open == "Some **bold** words"
     assert CODES.sub("", drawn.add(".\n\nMore")) == "Some bold words.\n"
@@ -127,7 +127,7 @@ def test_what_is_open_is_seen_as_it_was_said_until_its_block_is_complete() -> No
 
 def test_after_a_resize_the_next_block_has_the_new_width() -> None:
     columns = 40
-    drawn = reply.Reply(lambda: columns)
+    drawn = reply_stream.Reply(lambda: columns)
     drawn.add("one two three four five six")
     columns = 10
     assert drawn.end() == "one two\nthree four\nfive six\n"
@@ -138,7 +138,7 @@ ANYTHING = st.text(st.sampled_from("a \n\t\r\x1b\x07\x9b\u202e\u200b\x00\x7f[2J&
 
 @given(ANYTHING, st.integers(1, 9))
 def test_nothing_that_is_said_can_act_on_the_terminal(words: str, split: int) -> None:
-    drawn = reply.Reply(lambda: 40)
+    drawn = reply_stream.Reply(lambda: 40)
     out = "".join(drawn.add(words[at : at + split]) for at in range(0, len(words), split)) + drawn.end()
     assert CODES.sub("", out).translate({ord(c): None for c in "\n\u200c\u200d"}).isprintable()
 
@@ -153,7 +153,7 @@ def test_a_character_spelled_by_its_number_is_made_safe_too(spelled: str) -> Non
 
 def test_a_terminal_without_such_marks_gets_letters() -> None:
     said = "- a\n\n> b\n\n---\n\n|a|b|\n|-|-|\n|1|2|\n"
-    assert played(said, 40, marks=show.PLAIN).isascii()
+    assert played(said, 40, marks=event_text.PLAIN).isascii()
 
 
 @pytest.mark.parametrize("family", ["\U0001f468\u200d\U0001f469\u200d\U0001f467 ", "e\u0301", "\U0001f1e9\U0001f1ea"])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import errors, events, parts, types
-from holdfast.model import port
-from holdfast.terminal import backlog, methods
+from holdfast import content_parts, errors, events, types
+from holdfast.model import base
+from holdfast.rpc_server import event_queue, methods
 from tests.agent import house
 from tests.compaction.test_compress import Writer, filled, held
 from tests.terminal import calling
@@ -190,7 +190,7 @@ def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() -> Non
 
 
 def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> None:
-    pieces = [port.Said(f"{number} ") for number in range(1000)]
+    pieces = [base.Said(f"{number} ") for number in range(1000)]
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = await opened(client)
@@ -203,9 +203,9 @@ def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> Non
         assert whole == "".join(each.text for each in pieces)
         # What was not told when the end was there is in the end.
         assert whole.startswith("".join(told))
-        assert len(told) < backlog.LONG
+        assert len(told) < event_queue.LONG
 
-    calling.run(story, [[*pieces, port.Finished("stop")]])
+    calling.run(story, [[*pieces, base.Finished("stop")]])
 
 
 # --- options -------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_what_the_model_thinks_is_told_only_where_that_is_wanted(shows: bool) ->
         kinds = [(each["payload"]["kind"], each["payload"]["text"]) for each in client.told("message.delta")]
         assert kinds == [*([("reasoning", "Hm.")] if shows else []), ("text", "Yes.")]
 
-    calling.run(story, [port.Reply((parts.Reasoning("Hm."), parts.Text("Yes.")))])
+    calling.run(story, [base.Reply((content_parts.Reasoning("Hm."), content_parts.Text("Yes.")))])
 
 
 def test_attached_images_go_with_the_next_prompt_and_with_no_other() -> None:
@@ -252,7 +252,7 @@ def test_attached_images_go_with_the_next_prompt_and_with_no_other() -> None:
         assert kinds == ["note", "text", "image", "image"]
         assert second.content == "And now?"
         assert (await client.ask("session.info", session_id=key))["options"]["images"] == 0
-        assert parts.text(first.content) == "What is it?"
+        assert content_parts.text(first.content) == "What is it?"
 
     calling.run(story, ["A dot.", "Nothing."])
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from holdfast.rpc import frames
-from holdfast.terminal import methods, wire
+from holdfast.rpc_server import methods, wire_types
 from tests.compaction.test_compress import Writer
 from tests.terminal import calling
 from tests.terminal.test_server import PICTURE
 
 CALLS = 150
 AT_ONCE = 25
-TYPED = {wire.INVALID, wire.REFUSED, wire.NOT_OPEN, wire.NOT_FOUND}
+TYPED = {wire_types.INVALID, wire_types.REFUSED, wire_types.NOT_OPEN, wire_types.NOT_FOUND}
 ODD: list[Any] = [
     None,
     True,

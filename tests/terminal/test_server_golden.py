@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from holdfast.terminal import methods, schema
+from holdfast.rpc_server import methods, schema
 from tests.agent import house
 from tests.compaction.test_compress import WINDOW, Writer, filled
 from tests.contract import steps

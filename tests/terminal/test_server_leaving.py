@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import AsyncSessionDB, events, parts
+from holdfast import AsyncSessionDB, content_parts, events
 from holdfast.compaction import hooks
 from holdfast.rpc import frames
-from holdfast.terminal import held
+from holdfast.rpc_server import session
 from tests.agent import house, stage
 from tests.compaction.test_compress import agent, filled
 from tests.terminal import calling
@@ -105,7 +105,7 @@ def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
 
 
 def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "FLUSH", 0.0)
+    monkeypatch.setattr(session, "FLUSH", 0.0)
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = (await client.ask("session.create"))["session_id"]
@@ -223,7 +223,7 @@ def test_a_client_that_goes_while_it_is_being_told_something_loses_nothing(
             told = [each["payload"]["text"] for each in back.told("message.delta")]
             assert told == ["Once ", "upon ", "a time."]
         await desk.home.door.over(key)
-        assert parts.text((await desk.db.transcript(key))[-1].content) == "Once upon a time."
+        assert content_parts.text((await desk.db.transcript(key))[-1].content) == "Once upon a time."
         assert not client.told("message.delta")
 
     calling.run(story, model=model)
@@ -312,7 +312,7 @@ def test_a_turn_that_nobody_can_be_told_of_is_not_waited_for(how: str) -> None:
             client.broken.set()
         await client.leave()
         await until_ended(desk.db, key)
-        assert parts.text((await desk.db.transcript(key))[-1].content).startswith("Once upon")
+        assert content_parts.text((await desk.db.transcript(key))[-1].content).startswith("Once upon")
 
     calling.run(story, model=model, grace=0.0)
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import events, types
-from holdfast.terminal import activity, reply, show
+from holdfast.chat import tool_activity
+from holdfast.terminal import event_text, reply_stream
 
 
 def result(**given: Any) -> events.TurnResult:
@@ -30,8 +31,8 @@ def result(**given: Any) -> events.TurnResult:
     return events.TurnResult(**{**said, **given})
 
 
-def page(width: int = 80, marks: show.Marks | None = None) -> show.Page:
-    return show.Page(marks, lambda: width)
+def page(width: int = 80, marks: event_text.Marks | None = None) -> event_text.Page:
+    return event_text.Page(marks, lambda: width)
 
 
 def drawn(*shown: events.AnyEvent, width: int = 80) -> str:
@@ -159,13 +160,13 @@ def test_plain_text_is_shown_to_the_letter_however_it_is_split(pieces: list[str]
 
 
 def test_a_terminal_without_such_marks_gets_letters() -> None:
-    on = page(marks=show.PLAIN)
+    on = page(marks=event_text.PLAIN)
     shown = [events.ToolStarted("c", "ls", "x" * 200), events.ToolFinished("c", "ls", False, "no")]
     assert all(piece.text.isascii() for event in shown for piece in on.draw(event))
 
 
-def drawn_page() -> show.Page:
-    return show.Page(None, lambda: 40, reply.Reply(lambda: 40), activity.Activity(lambda: 40))
+def drawn_page() -> event_text.Page:
+    return event_text.Page(None, lambda: 40, reply_stream.Reply(lambda: 40), tool_activity.Activity(lambda: 40))
 
 
 def test_what_is_said_beside_a_drawn_answer_does_not_break_it_in_two() -> None:
@@ -190,6 +191,6 @@ def test_what_is_said_beside_a_drawn_answer_does_not_break_it_in_two() -> None:
 def test_what_ends_an_answer_comes_after_it(event: events.AnyEvent) -> None:
     on = drawn_page()
     on.draw(events.TextDelta("Wait."))
-    assert on.open == [show.Piece("Wait.\n")]
+    assert on.open == [event_text.Piece("Wait.\n")]
     assert on.draw(event)[0].text == "Wait.\n"
-    assert on.open[:1] != [show.Piece("Wait.\n")]
+    assert on.open[:1] != [event_text.Piece("Wait.\n")]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.terminal import text
+from holdfast import safe_text
 
 
 @pytest.mark.parametrize(
@@ -24,43 +24,43 @@ from holdfast.terminal import text
     ],
 )
 def test_unprintable_characters_are_spelled_out(given: str, shown: str) -> None:
-    assert text.safe(given) == shown
+    assert safe_text.safe(given) == shown
 
 
 @given(st.text())
 def test_no_text_reaches_the_terminal_with_control_characters(given: str) -> None:
-    for line in [text.safe(given), *text.safe_lines(given)]:
+    for line in [safe_text.safe(given), *safe_text.safe_lines(given)]:
         assert all(character.isprintable() or character in "\u200c\u200d" for character in line)
 
 
 @pytest.mark.parametrize(("given", "cells"), [("abc", 3), ("漢字", 4), ("e\u0301", 1), ("\U0001f600", 2), ("", 0)])
 def test_width_is_counted_in_cells(given: str, cells: int) -> None:
-    assert text.cells(given) == cells
+    assert safe_text.cells(given) == cells
 
 
 @given(st.text(st.sampled_from("ab 漢字é…-"), max_size=40), st.integers(1, 20))
 def test_clipped_text_fits(given: str, room: int) -> None:
-    clipped = text.clipped(given, room)
-    assert text.cells(clipped) <= room
-    assert clipped == given or text.cells(given) > room
+    clipped = safe_text.clipped(given, room)
+    assert safe_text.cells(clipped) <= room
+    assert clipped == given or safe_text.cells(given) > room
 
 
 @given(st.text(st.sampled_from("ab 漢字é"), max_size=60), st.integers(2, 20))
 def test_wrapped_lines_fit_and_say_the_same(given: str, room: int) -> None:
-    lines = text.wrapped(given, room)
-    assert all(text.cells(line) <= room for line in lines)
+    lines = safe_text.wrapped(given, room)
+    assert all(safe_text.cells(line) <= room for line in lines)
     assert "".join(lines).replace(" ", "") == given.replace(" ", "")
 
 
 def test_without_a_width_nothing_is_wrapped() -> None:
-    assert text.wrapped("word " * 1000, None) == ["word " * 1000]
+    assert safe_text.wrapped("word " * 1000, None) == ["word " * 1000]
 
 
 @pytest.mark.parametrize(("at", "shown"), [(1e18, "@1000000000000000000"), (float("inf"), "@inf")])
 def test_times_no_calendar_knows_are_shown_as_numbers(at: float, shown: str) -> None:
-    assert text.when(at) == shown
+    assert safe_text.when(at) == shown
 
 
 @pytest.mark.parametrize(("number", "shown"), [(0, "0 B"), (999, "999 B"), (32_768, "32.8 kB"), (2_500_000, "2.5 MB")])
 def test_sizes_are_in_the_largest_unit(number: int, shown: str) -> None:
-    assert text.size(number) == shown
+    assert safe_text.size(number) == shown

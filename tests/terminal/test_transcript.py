@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from holdfast import AsyncSessionDB, types
-from holdfast.terminal import transcript, wire
+from holdfast.rpc_server import transcript, wire_types
 from tests.agent import stage
 
 
@@ -15,7 +15,7 @@ def test_a_stretch_is_no_longer_on_the_wire_than_it_may_be() -> None:
         said = [types.NewMessage(role="user", content="x" * 150_000) for _ in range(9)]
         for each in said:
             await db.append_messages("talk", [each])
-        found: list[wire.Said] = []
+        found: list[wire_types.Said] = []
         while len(found) < len(said):
             after = found[-1].seq if found else 0
             part = await transcript.stretch(db, await db.conversation("talk"), after, 200)

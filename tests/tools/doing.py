@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import errors, types
-from holdfast.tools import files, port, registry
+from holdfast.tools import base, registry
+from holdfast.tools.files import file_tools
 
 
 class Doing:
@@ -24,26 +25,26 @@ class Doing:
         meanwhile: Callable[[], object] = lambda: None,
         allow: bool = True,
     ) -> None:
-        self.acts: list[port.Act] = []
+        self.acts: list[base.Act] = []
         self._calls = 0
 
         @asynccontextmanager
-        async def gate(_: types.ToolCall, act: port.Act) -> AsyncIterator[None]:
+        async def gate(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
             self.acts.append(act)
             if not allow:
                 raise errors.NotAllowed
             meanwhile()
             yield
 
-        made = files.tools([str(root)], off_limits=[str(path) for path in off_limits], epoch=epoch)
+        made = file_tools.tools([str(root)], off_limits=[str(path) for path in off_limits], epoch=epoch)
         self.tools = registry.Registry(made, gate)
 
-    def __call__(self, name: str, **arguments: Any) -> port.Result:
+    def __call__(self, name: str, **arguments: Any) -> base.Result:
         return asyncio.run(self.awaited(name, **arguments))
 
-    async def awaited(self, name: str, **arguments: Any) -> port.Result:
+    async def awaited(self, name: str, **arguments: Any) -> base.Result:
         self._calls += 1
-        with port.calling(port.Calling(f"call-{self._calls}", "talk")):
+        with base.calling(base.Calling(f"call-{self._calls}", "talk")):
             return await self.tools.run(types.ToolCall("x", name, arguments))
 
     def text(self, name: str, **arguments: Any) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast import alive, types
-from holdfast.tools import port
+from holdfast import process_info, types
+from holdfast.tools import base
 
 NAME = "HOLDFAST_TEST_MARK"
 
@@ -31,7 +31,7 @@ class Leash:
 
     def at_large(self) -> list[str]:
         """The processes of this test that run now, by their command lines."""
-        return [line for pid in alive.marked(self.mark) if (line := alive.read(f"/proc/{pid}/cmdline"))]
+        return [line for pid in process_info.marked(self.mark) if (line := process_info.read(f"/proc/{pid}/cmdline"))]
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def leashed() -> Iterator[Leash]:
         yield leash
         until(lambda: not leash.at_large(), "no process is left")
     finally:
-        alive.kill_marked(leash.mark)
+        process_info.kill_marked(leash.mark)
 
 
 def until(so: Callable[[], Any], what: str, seconds: float = 60) -> None:
@@ -61,7 +61,7 @@ async def until_async(so: Callable[[], Any], what: str, seconds: float = 60) -> 
 
 
 @asynccontextmanager
-async def everything(_: types.ToolCall, __: port.Act) -> AsyncIterator[None]:
+async def everything(_: types.ToolCall, __: base.Act) -> AsyncIterator[None]:
     """A gate that is open."""
     yield
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors, types
-from holdfast.tools import buffers, files, port, registry, workspace
+from holdfast.tools import base, registry
+from holdfast.tools.files import editor_buffers, file_tools, workspace
 from tests.tools.mcp import raw
 
 
@@ -33,7 +34,7 @@ class Open:
 
 def held(root: Path, editor: Open, name: str) -> bytes | None:
     where = workspace.Workspace([str(root)])
-    return asyncio.run(buffers.held(editor, where, where.place(name)))
+    return asyncio.run(editor_buffers.held(editor, where, where.place(name)))
 
 
 def test_an_editor_is_told_whether_the_disk_has_the_file(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_an_editor_is_told_whether_the_disk_has_the_file(tmp_path: Path) -> None
     assert editor.read_there == {"saved": True, "new": False, "other": False}
 
 
-@pytest.mark.parametrize("data", [b"\0", b"text\0text", base64.b64decode(raw.PNG), b"x" * (buffers.LARGEST + 1)])
+@pytest.mark.parametrize("data", [b"\0", b"text\0text", base64.b64decode(raw.PNG), b"x" * (editor_buffers.LARGEST + 1)])
 def test_what_is_nothing_for_an_editor_is_not_asked_for(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a").write_bytes(data)
     editor = Open(a="text")
@@ -72,11 +73,11 @@ def test_half_a_character_is_refused_and_not_replaced(tmp_path: Path) -> None:
 def test_a_change_goes_to_the_editor_or_to_the_disk_and_never_to_both(tmp_path: Path, writes: bool) -> None:
     (tmp_path / "a").write_text("saved\n")
     editor = Open(writes, a="not saved\n")
-    tools = {tool.spec.name: tool for tool in files.tools([str(tmp_path)], editor=editor)}
+    tools = {tool.spec.name: tool for tool in file_tools.tools([str(tmp_path)], editor=editor)}
 
     async def work() -> None:
         plan = await tools["edit_file"].run({"path": "a", "old_text": "not saved", "new_text": "changed"})
-        assert isinstance(plan, port.Plan)
+        assert isinstance(plan, base.Plan)
         await plan.go()
 
     asyncio.run(work())
@@ -88,7 +89,7 @@ def test_a_file_that_is_read_only_on_the_disk_is_not_changed_by_the_editor_eithe
     (tmp_path / "a").write_text("saved\n")
     (tmp_path / "a").chmod(0o444)
     editor = Open(a="saved\n")
-    tools = registry.Registry(files.tools([str(tmp_path)], editor=editor))
+    tools = registry.Registry(file_tools.tools([str(tmp_path)], editor=editor))
     call = types.ToolCall("1", "write_file", {"path": "a", "content": "x"})
     assert "read-only" in str(asyncio.run(tools.run(call)).content)
     assert editor.texts == {"a": "saved\n"}
@@ -96,5 +97,5 @@ def test_a_file_that_is_read_only_on_the_disk_is_not_changed_by_the_editor_eithe
 
 def test_without_an_editor_nobody_is_asked(tmp_path: Path) -> None:
     where = workspace.Workspace([str(tmp_path)])
-    assert asyncio.run(buffers.held(None, where, where.place("a"))) is None
-    assert asyncio.run(buffers.handed(None, where, where.place("a"), b"x")) is False
+    assert asyncio.run(editor_buffers.held(None, where, where.place("a"))) is None
+    assert asyncio.run(editor_buffers.handed(None, where, where.place("a"), b"x")) is False

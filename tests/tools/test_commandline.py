@@ -15,7 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.tools import commandline, dangers, permits, port
+from holdfast.tools import base
+from holdfast.tools.permissions import plain_command, risks, rules
 
 BASH = shutil.which("bash") or ""
 
@@ -74,22 +75,24 @@ NOT_PLAIN = [
 
 @pytest.mark.parametrize(("line", "commands"), PLAIN.items())
 def test_a_plain_line_is_its_commands(line: str, commands: list[tuple[str, ...]]) -> None:
-    assert commandline.plain(line) == commandline.Plain(tuple(commands))
+    assert plain_command.plain(line) == plain_command.Plain(tuple(commands))
 
 
 @pytest.mark.parametrize("line", NOT_PLAIN)
 def test_whatever_is_more_than_commands_of_literal_words_is_not_plain(line: str) -> None:
-    assert commandline.plain(line) is None
+    assert plain_command.plain(line) is None
 
 
 def test_a_line_may_go_to_a_folder_first_if_all_the_rest_hangs_on_that() -> None:
-    assert commandline.plain("cd src && ls && cat x | wc") == commandline.Plain((("ls",), ("cat", "x"), ("wc",)), "src")
+    assert plain_command.plain("cd src && ls && cat x | wc") == plain_command.Plain(
+        (("ls",), ("cat", "x"), ("wc",)), "src"
+    )
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cn")))))
 def test_words_in_quotes_are_exactly_these_words(words: list[str]) -> None:
     line = shlex.join(["ls", *(word.replace("'", "") for word in words)])
-    found = commandline.plain(line)
+    found = plain_command.plain(line)
     assert found is not None
     assert found.commands == (("ls", *(word.replace("'", "") for word in words)),)
 
@@ -156,12 +159,12 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
-def decided(line: str, folder: Path) -> permits.Verdict:
-    commands, danger = dangers.described(line)
-    act = port.Act(
+def decided(line: str, folder: Path) -> rules.Verdict:
+    commands, danger = risks.described(line)
+    act = base.Act(
         tool="shell", kind="run", summary="", detail=line, commands=commands, danger=danger, paths=(str(folder),)
     )
-    return permits.decide(act, permits.Law(tuple(permits.rule("allow", rule) for rule in RULES), str(folder)))
+    return rules.decide(act, rules.Law(tuple(rules.rule("allow", rule) for rule in RULES), str(folder)))
 
 
 def ran(line: str, place: Path) -> list[str]:

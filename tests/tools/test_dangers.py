@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.tools import dangers, shellwords
+from holdfast.tools.permissions import risks, shell_parse
 
 DANGEROUS = [
     # removing
@@ -422,22 +422,22 @@ FOUND = {
 
 @pytest.mark.parametrize("line", DANGEROUS)
 def test_danger_is_known_by_what_is_run(line: str) -> None:
-    assert dangers.described(line)[1] not in ("", dangers.VAGUE)
+    assert risks.described(line)[1] not in ("", risks.VAGUE)
 
 
 @pytest.mark.parametrize("line", VAGUE)
 def test_what_cannot_be_told_beforehand_is_marked(line: str) -> None:
-    assert dangers.described(line)[1]
+    assert risks.described(line)[1]
 
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_ordinary_lines_are_not_marked(line: str) -> None:
-    assert dangers.described(line)[1] == ""
+    assert risks.described(line)[1] == ""
 
 
 @pytest.mark.parametrize(("line", "commands"), FOUND.items())
 def test_commands_are_found_wherever_they_stand(line: str, commands: list[tuple[str, ...]]) -> None:
-    assert dangers.described(line)[0] == tuple(commands)
+    assert risks.described(line)[0] == tuple(commands)
 
 
 # --- for any -------------------------------------------------------------------------------------------
@@ -502,12 +502,12 @@ NESTED: list[Callable[[str], str]] = [
 @given(st.text())
 @example("\0")
 def test_any_text_is_described_without_an_error(text: str) -> None:
-    dangers.described(text)
+    risks.described(text)
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40))
 def test_any_pieces_of_shell_are_described_without_an_error(pieces: list[str]) -> None:
-    dangers.described("".join(pieces))
+    risks.described("".join(pieces))
 
 
 @given(st.lists(st.sampled_from(NESTED), max_size=5), st.sampled_from(["rm -rf /", "r\\m -rf '/'", "git push -f"]))
@@ -516,9 +516,9 @@ def test_what_is_hidden_in_any_nesting_is_found_or_the_line_counts_as_unread(
 ) -> None:
     for around in nesting:
         line = around(line)
-    commands, danger = dangers.described(line)
+    commands, danger = risks.described(line)
     assert danger
-    assert shellwords.UNREAD in commands or any(words[0] in ("rm", "git") for words in commands)
+    assert shell_parse.UNREAD in commands or any(words[0] in ("rm", "git") for words in commands)
 
 
 @pytest.mark.parametrize(
@@ -532,7 +532,7 @@ def test_what_is_hidden_in_any_nesting_is_found_or_the_line_counts_as_unread(
 )  # fmt: skip
 def test_no_text_takes_long(text: str) -> None:
     with limited(seconds=5.0):
-        dangers.described(text)
+        risks.described(text)
 
 
 @contextmanager

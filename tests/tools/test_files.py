@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from holdfast import types
-from holdfast.tools import files, port, registry
+from holdfast.tools import base, registry
+from holdfast.tools.files import file_tools
 
 
-def read(root: Path, **arguments: Any) -> port.Result:
-    tools = registry.Registry([files.read_file([str(root)])])
+def read(root: Path, **arguments: Any) -> base.Result:
+    tools = registry.Registry([file_tools.read_file([str(root)])])
     return asyncio.run(tools.run(types.ToolCall("x", "read_file", arguments)))
 
 
 def test_a_file_comes_with_numbered_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
-    assert read(tmp_path, path="a.txt") == port.Result("1\tone\n2\ttwo")
+    assert read(tmp_path, path="a.txt") == base.Result("1\tone\n2\ttwo")
     assert read(tmp_path, path=str(tmp_path / "a.txt")).ok
 
 

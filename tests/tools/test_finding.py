@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools import expressions, finding, matcher, threads, walking
+from holdfast.tools import worker_thread
+from holdfast.tools.files import regex_process, search, text_search, walk
 from tests.tools import doing
 
 EVIL = "(a+)+$"
@@ -52,11 +53,11 @@ def test_files_are_found_by_pattern_newest_first(tmp_path: Path) -> None:
 
 
 def test_more_files_than_are_shown_are_counted(tmp_path: Path) -> None:
-    for number in range(finding.FILES + 7):
+    for number in range(search.FILES + 7):
         (tmp_path / f"{number}").touch()
         os.utime(tmp_path / f"{number}", (number, number))
     lines = doing.Doing(tmp_path).text("find_files", pattern="*").split("\n")
-    assert len(lines) == finding.FILES + 1
+    assert len(lines) == search.FILES + 1
     assert lines[0] == "106"
     assert lines[-1] == "[… and 7 more, older ones …]"
 
@@ -77,20 +78,20 @@ def test_a_walk_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(30):
         (tmp_path / f"{number}").write_text("needle", encoding="utf-8")
     do = doing.Doing(tmp_path)
-    monkeypatch.setattr(walking, "MOST", 10)
+    monkeypatch.setattr(walk, "MOST", 10)
     assert "[Not everything was looked at: there are more than 10 files.]" in do.text("find_files", pattern="*")
-    monkeypatch.setattr(finding, "SECONDS", -1.0)
+    monkeypatch.setattr(search, "SECONDS", -1.0)
     assert "there was no more time" in do.text("search_files", text="needle")
 
 
 def test_folders_in_each_other_without_end_are_passed_over(tmp_path: Path) -> None:
     deep = tmp_path
-    for _ in range(walking.DEPTH + 5):
+    for _ in range(walk.DEPTH + 5):
         deep = deep / "d"
         deep.mkdir()
     (deep / "needle").touch()
     told = doing.Doing(tmp_path).text("find_files", pattern="needle")
-    assert told == f"[Not everything was looked at: there are more than {walking.DEPTH} folders in each other.]"
+    assert told == f"[Not everything was looked at: there are more than {walk.DEPTH} folders in each other.]"
 
 
 # --- by content ---------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ def test_lines_are_found_with_their_places(tmp_path: Path) -> None:
 def test_numbers_are_right_across_pieces_and_endless_lines_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regex: bool
 ) -> None:
-    monkeypatch.setattr(finding, "PIECE", 64)
+    monkeypatch.setattr(search, "PIECE", 64)
     (tmp_path / "a").write_text("\n".join(f"line {number}" for number in range(1, 401)), encoding="utf-8")
     do = doing.Doing(tmp_path)
     for number in (1, 7, 100, 255, 400):
@@ -128,13 +129,13 @@ def test_numbers_are_right_across_pieces_and_endless_lines_are_bounded(
     (tmp_path / "a").write_bytes(b"x" * 100_000 + b" needle\nnext needle\n")
     told = do.text("search_files", text="needle", regex=regex).split("\n")
     assert told[-1] == "a:2: next needle"
-    assert all(len(line) < finding.WIDTH + 20 for line in told)
+    assert all(len(line) < search.WIDTH + 20 for line in told)
 
 
 def test_more_lines_than_are_shown_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("needle\n" * 5_000, encoding="utf-8")
     lines = doing.Doing(tmp_path).text("search_files", text="needle").split("\n")
-    assert len(lines) == finding.LINES + 1
+    assert len(lines) == search.LINES + 1
     assert lines[-1] == "[… and 4,900 more lines, in 1 files in all …]"
 
 
@@ -193,10 +194,10 @@ def test_the_program_goes_on_while_an_expression_takes_forever(tmp_path: Path) -
 def test_an_expression_whose_owner_is_gone_ends_by_itself(slow: None) -> None:
     program = f"""
 import os, sys
-sys.path.insert(0, {str(Path(expressions.__file__).parents[2])!r})
+sys.path.insert(0, {str(Path(text_search.__file__).parents[2])!r})
 from pathlib import Path
 from holdfast.tools import expressions
-expressions._PROGRAM = Path({str(expressions._PROGRAM)!r})
+expressions._PROGRAM = Path({str(text_search._PROGRAM)!r})
 made = expressions.Expression({EVIL!r}, False, lambda: False)
 print(made._process.pid, flush=True)
 made.lines(b"a" * 40 + b"!")
@@ -221,11 +222,11 @@ made.lines(b"a" * 40 + b"!")
 @pytest.fixture
 def slow(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forever is sooner in tests."""
-    source = Path(matcher.__file__).read_text("utf-8")
+    source = Path(regex_process.__file__).read_text("utf-8")
     assert "SECONDS = 3.0" in source
     path = tmp_path_factory.mktemp("program") / "matcher.py"
     path.write_text(source.replace("SECONDS = 3.0", "SECONDS = 0.5"), encoding="utf-8")
-    monkeypatch.setattr(expressions, "_PROGRAM", path)
+    monkeypatch.setattr(text_search, "_PROGRAM", path)
 
 
 # --- threads ------------------------------------------------------------------------------------------
@@ -234,14 +235,14 @@ def slow(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 def test_whoever_cancels_waits_until_the_work_has_stopped() -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def work(stop: threads.Stop) -> None:
+    def work(stop: worker_thread.Stop) -> None:
         begun.set()
         while not stop():
             pass
         ended.set()
 
     async def both() -> None:
-        task = asyncio.create_task(threads.stoppable(work))
+        task = asyncio.create_task(worker_thread.stoppable(work))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         await asyncio.wait([task])

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from holdfast import types
-from holdfast.tools import folders
+from holdfast.tools.shell import process_folders
 
-OURS, THEIRS = folders.signature("ours.db"), folders.signature("theirs.db")
+OURS, THEIRS = process_folders.signature("ours.db"), process_folders.signature("theirs.db")
 
 
 def made(home: Path, book: str = "", *, old: bool = False) -> str:
     folder = home / "p1"
     folder.mkdir()
     (folder / "out.0").touch()
-    folders.sign(str(folder), book)
+    process_folders.sign(str(folder), book)
     if old:
         os.utime(folder, (1, 1))
     return str(folder)
@@ -52,22 +52,22 @@ def test_folder_goes_when_nobody_may_need_it(
     tmp_path: Path, book: str, old: bool, known: list[types.Process], goes: bool
 ) -> None:
     folder = made(tmp_path, book, old=old)
-    assert folders.tidied(folders.seen(str(tmp_path)), OURS, known) == goes
+    assert process_folders.tidied(process_folders.seen(str(tmp_path)), OURS, known) == goes
     assert os.path.exists(folder) is not goes
 
 
 def test_folder_that_came_after_the_look_is_not_touched(tmp_path: Path) -> None:
     """The book is read after the folders: whatever is not in it by then was deleted from it."""
-    before = folders.seen(str(tmp_path))
+    before = process_folders.seen(str(tmp_path))
     folder = made(tmp_path, OURS, old=True)
-    assert folders.tidied(before, OURS, []) == 0
+    assert process_folders.tidied(before, OURS, []) == 0
     assert os.path.exists(folder)
 
 
 def test_nothing_is_signed_for_a_book_that_nobody_else_sees(tmp_path: Path) -> None:
-    folder = made(tmp_path, folders.signature(":memory:"))
+    folder = made(tmp_path, process_folders.signature(":memory:"))
     assert os.listdir(folder) == ["out.0"]
-    assert folders.tidied(folders.seen(str(tmp_path)), "", []) == 0
+    assert process_folders.tidied(process_folders.seen(str(tmp_path)), "", []) == 0
 
 
 def test_a_link_among_the_folders_is_not_followed(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_link_among_the_folders_is_not_followed(tmp_path: Path) -> None:
     precious.mkdir()
     os.utime(precious, (1, 1))
     (home / "p1").symlink_to(precious)
-    assert folders.tidied(folders.seen(str(home)), OURS, []) == 0
+    assert process_folders.tidied(process_folders.seen(str(home)), OURS, []) == 0
     assert precious.exists()
 
 
@@ -85,5 +85,5 @@ def test_a_database_has_one_signature_however_it_is_reached(tmp_path: Path, monk
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path)
     names = [str(tmp_path / "real" / "s.db"), "real/s.db", "link/s.db"]
-    assert len({folders.signature(name) for name in names}) == 1
-    assert folders.signature("real/other.db") != folders.signature("real/s.db")
+    assert len({process_folders.signature(name) for name in names}) == 1
+    assert process_folders.signature("real/other.db") != process_folders.signature("real/s.db")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import alive
-from holdfast.tools import processes, shell, warden
+from holdfast import process_info
+from holdfast.tools.shell import background, shell, supervisor
 from tests.tools.leash import Leash, PaperBook, until, until_async
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="guards are only on Linux")
@@ -34,7 +34,9 @@ class Sleeper:
     def running(self) -> list[int]:
         wanted = self.words.replace(" ", "\0")
         return [
-            int(pid) for pid in os.listdir("/proc") if pid.isdigit() and wanted in alive.read(f"/proc/{pid}/cmdline")
+            int(pid)
+            for pid in os.listdir("/proc")
+            if pid.isdigit() and wanted in process_info.read(f"/proc/{pid}/cmdline")
         ]
 
 
@@ -59,7 +61,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
 
 
 def state(pid: int) -> str:
-    return alive.read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1]
+    return process_info.read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1]
 
 
 # --- the program is there ----------------------------------------------------------------------------------
@@ -203,8 +205,8 @@ def test_a_warden_that_hangs_is_ended_by_its_guard(
 
 
 def test_a_guard_waits_for_its_warden_and_a_program_for_its_guard() -> None:
-    assert warden.LATE > warden.GRACE + warden.PATIENCE
-    assert shell.STOPPING > warden.LATE + warden.GRACE
+    assert supervisor.LATE > supervisor.GRACE + supervisor.PATIENCE
+    assert shell.STOPPING > supervisor.LATE + supervisor.GRACE
 
 
 # --- processes that go on ----------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def test_a_process_that_kills_who_looks_after_it_is_over(
     leash: Leash, sleeper: Sleeper, tmp_path: Path, trick: str, ended: str
 ) -> None:
     async def story() -> None:
-        known = processes.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
+        known = background.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
         command = f"{GUARD}; {sleeper.daemon} & {trick}; {sleeper.words}"
         process = await known.start("c", command, str(tmp_path))
         assert (await known.wait(process, 20) or ("",))[0] == ended
@@ -229,7 +231,7 @@ def test_a_process_that_kills_who_looks_after_it_is_over(
 
 def test_a_process_whose_wardens_are_stopped_can_be_killed(leash: Leash, sleeper: Sleeper, tmp_path: Path) -> None:
     async def story() -> None:
-        known = processes.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
+        known = background.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
         command = f"{GUARD}; {sleeper.daemon} & kill -STOP $guard $PPID; echo $guard $PPID; {sleeper.words}"
         process = await known.start("c", command, str(tmp_path))
         await until_async(lambda: (tmp_path / "home").exists() and sleeper.running(), "it is up")
@@ -241,4 +243,4 @@ def test_a_process_whose_wardens_are_stopped_can_be_killed(leash: Leash, sleeper
 
 
 def stopped(leash: Leash) -> int:
-    return [state(pid) for pid in alive.marked(leash.mark)].count("T")
+    return [state(pid) for pid in process_info.marked(leash.mark)].count("T")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools import guarded
+from holdfast.tools.permissions import sensitive_paths
 from tests.tools import doing
 
 
@@ -20,7 +20,7 @@ from tests.tools import doing
      ".vault-token", ".env-production", "id_rsa.bak", "id_work.bak"],
 )  # fmt: skip
 def test_files_that_hold_secrets_are_known(path: str) -> None:
-    assert guarded.secret(path.split("/"))
+    assert sensitive_paths.secret(path.split("/"))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_files_that_hold_secrets_are_known(path: str) -> None:
      ".git/HEAD", "client_secret.py"],
 )  # fmt: skip
 def test_files_that_hold_none_are_not_asked_for(path: str) -> None:
-    assert not guarded.secret(path.split("/"))
+    assert not sensitive_paths.secret(path.split("/"))
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_what_steers_programs_and_agents_is_written_with_a_warning(tmp_path: Pat
      "/proc/1/environ", "/etc/shadow", ".ssh", "a/.aws", ".e*", "~/.s*/id*", ".??v"],
 )  # fmt: skip
 def test_a_command_line_is_told_by_the_same_names_what_holds_secrets(path: str) -> None:
-    assert guarded.shows_secrets(guarded.path("", path))
-    assert guarded.shows_secrets(guarded.path("sub", path))
+    assert sensitive_paths.shows_secrets(sensitive_paths.path("", path))
+    assert sensitive_paths.shows_secrets(sensitive_paths.path("sub", path))
 
 
 @pytest.mark.parametrize(
     "path", ["a.py", ".env.example", "*.py", "src", "keys.py", ".gitignore", ".github", "x" * 5_000]
 )
 def test_a_command_line_may_name_what_holds_none(path: str) -> None:
-    assert not guarded.shows_secrets(path)
-    assert not guarded.steers(path)
+    assert not sensitive_paths.shows_secrets(path)
+    assert not sensitive_paths.steers(path)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_command_line_may_name_what_holds_none(path: str) -> None:
      ".git", "~/.config/systemd/user/x", "~/.local/bin/x", "~/.config/holdfast/config.toml", ".vscode"],
 )  # fmt: skip
 def test_a_command_line_is_told_by_the_same_names_what_steers(path: str) -> None:
-    assert guarded.steers(guarded.path("", path))
+    assert sensitive_paths.steers(sensitive_paths.path("", path))
 
 
 def test_an_ordinary_file_is_written_without_one(tmp_path: Path) -> None:

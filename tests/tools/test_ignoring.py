@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.tools import globs, ignoring, walking, workspace
+from holdfast.tools.files import gitignore, globs, workspace
+from holdfast.tools.files import walk as files_walk
 from tests.tools import doing
 
 
@@ -88,7 +89,7 @@ def test_for_any_rules_what_is_found_is_what_git_would_see(top: list[str], below
 
 def ours(root: Path) -> set[str]:
     where = workspace.Workspace([str(root)])
-    walk = walking.Walk(where, False, 60.0, lambda: False)
+    walk = files_walk.Walk(where, False, 60.0, lambda: False)
     return {"/".join(found.place.parts) for found in walk.files(where.place("."))}
 
 
@@ -139,4 +140,4 @@ def test_a_rule_file_that_is_a_pipe_or_a_link_out_is_passed_over(tmp_path: Path)
 
 
 def test_rules_are_bounded() -> None:
-    assert len(ignoring.read("a\n" * 100_000, 0).rules) == ignoring.MOST
+    assert len(gitignore.read("a\n" * 100_000, 0).rules) == gitignore.MOST

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import errors, types
-from holdfast.tools import making, port, registry
+from holdfast.tools import base, decorator, registry
 
 
 class Place(msgspec.Struct):
@@ -28,11 +28,11 @@ class Tree(msgspec.Struct):
     below: list[Tree] = []
 
 
-def result(tool: port.Tool, gate: port.Gate = registry.nobody_answers, **arguments: Any) -> port.Result:
+def result(tool: base.Tool, gate: base.Gate = registry.nobody_answers, **arguments: Any) -> base.Result:
     return asyncio.run(registry.Registry([tool], gate).run(types.ToolCall("x", tool.spec.name, arguments)))
 
 
-@making.tool
+@decorator.tool
 def everything(
     text: str,
     count: Annotated[int, "How many."] = 3,
@@ -75,7 +75,7 @@ def test_what_is_left_out_is_the_default_anew_each_time() -> None:
 
 
 def test_nested_values_reach_the_function_as_what_it_declared() -> None:
-    @making.tool
+    @decorator.tool
     async def where(places: list[Place]) -> str:
         """Names places."""
         return ", ".join(f"{place.name} {place.floor}" for place in places)
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_told_and_never_reaches_the_function(arguments: dic
     ("value", "content"),
     [
         ("text", "text"),
-        (None, making.DONE),
+        (None, decorator.DONE),
         (7, "7"),
         ({"a": [1]}, '{"a":[1]}'),
         ([], "[]"),
@@ -115,16 +115,16 @@ def test_what_does_not_fit_is_told_and_never_reaches_the_function(arguments: dic
     ],
 )
 def test_any_value_comes_back_as_something_a_model_reads(value: object, content: object) -> None:
-    @making.tool
+    @decorator.tool
     def give() -> Any:
         """Gives it."""
         return value
 
-    assert result(give) == port.Result(content)  # type: ignore[arg-type]
+    assert result(give) == base.Result(content)  # type: ignore[arg-type]
 
 
 def test_a_value_that_is_no_json_is_told() -> None:
-    @making.tool
+    @decorator.tool
     def give() -> Any:
         """Gives it."""
         return object()
@@ -135,13 +135,13 @@ def test_a_value_that_is_no_json_is_told() -> None:
 def test_a_function_that_is_not_async_does_not_hold_up_the_loop() -> None:
     release = threading.Event()
 
-    @making.tool(parallel=True)
+    @decorator.tool(parallel=True)
     def wait() -> str:
         """Waits."""
         assert release.wait(60)
         return "over"
 
-    async def story() -> port.Result:
+    async def story() -> base.Result:
         running = asyncio.create_task(registry.Registry([wait]).run(types.ToolCall("x", "wait", {})))
         await asyncio.sleep(0)
         release.set()  # Reached only if the loop is free.
@@ -152,7 +152,7 @@ def test_a_function_that_is_not_async_does_not_hold_up_the_loop() -> None:
 
 
 def test_no_way_to_raise_leaves_anybody_waiting() -> None:
-    @making.tool
+    @decorator.tool
     def stop() -> str:
         """Raises what no future can carry."""
         raise StopIteration
@@ -165,16 +165,16 @@ def test_no_way_to_raise_leaves_anybody_waiting() -> None:
 
 def test_nothing_happens_before_it_is_allowed() -> None:
     sent: list[str] = []
-    asked: list[port.Act] = []
+    asked: list[base.Act] = []
 
-    @making.tool(approval="reach", name="send-mail")
+    @decorator.tool(approval="reach", name="send-mail")
     def send(to: str, text: str = "") -> str:
         """Sends mail."""
         sent.append(to)
         return "Sent."
 
     @asynccontextmanager
-    async def allows(_: types.ToolCall, act: port.Act) -> AsyncIterator[None]:
+    async def allows(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
         assert not sent
         asked.append(act)
         yield
@@ -189,7 +189,7 @@ def test_nothing_happens_before_it_is_allowed() -> None:
     asked.clear()
     sent.clear()
     result(send, allows, to="x" * 1_000)
-    assert len(asked[0].summary) <= making.SUMMARY + 1
+    assert len(asked[0].summary) <= decorator.SUMMARY + 1
     assert "x" * 1_000 in asked[0].detail
 
 
@@ -233,8 +233,8 @@ def endless(a: Tree) -> str:
 )
 def test_a_function_no_tool_can_be_made_of_is_refused_with_the_reason(function: Any, told: str) -> None:
     with pytest.raises(errors.InvalidArgument, match=told):
-        making.tool(function)
+        decorator.tool(function)
 
 
 def test_the_package_hands_it_out() -> None:
-    assert holdfast.tool is making.tool
+    assert holdfast.tool is decorator.tool

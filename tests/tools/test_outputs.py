@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import AsyncSessionDB, SessionDB, errors, parts, types
-from holdfast.model import anthropic_request, openai_request, scripted
-from holdfast.model import port as models
-from holdfast.tools import outputs, port, registry
+from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
+from holdfast.model import base as models
+from holdfast.model import scripted
+from holdfast.model.anthropic import request as anthropic_request
+from holdfast.model.openai import request as openai_request
+from holdfast.tools import base, long_output, registry
 from tests.agent import stage
 
 LONG = "".join(f"line {number}\n" for number in range(20_000))
@@ -24,13 +26,13 @@ async def nothing(name: str) -> bytes:
     raise errors.NotFound("blob", name)
 
 
-def gives(output: Any) -> port.Tool:
+def gives(output: Any) -> base.Tool:
     async def run(_: dict[str, Any]) -> Any:
         if isinstance(output, Exception):
             raise output
         return output
 
-    return port.Tool(types.ToolSpec("give", "Gives.", {"type": "object", "properties": {}}), run)
+    return base.Tool(types.ToolSpec("give", "Gives.", {"type": "object", "properties": {}}), run)
 
 
 class Shelf:
@@ -51,23 +53,23 @@ class Shelf:
 
 
 def result(output: Any, shelf: Shelf | None = None) -> types.Content:
-    tools = [gives(output), outputs.read_output(shelf.fetch if shelf else nothing)]
+    tools = [gives(output), long_output.read_output(shelf.fetch if shelf else nothing)]
     registered = registry.Registry(tools, keep=shelf.keep if shelf else None)
     return asyncio.run(registered.run(types.ToolCall("x", "give", {}))).content
 
 
-def read(shelf: Shelf, **arguments: Any) -> port.Result:
-    registered = registry.Registry([outputs.read_output(shelf.fetch)])
-    return asyncio.run(registered.run(types.ToolCall("x", outputs.NAME, arguments)))
+def read(shelf: Shelf, **arguments: Any) -> base.Result:
+    registered = registry.Registry([long_output.read_output(shelf.fetch)])
+    return asyncio.run(registered.run(types.ToolCall("x", long_output.NAME, arguments)))
 
 
 def test_a_long_output_keeps_its_beginning_and_its_end() -> None:
     text = "a" * 50_000 + "END"
-    short = outputs.capped(text)
-    assert len(short) < outputs.MAX_OUTPUT + 200
+    short = long_output.capped(text)
+    assert len(short) < long_output.MAX_OUTPUT + 200
     assert short.endswith("END")
     assert "20,003 characters left out, characters 20,000 to 40,003" in short
-    assert outputs.capped("short") == "short"
+    assert long_output.capped("short") == "short"
 
 
 def test_the_pointer_leads_to_every_character_of_the_output() -> None:
@@ -77,7 +79,7 @@ def test_the_pointer_leads_to_every_character_of_the_output() -> None:
     shown, kept = content
     assert kept == {"type": "output", "blob": f"{0:064x}"}
     assert f"read_output with id {kept['blob']}" in shown["text"]
-    assert len(shown["text"]) < outputs.MAX_OUTPUT + 300
+    assert len(shown["text"]) < long_output.MAX_OUTPUT + 300
     found, begin = "", 0
     while begin < len(LONG):
         head, _, piece = str(read(shelf, id=kept["blob"], from_character=begin).content).partition("\n")
@@ -100,12 +102,12 @@ def test_many_texts_are_bounded_together_and_pictures_stay() -> None:
     content = result([*given, {"type": "image", "data": "aaaa"}], shelf)
     assert isinstance(content, list)
     assert [part["type"] for part in content] == ["text", "output", "image"]
-    assert len(content[0]["text"]) < outputs.MAX_OUTPUT + 300
+    assert len(content[0]["text"]) < long_output.MAX_OUTPUT + 300
     assert "00099" * 1_000 in shelf.kept[content[1]["blob"]].decode()
 
 
 def test_what_is_no_text_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MAX_OTHER", 1_000)
+    monkeypatch.setattr(long_output, "MAX_OTHER", 1_000)
     picture = {"type": "image", "data": "a" * 600}
     content = result([picture, {"type": "text", "text": "two"}, picture], Shelf())
     assert isinstance(content, list)
@@ -114,7 +116,7 @@ def test_what_is_no_text_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_of_an_endless_output_the_beginning_is_kept_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MAX_KEPT", 40_000)
+    monkeypatch.setattr(long_output, "MAX_KEPT", 40_000)
     shelf = Shelf()
     content = result("ä" * 90_000, shelf)
     assert isinstance(content, list)
@@ -126,7 +128,7 @@ def test_a_long_error_is_bounded_as_well() -> None:
     content = result(errors.ToolFailed("no " * 50_000), Shelf())
     assert isinstance(content, list)
     assert content[0]["text"].startswith("Error: no no")
-    assert len(content[0]["text"]) < outputs.MAX_OUTPUT + 300
+    assert len(content[0]["text"]) < long_output.MAX_OUTPUT + 300
 
 
 @pytest.mark.parametrize("error", [errors.StoreError(), OSError("disk full"), RuntimeError("odd")])
@@ -135,13 +137,13 @@ def test_what_cannot_be_kept_loses_the_pointer_and_never_the_result(error: Excep
         async def keep(self, text: str) -> str:
             raise error
 
-    assert result(LONG, Full()) == outputs.capped(LONG)
+    assert result(LONG, Full()) == long_output.capped(LONG)
 
 
 def test_nothing_is_kept_where_no_tool_could_read_it() -> None:
     shelf = Shelf()
     registered = registry.Registry([gives(LONG)], keep=shelf.keep)
-    assert asyncio.run(registered.run(types.ToolCall("x", "give", {}))).content == outputs.capped(LONG)
+    assert asyncio.run(registered.run(types.ToolCall("x", "give", {}))).content == long_output.capped(LONG)
     assert shelf.kept == {}
 
 
@@ -190,22 +192,22 @@ def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_only(tmp_
         model = scripted.ScriptedModel(
             [
                 stage.calls("give"),
-                lambda request: stage.calls(outputs.NAME, read_output=_id_in(request)),
+                lambda request: stage.calls(long_output.NAME, read_output=_id_in(request)),
                 "It is line 9000.",
             ]
         )
-        agent = stage.agent(db, model, session_id="talk", tools=[gives(LONG), outputs.read_output(fetch)])
+        agent = stage.agent(db, model, session_id="talk", tools=[gives(LONG), long_output.read_output(fetch)])
         made = await agent.run_conversation("Show it")
         assert made.completed
         stored, piece = (each for each in made.messages if each.role == "tool")
         assert isinstance(stored.content, list)
         digest = stored.content[1]["blob"]
-        assert "line 9000\n" in parts.text(piece.content)
+        assert "line 9000\n" in content_parts.text(piece.content)
         # Named by a message, it is no garbage, however old.
         assert (await db.blobs.collect(0)).blobs == 0
         assert (await fetch(digest)).decode() == LONG
         seen = model.requests[1]
-        assert parts.read(seen.messages[-1].content) == (parts.Text(stored.content[0]["text"]),)
+        assert content_parts.read(seen.messages[-1].content) == (content_parts.Text(stored.content[0]["text"]),)
         for request in (_openai(seen), _anthropic(seen)):
             assert request.count(digest) == 1  # in the pointer
             assert '"blob"' not in request
@@ -224,7 +226,7 @@ def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_only(tmp_
 
 
 def _id_in(request: models.Request) -> str:
-    text = parts.text(request.messages[-1].content)
+    text = content_parts.text(request.messages[-1].content)
     digest = text.partition("read_output with id ")[2][:64]
     return f'{{"id": "{digest}", "from_character": {LONG.index("line 9000")}, "length": 2000}}'
 

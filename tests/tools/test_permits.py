@@ -9,24 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors, types
-from holdfast.tools import dangers, permits, port
+from holdfast.tools import base
+from holdfast.tools.permissions import risks
+from holdfast.tools.permissions import rules as permissions_rules
 
 FOLDER = "/work/project"
 
 
-def law(**said: list[str]) -> permits.Law:
-    says: tuple[permits.Say, ...] = ("deny", "ask", "allow")
-    rules = tuple(permits.rule(say, text) for say in says for text in said.get(say, []))
-    return permits.Law(rules, FOLDER, "/home/me")
+def law(**said: list[str]) -> permissions_rules.Law:
+    says: tuple[permissions_rules.Say, ...] = ("deny", "ask", "allow")
+    rules = tuple(permissions_rules.rule(say, text) for say in says for text in said.get(say, []))
+    return permissions_rules.Law(rules, FOLDER, "/home/me")
 
 
-def run(line: str, tool: str = "shell", folder: str = FOLDER) -> port.Act:
-    commands, danger = dangers.described(line)
-    return port.Act(tool=tool, kind="run", summary=line, detail=line, commands=commands, paths=(folder,), danger=danger)
+def run(line: str, tool: str = "shell", folder: str = FOLDER) -> base.Act:
+    commands, danger = risks.described(line)
+    return base.Act(tool=tool, kind="run", summary=line, detail=line, commands=commands, paths=(folder,), danger=danger)
 
 
-def act(tool: str, kind: port.Kind = "change", *paths: str, **more: Any) -> port.Act:
-    return port.Act(tool=tool, kind=kind, summary=tool, paths=paths, **more)
+def act(tool: str, kind: base.Kind = "change", *paths: str, **more: Any) -> base.Act:
+    return base.Act(tool=tool, kind=kind, summary=tool, paths=paths, **more)
 
 
 def grants(*rules: str) -> list[types.Grant]:
@@ -114,7 +116,7 @@ LINES: list[tuple[dict[str, list[str]], str, str]] = [
 
 @pytest.mark.parametrize(("said", "line", "verdict"), LINES)
 def test_every_command_of_a_line_must_be_covered(said: dict[str, list[str]], line: str, verdict: str) -> None:
-    assert permits.decide(run(line), law(**said)).say == verdict
+    assert permissions_rules.decide(run(line), law(**said)).say == verdict
 
 
 # What stands on the left is allowed; nothing of what is on the right follows from it.
@@ -167,8 +169,11 @@ NOT_COVERED: list[tuple[tuple[str, ...], list[str]]] = [
 
 @pytest.mark.parametrize(("rules", "line"), [(rules, line) for rules, lines in NOT_COVERED for line in lines])
 def test_a_narrow_rule_covers_nothing_more_than_its_words(rules: tuple[str, ...], line: str) -> None:
-    assert permits.decide(run(line), law(allow=list(rules))).say == "ask"
-    assert permits.decide(run(line), law(), grants(*rules, *(f"{rule} in {FOLDER}" for rule in rules[1:]))).say == "ask"
+    assert permissions_rules.decide(run(line), law(allow=list(rules))).say == "ask"
+    assert (
+        permissions_rules.decide(run(line), law(), grants(*rules, *(f"{rule} in {FOLDER}" for rule in rules[1:]))).say
+        == "ask"
+    )
 
 
 # What is forbidden on the left may hide on the right: a person is asked, whatever else is allowed.
@@ -192,7 +197,7 @@ MAY_HIDE: list[tuple[str, list[str]]] = [
 
 @pytest.mark.parametrize(("rule", "line"), [(rule, line) for rule, lines in MAY_HIDE for line in lines])
 def test_where_something_forbidden_may_hide_only_a_person_can_allow_it(rule: str, line: str) -> None:
-    said = permits.decide(run(line), law(deny=[rule], allow=["shell"]), grants("shell"))
+    said = permissions_rules.decide(run(line), law(deny=[rule], allow=["shell"]), grants("shell"))
     assert (said.say, said.maybe_denied, said.remembers) == ("ask", True, ())
 
 
@@ -214,7 +219,7 @@ def test_where_something_forbidden_may_hide_only_a_person_can_allow_it(rule: str
     ],
 )
 def test_what_is_forbidden_is_found_beside_what_is_not_understood(rule: str, line: str) -> None:
-    assert permits.decide(run(line), law(deny=[rule], allow=["shell"])).say == "deny"
+    assert permissions_rules.decide(run(line), law(deny=[rule], allow=["shell"])).say == "deny"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +236,7 @@ def test_what_is_forbidden_is_found_beside_what_is_not_understood(rule: str, lin
     ],
 )
 def test_what_cannot_be_the_forbidden_is_not_held_up(rule: str, line: str) -> None:
-    assert permits.decide(run(line), law(deny=[rule], allow=["shell"])).say == "allow"
+    assert permissions_rules.decide(run(line), law(deny=[rule], allow=["shell"])).say == "allow"
 
 
 # A denied program is run without being named openly, or by a program that is not known to run others.
@@ -252,48 +257,48 @@ NOT_CHECKED = [
 def test_line_that_cannot_be_checked_against_a_deny_rule_is_asked_for(line: str) -> None:
     """Denied is better still. Whether a person is asked with or without a warning depends on what was recognised."""
     rules = law(deny=["shell(rm)"], allow=["shell"])
-    said = permits.decide(run(line), rules)
+    said = permissions_rules.decide(run(line), rules)
     assert said.say == "deny" or (said.say == "ask" and (said.unclear or said.maybe_denied or run(line).danger))
-    assert permits.decide(run(line), law(deny=["shell(rm)"])).say != "allow"
+    assert permissions_rules.decide(run(line), law(deny=["shell(rm)"])).say != "allow"
     # Whoever looked at this very line can allow it, unless the denied program was recognised in it.
     if said.unclear:
-        assert permits.decide(run(line), rules, grants(*said.remembers)).say == "allow"
+        assert permissions_rules.decide(run(line), rules, grants(*said.remembers)).say == "allow"
 
 
 def test_program_that_a_rule_names_is_vouched_for() -> None:
     rules = law(deny=["shell(rm)"], allow=["shell", "shell(prlimit *)", "shell(=./build.sh > log)"])
-    assert permits.decide(run("prlimit --nofile=9 ls"), rules).say == "allow"
-    assert permits.decide(run("./build.sh > log"), rules).say == "allow"
-    assert permits.decide(run("prlimit --nofile=9 rm x"), rules).maybe_denied
-    assert permits.decide(run("./build.sh"), rules).unclear
-    assert permits.decide(run("./build.sh"), law(ask=["shell(rm)"], allow=["shell"])).say == "ask"
+    assert permissions_rules.decide(run("prlimit --nofile=9 ls"), rules).say == "allow"
+    assert permissions_rules.decide(run("./build.sh > log"), rules).say == "allow"
+    assert permissions_rules.decide(run("prlimit --nofile=9 rm x"), rules).maybe_denied
+    assert permissions_rules.decide(run("./build.sh"), rules).unclear
+    assert permissions_rules.decide(run("./build.sh"), law(ask=["shell(rm)"], allow=["shell"])).say == "ask"
 
 
 def test_what_one_tool_may_not_do_its_like_may_not() -> None:
-    assert permits.decide(run("rm x", "start_process"), law(deny=["shell(rm)"])).say == "deny"
+    assert permissions_rules.decide(run("rm x", "start_process"), law(deny=["shell(rm)"])).say == "deny"
     edit = act("edit_file", "change", "/work/project/private/x")
-    assert permits.decide(edit, law(deny=["write_file(private/**)"])).say == "deny"
-    assert permits.decide(run("ls", "start_process"), law(allow=["shell(ls)"])).say == "ask"
+    assert permissions_rules.decide(edit, law(deny=["write_file(private/**)"])).say == "deny"
+    assert permissions_rules.decide(run("ls", "start_process"), law(allow=["shell(ls)"])).say == "ask"
 
 
 def test_a_permission_holds_where_it_was_given() -> None:
-    given = grants(*permits.remembers(run("./build.sh"), law()))
-    assert permits.decide(run("./build.sh"), law(), given).say == "allow"
-    assert permits.decide(run("./build.sh", folder="/work/cloned"), law(), given).say == "ask"
-    cloned = permits.Law((), "/work/cloned")
-    assert permits.decide(run("./build.sh", folder="/work/cloned"), cloned, given).say == "ask"
-    looks = grants(*permits.remembers(run("git status"), law()))
-    assert permits.decide(run("git status"), law(), looks).say == "allow"
-    assert permits.decide(run("git status", folder=f"{FOLDER}/node_modules/evil"), law(), looks).say == "ask"
+    given = grants(*permissions_rules.remembers(run("./build.sh"), law()))
+    assert permissions_rules.decide(run("./build.sh"), law(), given).say == "allow"
+    assert permissions_rules.decide(run("./build.sh", folder="/work/cloned"), law(), given).say == "ask"
+    cloned = permissions_rules.Law((), "/work/cloned")
+    assert permissions_rules.decide(run("./build.sh", folder="/work/cloned"), cloned, given).say == "ask"
+    looks = grants(*permissions_rules.remembers(run("git status"), law()))
+    assert permissions_rules.decide(run("git status"), law(), looks).say == "allow"
+    assert permissions_rules.decide(run("git status", folder=f"{FOLDER}/node_modules/evil"), law(), looks).say == "ask"
     rules = law(allow=["shell(make test)", "shell(=make)"])
     for line in ("make test", "make"):
-        assert permits.decide(run(line), rules).say == "allow"
-        assert permits.decide(run(line, folder=f"{FOLDER}/node_modules/evil"), rules).say == "ask"
+        assert permissions_rules.decide(run(line), rules).say == "allow"
+        assert permissions_rules.decide(run(line, folder=f"{FOLDER}/node_modules/evil"), rules).say == "ask"
 
 
 # --- files and the rest --------------------------------------------------------------------------------
 
-FILES: list[tuple[dict[str, list[str]], port.Act, str]] = [
+FILES: list[tuple[dict[str, list[str]], base.Act, str]] = [
     ({}, act("read_file", "look", "/work/project/a"), "allow"),
     ({}, act("read_file", "look", "/work/project/.env", danger="It may hold keys."), "ask"),
     ({"allow": ["read_file"]}, act("read_file", "look", "/work/project/.env", danger="It may hold keys."), "ask"),
@@ -319,28 +324,30 @@ FILES: list[tuple[dict[str, list[str]], port.Act, str]] = [
 
 
 @pytest.mark.parametrize(("said", "what", "verdict"), FILES)
-def test_every_path_of_an_act_must_be_covered(said: dict[str, list[str]], what: port.Act, verdict: str) -> None:
-    assert permits.decide(what, law(**said)).say == verdict
+def test_every_path_of_an_act_must_be_covered(said: dict[str, list[str]], what: base.Act, verdict: str) -> None:
+    assert permissions_rules.decide(what, law(**said)).say == verdict
 
 
 def test_a_grant_counts_before_a_rule_that_asks_and_not_before_one_that_forbids() -> None:
     given = grants("shell(git push)")
-    assert permits.decide(run("git push"), law(ask=["shell(git push)"]), given).say == "allow"
-    assert permits.decide(run("git push"), law(ask=["shell(git push)"], allow=["shell"])).say == "ask"
-    assert permits.decide(run("git push"), law(deny=["shell(git push)"]), given).say == "deny"
-    assert permits.decide(run("git push -f"), law(), given).say == "ask"
-    assert permits.decide(run("git $x"), law(deny=["shell(git push)"]), grants("shell(git *)")).say == "ask"
+    assert permissions_rules.decide(run("git push"), law(ask=["shell(git push)"]), given).say == "allow"
+    assert permissions_rules.decide(run("git push"), law(ask=["shell(git push)"], allow=["shell"])).say == "ask"
+    assert permissions_rules.decide(run("git push"), law(deny=["shell(git push)"]), given).say == "deny"
+    assert permissions_rules.decide(run("git push -f"), law(), given).say == "ask"
+    assert permissions_rules.decide(run("git $x"), law(deny=["shell(git push)"]), grants("shell(git *)")).say == "ask"
 
 
 def test_the_verdict_names_the_rule() -> None:
-    assert permits.decide(run("git diff"), law(allow=["shell(git diff)"])).by == "rule: allow shell(git diff)"
-    assert permits.decide(run("git diff"), law(), grants("shell(git diff)")).by == "grant 1: shell(git diff)"
-    assert permits.decide(run("git push"), law(deny=["shell(git)"])).by == "rule: deny shell(git)"
+    assert permissions_rules.decide(run("git diff"), law(allow=["shell(git diff)"])).by == "rule: allow shell(git diff)"
+    assert permissions_rules.decide(run("git diff"), law(), grants("shell(git diff)")).by == "grant 1: shell(git diff)"
+    assert permissions_rules.decide(run("git push"), law(deny=["shell(git)"])).by == "rule: deny shell(git)"
 
 
 def test_a_grant_that_cannot_be_read_allows_nothing() -> None:
     assert (
-        permits.decide(run("ls"), law(), grants("shell(", "", "shell()", "sh ell", "shell(env)", "shell(> x)")).say
+        permissions_rules.decide(
+            run("ls"), law(), grants("shell(", "", "shell()", "sh ell", "shell(env)", "shell(> x)")
+        ).say
         == "ask"
     )
 
@@ -383,10 +390,10 @@ def test_a_grant_that_cannot_be_read_allows_nothing() -> None:
         (act("custom", "run"), ()),
     ],
 )
-def test_what_would_be_remembered(what: port.Act, rules: tuple[str, ...]) -> None:
-    assert permits.remembers(what, law()) == rules
+def test_what_would_be_remembered(what: base.Act, rules: tuple[str, ...]) -> None:
+    assert permissions_rules.remembers(what, law()) == rules
     if rules:
-        assert permits.decide(what, law(), grants(*rules)).say == "allow"
+        assert permissions_rules.decide(what, law(), grants(*rules)).say == "allow"
 
 
 WORD = st.sampled_from(
@@ -397,25 +404,25 @@ WORD = st.sampled_from(
 @given(st.lists(WORD, max_size=8).map(" ".join))
 def test_for_any_line_what_is_remembered_allows_that_line(line: str) -> None:
     what = run(line)
-    rules = permits.remembers(what, law())
+    rules = permissions_rules.remembers(what, law())
     if rules:
-        assert permits.decide(what, law(), grants(*rules)).say == "allow"
+        assert permissions_rules.decide(what, law(), grants(*rules)).say == "allow"
 
 
 @given(st.lists(WORD, max_size=8).map(" ".join), st.lists(WORD, max_size=8).map(" ".join))
 def test_for_any_line_what_one_is_granted_for_never_allows_a_dangerous_one(first: str, second: str) -> None:
-    rules = permits.remembers(run(first), law())
+    rules = permissions_rules.remembers(run(first), law())
     if run(second).danger:
-        assert permits.decide(run(second), law(), grants(*rules)).say == "ask"
+        assert permissions_rules.decide(run(second), law(), grants(*rules)).say == "ask"
 
 
 @given(st.text(), st.sampled_from(["allow", "ask", "deny"]))
-def test_for_any_text_a_rule_is_read_or_refused(text: str, say: permits.Say) -> None:
+def test_for_any_text_a_rule_is_read_or_refused(text: str, say: permissions_rules.Say) -> None:
     try:
-        rule = permits.rule(say, text)
+        rule = permissions_rules.rule(say, text)
     except errors.SettingInvalid:
         return
-    permits.decide(run("ls"), permits.Law((rule,)))
+    permissions_rules.decide(run("ls"), permissions_rules.Law((rule,)))
 
 
 @pytest.mark.parametrize(
@@ -441,4 +448,4 @@ def test_for_any_text_a_rule_is_read_or_refused(text: str, say: permits.Say) -> 
 )
 def test_a_rule_that_cannot_be_read_is_refused_with_its_place(text: str) -> None:
     with pytest.raises(errors.SettingInvalid, match=r"`permissions\.allow`"):
-        permits.rule("allow", text, "`permissions.allow`: ")
+        permissions_rules.rule("allow", text, "`permissions.allow`: ")

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import parts, types
-from holdfast.model import anthropic_request, openai_request, port
+from holdfast import content_parts, types
+from holdfast.model import base
+from holdfast.model.anthropic import request as anthropic_request
+from holdfast.model.openai import request as openai_request
 from holdfast.store import message_codec
-from holdfast.tools import files, pictures
+from holdfast.tools.files import file_tools, images
 from tests.tools import doing
 
 
@@ -45,17 +47,17 @@ def test_a_picture_is_shown_to_the_model(tmp_path: Path, kind: str) -> None:
     data, width, height = KINDS[kind]
     (tmp_path / "shot").write_bytes(data)
     result = doing.Doing(tmp_path)("read_file", path="shot")
-    told, image = parts.read(result.content)
-    assert told == parts.Text(f"[shot: {kind}, {width} x {height}, {len(data)} bytes]")
-    assert image == parts.Image(media_type=kind, data=base64.b64encode(data).decode())
+    told, image = content_parts.read(result.content)
+    assert told == content_parts.Text(f"[shot: {kind}, {width} x {height}, {len(data)} bytes]")
+    assert image == content_parts.Image(media_type=kind, data=base64.b64encode(data).decode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_broken_picture_is_never_shown(tmp_path: Path, kind: str) -> None:
     data, _, _ = KINDS[kind]
-    assert pictures.read(data)
+    assert images.read(data)
     for cut in range(len(data) - 1):
-        assert pictures.read(data[:cut]) is None, cut
+        assert images.read(data[:cut]) is None, cut
     (tmp_path / "shot").write_bytes(data[: len(data) // 2])
     result = doing.Doing(tmp_path)("read_file", path="shot")
     assert "image" not in {part.get("type") for part in result.content if isinstance(part, dict)}
@@ -63,18 +65,18 @@ def test_a_broken_picture_is_never_shown(tmp_path: Path, kind: str) -> None:
 
 @given(st.sampled_from(sorted(KINDS)), st.binary(max_size=60))
 def test_for_any_bytes_behind_a_beginning_nothing_breaks(kind: str, data: bytes) -> None:
-    pictures.read(KINDS[kind][0][:12] + data)
+    images.read(KINDS[kind][0][:12] + data)
 
 
 def test_a_flipped_bit_of_a_png_is_found() -> None:
     data = bytearray(png())
     data[20] ^= 1
-    assert pictures.read(bytes(data)) is None
+    assert images.read(bytes(data)) is None
 
 
 def test_a_picture_that_is_too_large_is_told(tmp_path: Path) -> None:
-    (tmp_path / "wide.png").write_bytes(png(files.MAX_SIDE + 1))
-    (tmp_path / "long.png").write_bytes(png() + b"\0" * files.MAX_PICTURE)
+    (tmp_path / "wide.png").write_bytes(png(file_tools.MAX_SIDE + 1))
+    (tmp_path / "long.png").write_bytes(png() + b"\0" * file_tools.MAX_PICTURE)
     do = doing.Doing(tmp_path)
     for name, told in (("wide.png", "8001 x 1"), ("long.png", "at most 3,500,000")):
         result = do("read_file", path=name)
@@ -101,7 +103,7 @@ def test_both_kinds_of_provider_are_sent_the_picture_of_a_result(tmp_path: Path)
     (tmp_path / "shot").write_bytes(png())
     content = doing.Doing(tmp_path)("read_file", path="shot").content
     data = base64.b64encode(png()).decode()
-    request = port.Request(messages=messages(content), system="", tools=())
+    request = base.Request(messages=messages(content), system="", tools=())
     one = msgspec.json.decode(msgspec.json.encode(anthropic_request.build(request, model="m", max_output=9)))
     (result,) = one["messages"][-1]["content"]
     assert [block["type"] for block in result["content"]] == ["text", "image"]

@@ -13,7 +13,9 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, types
 from holdfast.agent import approvals
-from holdfast.tools import permits, port, process_tools, processes, registry
+from holdfast.tools import base, registry
+from holdfast.tools.permissions import rules
+from holdfast.tools.shell import background, background_tools
 from tests.tools.leash import Leash, PaperBook, everything
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
@@ -23,13 +25,13 @@ class Model:
     """Calls tools in one conversation."""
 
     def __init__(self, leash: Leash, folder: Path) -> None:
-        self.known = processes.Processes(PaperBook(folder / "book"), str(folder / "home"), lambda: leash.environment)
-        self.tools = process_tools.tools(self.known, [str(folder)])
+        self.known = background.Processes(PaperBook(folder / "book"), str(folder / "home"), lambda: leash.environment)
+        self.tools = background_tools.tools(self.known, [str(folder)])
         self.conversation = "c"
-        self.gate: port.Gate = everything
+        self.gate: base.Gate = everything
 
     async def __call__(self, tool: str, **arguments: Any) -> str:
-        with port.calling(port.Calling("x", self.conversation)):
+        with base.calling(base.Calling("x", self.conversation)):
             result = await registry.Registry(self.tools, self.gate).run(types.ToolCall("x", tool, arguments))
         return str(result.content)
 
@@ -152,10 +154,10 @@ def test_input_is_asked_for_every_time_and_not_covered_by_a_yes_to_everything(
             assert "dangerous" in refused
             assert not (tmp_path / "ran").exists()
             # Neither does a rule that allows the tool, nor is there anything to remember.
-            law = permits.Law((permits.rule("allow", "write_process"),))
-            act = port.Act(tool="write_process", kind="run", summary="", danger=process_tools.INPUT)
-            assert permits.decide(act, law).say == "ask"
-            assert permits.decide(act, law).remembers == ()
+            law = rules.Law((rules.rule("allow", "write_process"),))
+            act = base.Act(tool="write_process", kind="run", summary="", danger=background_tools.INPUT)
+            assert rules.decide(act, law).say == "ask"
+            assert rules.decide(act, law).remembers == ()
             assert [(each.tool, each.allowed) for each in await db.permissions.audit_log()] == [
                 ("write_process", False), ("start_process", True)
             ]  # fmt: skip

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, alive, errors, types
-from holdfast.tools import folders, processes, ward
+from holdfast import AsyncSessionDB, SessionDB, errors, process_info, types
+from holdfast.tools.shell import background, process_folders, supervisor_client
 from tests.tools.leash import Leash, PaperBook, until, until_async
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
@@ -28,13 +28,13 @@ class Scene:
     def __init__(self, leash: Leash, folder: Path) -> None:
         self.folder, self.leash = folder, leash
         self.book = PaperBook(folder / "book")
-        self.known = processes.Processes(self.book, str(folder / "home"), lambda: leash.environment)
+        self.known = background.Processes(self.book, str(folder / "home"), lambda: leash.environment)
 
     async def start(self, command: str, *, input: bool = False) -> types.Process:
         return await self.known.start("c", command, str(self.folder), input)
 
     async def look(self) -> tuple[int, int]:
-        return await processes.Watcher(self.known).look()
+        return await background.Watcher(self.known).look()
 
     async def all_ended(self) -> None:
         for process in await self.book.every(None, True):
@@ -62,7 +62,7 @@ def play(leash: Leash, tmp_path: Path) -> Callable[[Story], Scene]:
 
 
 def place(process: types.Process) -> str:
-    return processes.place(process).folder
+    return background.place(process).folder
 
 
 def pids(process: types.Process) -> tuple[int, int]:
@@ -75,7 +75,7 @@ def pids(process: types.Process) -> tuple[int, int]:
 
 def test_a_watcher_that_is_stopped_as_a_process_starts_stops(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
-        watcher = processes.Watcher(scene.known, idle=1000)
+        watcher = background.Watcher(scene.known, idle=1000)
         watching = asyncio.create_task(watcher.run())
         await until_async(lambda: watcher._nudged._waiters, "it rests")  # type: ignore[attr-defined]
         scene.known.on_start()
@@ -106,7 +106,7 @@ def test_an_end_is_reported_with_all_there_is_to_know(play: Callable[[Story], Sc
     assert {line[:2] for line in lines[4:]} == {"> "}
     assert lines[-1] == "> 1000"
     quoted = "\n".join(line[2:] for line in lines[4:])
-    assert 1_900 < len(quoted) <= processes.TAIL
+    assert 1_900 < len(quoted) <= background.TAIL
 
 
 def test_output_cannot_pass_for_words_of_the_program(play: Callable[[Story], Scene]) -> None:
@@ -122,7 +122,7 @@ def test_output_cannot_pass_for_words_of_the_program(play: Callable[[Story], Sce
 def test_a_kill_takes_everything_and_is_reported(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("setsid sleep 1001 & sleep 1000 & echo up; wait")
-        await until_async(lambda: ward.read(place(process)).text, "it is up")
+        await until_async(lambda: supervisor_client.read(place(process)).text, "it is up")
         assert await scene.known.stop(process) == ("killed", 143, "killed")
         assert await scene.known.stop(process) == ("killed", 143, "killed")
 
@@ -133,7 +133,7 @@ def test_a_kill_takes_everything_and_is_reported(play: Callable[[Story], Scene])
 
 def test_the_watcher_sees_those_that_start_while_it_rests(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
-        watcher = processes.Watcher(scene.known, idle=1000)
+        watcher = background.Watcher(scene.known, idle=1000)
         watching = asyncio.create_task(watcher.run())
         await until_async(lambda: watcher._nudged._waiters, "it rests")  # type: ignore[attr-defined]
         for code in range(3):
@@ -148,7 +148,7 @@ def test_the_watcher_sees_those_that_start_while_it_rests(play: Callable[[Story]
 def test_many_watchers_report_each_end_once(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         started = [await scene.start(f"echo {n}") for n in range(6)]
-        await until_async(lambda: all(ward.status(place(each)) for each in started), "all have ended")
+        await until_async(lambda: all(supervisor_client.status(place(each)) for each in started), "all have ended")
         looks = await asyncio.gather(*(scene.look() for _ in range(5)))
         assert sum(ended for _, ended in looks) == 6
 
@@ -158,7 +158,7 @@ def test_many_watchers_report_each_end_once(play: Callable[[Story], Scene]) -> N
 def test_a_book_that_cannot_be_written_delays_a_report_and_loses_none(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("exit 1")
-        await until_async(lambda: ward.status(place(process)), "it has ended")
+        await until_async(lambda: supervisor_client.status(place(process)), "it has ended")
         broken = [True, True]
         ended = scene.book.ended
 
@@ -170,7 +170,7 @@ def test_a_book_that_cannot_be_written_delays_a_report_and_loses_none(play: Call
                 return await ended(id, state, exit_code, text)
 
         scene.known.book = Failing(scene.folder / "book")
-        watching = asyncio.create_task(processes.Watcher(scene.known, shortest=0.01).run())
+        watching = asyncio.create_task(background.Watcher(scene.known, shortest=0.01).run())
         await until_async(lambda: scene.book.notices, "it is reported")
         watching.cancel()
         await asyncio.wait([watching])
@@ -182,7 +182,7 @@ def test_a_book_that_cannot_be_written_delays_a_report_and_loses_none(play: Call
 def test_no_fault_ends_the_watch_or_keeps_another_end_from_being_reported(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         bad, good = await scene.start("exit 1"), await scene.start("exit 2")
-        await until_async(lambda: all(ward.status(place(each)) for each in (bad, good)), "both have ended")
+        await until_async(lambda: all(supervisor_client.status(place(each)) for each in (bad, good)), "both have ended")
         ended, faults = scene.book.ended, [ZeroDivisionError(), RuntimeError()]
 
         class Faulty(PaperBook):
@@ -197,7 +197,7 @@ def test_no_fault_ends_the_watch_or_keeps_another_end_from_being_reported(play: 
                 return await ended(id, state, exit_code, text)
 
         scene.known.book = Faulty(scene.folder / "book")
-        watching = asyncio.create_task(processes.Watcher(scene.known, shortest=0.01).run())
+        watching = asyncio.create_task(background.Watcher(scene.known, shortest=0.01).run())
         await until_async(lambda: scene.book.notices or watching.done(), "one is reported")
         assert not watching.done()
         scene.known.book = scene.book
@@ -216,12 +216,12 @@ def test_no_fault_ends_the_watch_or_keeps_another_end_from_being_reported(play: 
 def test_one_whose_warden_and_guard_were_killed_is_gone_with_all_it_started(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("trap '' TERM; setsid sleep 1001 & setsid sleep 1002 & echo up; wait")
-        await until_async(lambda: ward.read(place(process)).text, "it is up")
+        await until_async(lambda: supervisor_client.read(place(process)).text, "it is up")
         warden, command = pids(process)
-        guard = int(alive.read(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
+        guard = int(process_info.read(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
         for number, pid in ((signal.SIGSTOP, guard), (signal.SIGKILL, warden), (signal.SIGKILL, guard)):
             os.kill(pid, number)
-        await until_async(lambda: not any(map(alive.started, (guard, warden, command))), "all three are gone")
+        await until_async(lambda: not any(map(process_info.started, (guard, warden, command))), "all three are gone")
         assert await scene.look() == (1, 1)
         assert scene.leash.at_large() == []
         [row] = await scene.book.every("c", False)
@@ -239,19 +239,19 @@ def test_an_end_between_two_looks_at_one_process_is_no_riddle(
 
     async def story(scene: Scene) -> None:
         process = await scene.start("while [ ! -e go ]; do sleep 0.05; done; exit 5")
-        read, here = ward.status, place(process)
+        read, here = supervisor_client.status, place(process)
 
-        def status(folder: str) -> ward.Status | None:
+        def status(folder: str) -> supervisor_client.Status | None:
             found = read(folder)
             (scene.folder / "go").touch()
-            until(lambda: read(folder) and not ward.tell(here), "it has ended")
+            until(lambda: read(folder) and not supervisor_client.tell(here), "it has ended")
             return found
 
         with monkeypatch.context() as patched:
-            patched.setattr(ward, "status", status)
-            first = await asyncio.to_thread(processes.looked, process)
+            patched.setattr(supervisor_client, "status", status)
+            first = await asyncio.to_thread(background.looked, process)
         assert first in (None, ("exited", 5, "exited with code 5"))
-        assert processes.looked(process) == ("exited", 5, "exited with code 5")
+        assert background.looked(process) == ("exited", 5, "exited with code 5")
 
     play(story)
 
@@ -259,12 +259,12 @@ def test_an_end_between_two_looks_at_one_process_is_no_riddle(
 def test_one_left_process_is_counted_in_plain_words(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("trap '' TERM; setsid sleep 1001 & echo up; wait")
-        await until_async(lambda: ward.read(place(process)).text, "it is up")
+        await until_async(lambda: supervisor_client.read(place(process)).text, "it is up")
         warden, command = pids(process)
-        guard = int(alive.read(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
+        guard = int(process_info.read(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
         for number, pid in ((signal.SIGSTOP, guard), (signal.SIGKILL, warden), (signal.SIGKILL, guard)):
             os.kill(pid, number)
-        await until_async(lambda: not any(map(alive.started, (guard, warden, command))), "all three are gone")
+        await until_async(lambda: not any(map(process_info.started, (guard, warden, command))), "all three are gone")
         assert await scene.look() == (1, 1)
 
     assert "nobody saw how it ended; 1 of its processes was killed." in play(story).book.notices[0]
@@ -277,7 +277,7 @@ def test_a_row_whose_process_never_began_is_gone_after_a_while(play: Callable[[S
         scene.known.patience = 0
         assert await scene.look() == (1, 1)
         # The one who was about to start it comes too late.
-        assert processes.launch(process, False, scene.leash.environment)
+        assert background.launch(process, False, scene.leash.environment)
         assert not (scene.folder / "ran").exists()
 
     assert "never started" in play(story).book.notices[0]
@@ -302,7 +302,7 @@ def test_what_keeps_a_warden_from_beginning_is_told(play: Callable[[Story], Scen
             async def started(self, process: types.Process) -> None:
                 await super().started(process)
                 taken.append(place(process))
-                assert ward.give_up(place(process))
+                assert supervisor_client.give_up(place(process))
 
         scene.known.book = Taking(scene.folder / "book")
         with pytest.raises(errors.ToolFailed, match=r"could not be started: FileExistsError: .*control"):
@@ -330,7 +330,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_running(play: Callable[[Story]
 
 
 def test_a_conversation_has_a_bounded_number(play: Callable[[Story], Scene], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MOST", 2)
+    monkeypatch.setattr(background, "MOST", 2)
 
     async def story(scene: Scene) -> None:
         await scene.start("sleep 1000")
@@ -346,7 +346,7 @@ def test_a_conversation_has_a_bounded_number(play: Callable[[Story], Scene], mon
 def test_a_place_that_nobody_can_read_is_gone(play: Callable[[Story], Scene], text: str) -> None:
     async def story(scene: Scene) -> None:
         row = scene.known._prepared("c", "x", "/")
-        assert processes.looked(msgspec.structs.replace(row, place=text), 0) is not None
+        assert background.looked(msgspec.structs.replace(row, place=text), 0) is not None
 
     play(story)
 
@@ -355,7 +355,7 @@ def test_a_place_that_nobody_can_read_is_gone(play: Callable[[Story], Scene], te
 
 
 def elsewhere(process: types.Process, host: str, boot: str) -> types.Process:
-    found = msgspec.structs.replace(processes.place(process), host=host, boot=boot)
+    found = msgspec.structs.replace(background.place(process), host=host, boot=boot)
     return msgspec.structs.replace(process, place=msgspec.json.encode(found).decode())
 
 
@@ -373,7 +373,7 @@ def test_one_of_another_machine_is_left_to_it_until_it_is_given_up(play: Callabl
 def test_one_that_ran_before_this_machine_was_renamed_is_reported_in_the_end(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         row = elsewhere(scene.known._prepared("c", "x", "/"), "other", "b")
-        old = msgspec.structs.replace(row, started_at=time.time() - processes.LOST - 1)
+        old = msgspec.structs.replace(row, started_at=time.time() - background.LOST - 1)
         await scene.book.started(old)
         # Its folder was written to just now: somebody may be at work there.
         assert await scene.look() == (1, 0)
@@ -386,9 +386,9 @@ def test_one_that_ran_before_this_machine_was_renamed_is_reported_in_the_end(pla
 def test_one_of_another_machine_whose_folder_tells_its_end_has_ended(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("exit 6")
-        await until_async(lambda: ward.status(place(process)), "it ends")
+        await until_async(lambda: supervisor_client.status(place(process)), "it ends")
         renamed = elsewhere(process, "other", "b")
-        assert processes.looked(renamed) == ("exited", 6, "exited with code 6")
+        assert background.looked(renamed) == ("exited", 6, "exited with code 6")
         assert await scene.known.stop(renamed) == ("exited", 6, "exited with code 6")
 
     play(story)
@@ -397,11 +397,11 @@ def test_one_of_another_machine_whose_folder_tells_its_end_has_ended(play: Calla
 def test_one_of_an_earlier_boot_of_this_machine_is_gone(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("true")
-        await until_async(lambda: ward.status(place(process)), "it ends")
+        await until_async(lambda: supervisor_client.status(place(process)), "it ends")
         os.unlink(Path(place(process)) / "status")
-        await until_async(lambda: not ward.tell(place(process)), "the warden is gone")
-        host = processes.place(process).host
-        assert (processes.looked(elsewhere(process, host, "earlier")) or ("",))[0] == "gone"
+        await until_async(lambda: not supervisor_client.tell(place(process)), "the warden is gone")
+        host = background.place(process).host
+        assert (background.looked(elsewhere(process, host, "earlier")) or ("",))[0] == "gone"
 
     play(story)
 
@@ -412,11 +412,11 @@ def test_one_of_an_earlier_boot_of_this_machine_is_gone(play: Callable[[Story], 
 def test_input_that_is_not_read_is_told_in_bounded_time(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("sleep 1000", input=True)
-        written = await ward.write(place(process), b"x" * 1_000_000, 0.2)
+        written = await supervisor_client.write(place(process), b"x" * 1_000_000, 0.2)
         assert 0 < written < 1_000_000
         await scene.known.stop(process)
         with pytest.raises(errors.ToolFailed):
-            await ward.write(place(process), b"x", 1)
+            await supervisor_client.write(place(process), b"x", 1)
 
     play(story)
 
@@ -425,7 +425,7 @@ def test_input_to_one_without_is_refused(play: Callable[[Story], Scene]) -> None
     async def story(scene: Scene) -> None:
         process = await scene.start("cat; sleep 1000")
         with pytest.raises(errors.ToolFailed, match="not open"):
-            await ward.write(place(process), b"x", 1)
+            await supervisor_client.write(place(process), b"x", 1)
 
     play(story)
 
@@ -437,7 +437,7 @@ def test_folders_of_those_that_ended_long_ago_are_removed(play: Callable[[Story]
     async def story(scene: Scene) -> None:
         ended, running = await scene.start("true"), await scene.start("sleep 1000")
         await scene.known.wait(ended, 20)
-        await until_async(lambda: not ward.tell(place(ended)), "the warden is gone")
+        await until_async(lambda: not supervisor_client.tell(place(ended)), "the warden is gone")
         for each in (ended, running):
             os.utime(place(each), (1, 1))
         assert await scene.known.tidy() == 1
@@ -452,7 +452,7 @@ def test_folders_of_those_that_ended_long_ago_are_removed(play: Callable[[Story]
 def test_folders_are_tidied_again_and_again_in_one_life(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         home = scene.folder / "home" / "processes"
-        watching = asyncio.create_task(processes.Watcher(scene.known, idle=0.01, tidy=0.01).run())
+        watching = asyncio.create_task(background.Watcher(scene.known, idle=0.01, tidy=0.01).run())
         for name in ("p1", "p2", "p3"):
             (home / name).mkdir(parents=True)
             os.utime(home / name, (1, 1))
@@ -466,10 +466,10 @@ def test_folders_are_tidied_again_and_again_in_one_life(play: Callable[[Story], 
 def test_what_a_redacted_process_wrote_is_told_to_nobody_and_goes_when_it_ends(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("echo key=17; while [ ! -e go ]; do sleep 0.05; done")
-        await until_async(lambda: ward.read(place(process)).text, "it wrote something")
+        await until_async(lambda: supervisor_client.read(place(process)).text, "it wrote something")
         scene.book.redact(process.id)
         assert await scene.known.tidy() == 0
-        watching = asyncio.create_task(processes.Watcher(scene.known, shortest=0.01, idle=0.01, tidy=0.01).run())
+        watching = asyncio.create_task(background.Watcher(scene.known, shortest=0.01, idle=0.01, tidy=0.01).run())
         (scene.folder / "go").touch()
         await until_async(lambda: scene.book.notices, "its end is reported")
         await until_async(lambda: not os.path.exists(place(process)), "its folder is gone")
@@ -498,7 +498,7 @@ def test_fifty_at_once_are_watched_and_none_is_lost(play: Callable[[Story], Scen
         started = [await scene.start(f"while [ ! -e {gate} ]; do sleep 1; done; exit {n}") for n in range(50)]
         assert await scene.look() == (50, 0)
         gate.touch()
-        await until_async(lambda: all(ward.status(place(each)) for each in started), "all end", 60)
+        await until_async(lambda: all(supervisor_client.status(place(each)) for each in started), "all end", 60)
         assert await scene.look() == (50, 50)
         assert [row.exit_code for row in await scene.book.every("c", False)] == list(range(50))
 
@@ -559,10 +559,10 @@ def test_processes_survive_the_program_and_each_end_is_reported_once(leash: Leas
     book = PaperBook(tmp_path / "book")
     one, two, three = asyncio.run(book.every("c", True))
     until(lambda: not any("1001" in line for line in leash.at_large()), "what the call started is gone")
-    assert all(ward.tell(place(each)) for each in (one, two, three))
+    assert all(supervisor_client.tell(place(each)) for each in (one, two, three))
     (tmp_path / "go1").touch()
-    until(lambda: ward.status(place(one)), "one ends while nobody watches")
-    until(lambda: ward.read(place(three)).text, "three is up")
+    until(lambda: supervisor_client.status(place(one)), "one ends while nobody watches")
+    until(lambda: supervisor_client.read(place(three)).text, "three is up")
     os.kill(pids(three)[0], signal.SIGKILL)
     assert book.notices == []
     watchers = [
@@ -601,7 +601,7 @@ def test_a_program_killed_at_any_moment_of_a_start_leaves_a_row_that_tells(leash
 
         async def settled(folder: Path = folder) -> None:
             book = PaperBook(folder / "book")
-            known = processes.Processes(book, str(folder / "home"), dict, patience=0)
+            known = background.Processes(book, str(folder / "home"), dict, patience=0)
             for row in await book.every(None, True):
                 await known.stop(row)
             assert await book.every(None, True) == []
@@ -637,11 +637,11 @@ def test_over_the_store_every_end_is_one_notice_in_the_inbox(leash: Leash, tmp_p
         ):
             await db.create_session("talk", source="test")
             programs = [
-                processes.Processes(StoreBook(each), str(tmp_path), lambda: leash.environment) for each in (db, other)
+                background.Processes(StoreBook(each), str(tmp_path), lambda: leash.environment) for each in (db, other)
             ]
             started = [await programs[0].start("talk", f"echo {n}; exit {n}", str(tmp_path)) for n in range(4)]
-            await until_async(lambda: all(ward.status(place(each)) for each in started), "all have ended")
-            looks = await asyncio.gather(*(processes.Watcher(each).look() for each in programs * 2))
+            await until_async(lambda: all(supervisor_client.status(place(each)) for each in started), "all have ended")
+            looks = await asyncio.gather(*(background.Watcher(each).look() for each in programs * 2))
             assert sum(ended for _, ended in looks) == 4
             rows = await db.processes.all("talk")
             assert [(row.state, row.exit_code) for row in rows] == [("exited", n) for n in range(4)]
@@ -658,8 +658,11 @@ def test_folders_go_with_their_conversation_and_no_others_do(leash: Leash, tmp_p
         stores = [tmp_path / "one.db", tmp_path / "two.db"]
         async with AsyncSessionDB(SessionDB(stores[0])) as db, AsyncSessionDB(SessionDB(stores[1])) as other:
             programs = [
-                processes.Processes(
-                    StoreBook(each), str(tmp_path), lambda: leash.environment, signature=folders.signature(str(path))
+                background.Processes(
+                    StoreBook(each),
+                    str(tmp_path),
+                    lambda: leash.environment,
+                    signature=process_folders.signature(str(path)),
                 )
                 for each, path in zip((db, other), stores, strict=True)
             ]
@@ -672,15 +675,17 @@ def test_folders_go_with_their_conversation_and_no_others_do(leash: Leash, tmp_p
                 command = "sleep 1000" if name == "working" else f"echo {name}"
                 started.append(await program.start(name, command, str(tmp_path)))
             ended = [started[0], started[1], started[3]]
-            await until_async(lambda: not any(ward.tell(place(each)) for each in ended), "three have ended")
+            await until_async(
+                lambda: not any(supervisor_client.tell(place(each)) for each in ended), "three have ended"
+            )
             assert await programs[0].tidy() == 0
             for name in ("going", "working"):
                 await db.delete_conversation(name)
             assert await programs[0].tidy() == 1
             assert [os.path.exists(place(each)) for each in started] == [False, True, True, True]
             # What was at work goes when it has ended.
-            ward.tell(place(started[2]), b"k")
-            await until_async(lambda: not ward.tell(place(started[2])), "it has ended")
+            supervisor_client.tell(place(started[2]), b"k")
+            await until_async(lambda: not supervisor_client.tell(place(started[2])), "it has ended")
             assert await programs[0].tidy() == 1
             assert not os.path.exists(place(started[2]))
 

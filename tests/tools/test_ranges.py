@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors
-from holdfast.tools import ranges
+from holdfast.tools.files import line_ranges
 from tests.tools import doing
 
 
@@ -28,7 +28,7 @@ def test_for_any_text_the_lines_are_those_of_the_whole_text(
     text = "\n".join(given) + ("\n" if ended and given else "")
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     try:
-        found = ranges.read(io.BytesIO(text.encode()), first, count)
+        found = line_ranges.read(io.BytesIO(text.encode()), first, count)
     except errors.ToolFailed as error:
         told = str(error)
         assert first > max(1, len(lines))
@@ -39,10 +39,10 @@ def test_for_any_text_the_lines_are_those_of_the_whole_text(
 
 
 def test_pieces_that_end_within_blocks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "BLOCK", 7)
+    monkeypatch.setattr(line_ranges, "BLOCK", 7)
     data = "\n".join(map(str, range(1, 301))).encode()
     for first in (1, 2, 9, 10, 11, 100, 299, 300):
-        found = ranges.read(io.BytesIO(data), first, 3)
+        found = line_ranges.read(io.BytesIO(data), first, 3)
         assert found.lines == tuple(map(str, range(first, min(first + 3, 301))))
         assert found.total == 300
 
@@ -81,7 +81,7 @@ def test_one_endless_line_is_cut_and_what_follows_is_found(tmp_path: Path) -> No
     (tmp_path / "a.js").write_bytes(b"x" * 30_000_000 + b"\nnext\n")
     do = doing.Doing(tmp_path)
     text = do.text("read_file", path="a.js")
-    assert len(text) < ranges.LONGEST + 100
+    assert len(text) < line_ranges.LONGEST + 100
     assert text.startswith("1\txxx")
     assert "[… the line has 30,000,000 bytes …]" in text
     assert text.endswith("\n2\tnext")
@@ -114,7 +114,7 @@ def test_a_file_that_grows_as_fast_as_it_is_read_ends_where_it_was(tmp_path: Pat
             more.write(b"b\n" * 10)
             return False
 
-        found = ranges.read(file, 1, 5, grow)
+        found = line_ranges.read(file, 1, 5, grow)
     assert found.lines == ("a",) * 5
     assert found.total == 10
     assert asked < 10
@@ -125,7 +125,7 @@ def test_what_a_stopped_reader_passes_over_is_little(tmp_path: Path) -> None:
         file.write(b"x")
         file.truncate(1024**3)
     with open(tmp_path / "huge", "rb") as file:
-        ranges.read(file, 1, 10, lambda: True)
+        line_ranges.read(file, 1, 10, lambda: True)
         assert os.lseek(file.fileno(), 0, os.SEEK_CUR) < 1_000_000
 
 

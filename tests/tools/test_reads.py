@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools import reads, workspace
+from holdfast.tools.files import read_cache, workspace
 from tests.tools import doing
 
 REFERENCE = "has not changed since it was read in this conversation by the call "
@@ -83,8 +83,8 @@ def test_a_read_that_failed_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_not_more_than_so_many_are_remembered() -> None:
-    known, seen = reads.Reads(), workspace.Seen((1, 1), 1, (1, 1), 0o644, (0, 0))
-    for number in range(reads.MOST + 1):
+    known, seen = read_cache.Reads(), workspace.Seen((1, 1), 1, (1, 1), 0o644, (0, 0))
+    for number in range(read_cache.MOST + 1):
         known.note(("talk", str(number), 1, 1), seen, "c")
     assert known.before(("talk", "0", 1, 1), seen) is None
     assert known.before(("talk", "1", 1, 1), seen) == "c"

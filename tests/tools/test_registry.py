@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import errors, parts, types
-from holdfast.tools import port, recall, registry
+from holdfast import content_parts, errors, types
+from holdfast.tools import base, recall, registry
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
     async def run(_: dict[str, Any]) -> str:
         return ""
 
-    tool = port.Tool(types.ToolSpec("x", "", {}), run)
+    tool = base.Tool(types.ToolSpec("x", "", {}), run)
     with pytest.raises(errors.InvalidArgument, match="two tools"):
         registry.Registry([tool, tool])
 
@@ -47,13 +47,13 @@ def test_a_result_is_known_as_one_whatever_its_words_are(begins: str, long: bool
             raise errors.ToolFailed("It is not there.")
         return words
 
-    tools = registry.Registry([port.Tool(types.ToolSpec("own__find", "", {"properties": {"x": {}}}), run)])
+    tools = registry.Registry([base.Tool(types.ToolSpec("own__find", "", {"properties": {"x": {}}}), run)])
     result, failed = (asyncio.run(tools.run(types.ToolCall("c", "own__find", given))) for given in ({}, {"x": 1}))
     assert (result.ok, failed.ok) == (True, False)
-    assert parts.went_well("own__find", result.content)
-    assert not parts.went_well("own__find", failed.content)
-    assert parts.text(result.content).startswith(begins)
-    assert [type(part) for part in parts.read(result.content)] == [parts.Text]
+    assert content_parts.went_well("own__find", result.content)
+    assert not content_parts.went_well("own__find", failed.content)
+    assert content_parts.text(result.content).startswith(begins)
+    assert [type(part) for part in content_parts.read(result.content)] == [content_parts.Text]
 
 
 def test_the_past_is_quoted_with_its_place() -> None:
@@ -65,7 +65,7 @@ def test_the_past_is_quoted_with_its_place() -> None:
 
     tools = registry.Registry([recall.search_conversation(find)])
 
-    def result(**arguments: Any) -> port.Result:
+    def result(**arguments: Any) -> base.Result:
         return asyncio.run(tools.run(types.ToolCall("x", "search_conversation", arguments)))
 
     assert result(query="train", limit=900).content == "[message 7, user, 1970-01-01 00:00 UTC]\nWe take the train."
@@ -106,7 +106,7 @@ def test_originals_come_by_their_numbers() -> None:
 
     tools = registry.Registry([recall.recall(fetch)])
 
-    def result(**arguments: Any) -> port.Result:
+    def result(**arguments: Any) -> base.Result:
         return asyncio.run(tools.run(types.ToolCall("x", "recall", arguments)))
 
     assert result(first=1).content == "[message 1, user]\nThe whole of it."

@@ -9,11 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast import errors
-from holdfast.tools import differences, replacing
+from holdfast.tools.files import diff, text_match
 
 
 def replaced(text: str, old: str, new: str, replace_all: bool = False) -> str:
-    return replacing.replaced(text, replacing.Edit(old_text=old, new_text=new, replace_all=replace_all))
+    return text_match.replaced(text, text_match.Edit(old_text=old, new_text=new, replace_all=replace_all))
 
 
 TEXT = st.text(st.sampled_from("ab \n\t'é"), max_size=30)
@@ -193,7 +193,7 @@ def applied(old: str, difference: str) -> str:
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from("abc"), max_size=30))
 def test_for_any_two_texts_the_difference_makes_one_from_the_other(one: list[str], other: list[str]) -> None:
     old, new = "\n".join(one), "\n".join(other)
-    difference, added, gone = differences.unified(old, new)
+    difference, added, gone = diff.unified(old, new)
     assert applied(old, difference) == new
     assert len(one) + added - gone == len(other)
     assert bool(difference) == (old != new)
@@ -205,7 +205,7 @@ def test_for_any_two_texts_the_difference_makes_one_from_the_other(one: list[str
      ("", "", (0, 0)), ("a", "a\n", (1, 0)), ("a\n", "b\n", (1, 1))],
 )  # fmt: skip
 def test_lines_are_counted_as_people_do(old: str, new: str, counted: tuple[int, int]) -> None:
-    difference, *found = differences.unified(old, new)
+    difference, *found = diff.unified(old, new)
     assert tuple(found) == counted
     shown = difference.split("\n")[1:]
     assert (sum(line.startswith("+") for line in shown), sum(line.startswith("-") for line in shown)) == counted
@@ -214,12 +214,12 @@ def test_lines_are_counted_as_people_do(old: str, new: str, counted: tuple[int, 
 def test_a_difference_that_would_take_forever_is_right_all_the_same() -> None:
     old = "\n".join(["x"] * 3_000 + ["end"])
     for new in (old.replace("end", "END").replace("x", "y", 1), "\n".join(["y", *["x"] * 2_000, "END"])):
-        difference, _, _ = differences.unified(old, new)
+        difference, _, _ = diff.unified(old, new)
         assert difference.count("\n") < 20 or "more lines of changes" in difference
 
 
 def test_hidden_characters_are_spelled_out_and_long_ones_cut() -> None:
-    difference, _, _ = differences.unified("a\r\n", "\x1b[2Ka\u202e\u200b\udce9\n" + "x" * 5_000)
+    difference, _, _ = diff.unified("a\r\n", "\x1b[2Ka\u202e\u200b\udce9\n" + "x" * 5_000)
     assert "-a\\r" in difference
     assert "+\\x1b[2Ka\\u202e\\u200b\\udce9" in difference
     assert "4,000 more characters" in difference

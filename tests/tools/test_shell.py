@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import alive, errors, parts, types
-from holdfast.tools import port, registry, shell, ward
+from holdfast import content_parts, errors, process_info, types
+from holdfast.tools import base, registry
+from holdfast.tools.shell import shell, supervisor_client
 from tests.tools.leash import Leash, everything, until, until_async
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
 
 
-async def called(leash: Leash, root: Path, command: str, **more: Any) -> port.Result:
+async def called(leash: Leash, root: Path, command: str, **more: Any) -> base.Result:
     tool = shell.shell([str(root)], lambda: leash.environment)
     return await registry.Registry([tool], everything).run(types.ToolCall("x", "shell", {"command": command, **more}))
 
@@ -34,7 +35,7 @@ def told(leash: Leash, root: Path, command: str, **more: Any) -> str:
     """What the model is told; that it went well is said of what ended with 0, and of nothing else."""
     result = asyncio.run(called(leash, root, command, **more))
     assert result.ok == str(result.content).endswith("[exit code 0]"), result
-    assert parts.went_well("shell", result.content) == result.ok
+    assert content_parts.went_well("shell", result.content) == result.ok
     return str(result.content)
 
 
@@ -108,7 +109,7 @@ def test_no_command_may_run_longer_than_the_longest(given: float, meant: float) 
 def test_a_flood_costs_neither_memory_nor_disk(leash: Leash, tmp_path: Path) -> None:
     before, largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
 
-    async def story() -> port.Result:
+    async def story() -> base.Result:
         nonlocal largest
         call = asyncio.create_task(called(leash, tmp_path, "yes 123456789", timeout=2))
         while not call.done():
@@ -142,7 +143,7 @@ def test_people_see_output_as_it_comes(leash: Leash, tmp_path: Path) -> None:
     async def story() -> None:
         fifo = tmp_path / "go"
         os.mkfifo(fifo)
-        with port.calling(port.Calling("x", "c", said.append)):
+        with base.calling(base.Calling("x", "c", said.append)):
             call = asyncio.create_task(called(leash, tmp_path, f"echo one; read x < {fifo}; echo two"))
             await until_async(lambda: said, "the first line is shown")
             await asyncio.to_thread(fifo.write_text, "x\n")
@@ -175,7 +176,7 @@ def test_what_is_asked_for_is_what_runs(leash: Leash, tmp_path: Path) -> None:
 
     hostile = "echo \x1b[2K\u202e hidden"
     made = asyncio.run(shell.shell([str(tmp_path)], dict, describe).run({"command": hostile}))  # type: ignore[arg-type]
-    assert isinstance(made, port.Plan)
+    assert isinstance(made, base.Plan)
     act = made.act
     assert (act.tool, act.kind, act.danger, act.paths) == ("shell", "run", "It is loud.", (str(tmp_path),))
     assert act.commands == (tuple(hostile.split()),)
@@ -270,17 +271,17 @@ def test_a_command_cannot_reach_the_terminal_of_the_program(leash: Leash, tmp_pa
 def test_a_command_cannot_escape_by_changing_its_environment(leash: Leash, tmp_path: Path) -> None:
     escaping = f"env -i setsid sleep 1001 & echo $! > {tmp_path}/pid; echo up"
     assert "1 process it left" in told(leash, tmp_path, escaping)
-    assert not alive.started(int((tmp_path / "pid").read_text()))
+    assert not process_info.started(int((tmp_path / "pid").read_text()))
 
 
 def test_the_marks_of_two_calls_differ(leash: Leash, tmp_path: Path) -> None:
-    first, second = (told(leash, tmp_path, f"echo ${ward.MARK}") for _ in range(2))
+    first, second = (told(leash, tmp_path, f"echo ${supervisor_client.MARK}") for _ in range(2))
     assert first != second
     assert len(first.splitlines()[0]) > 8
 
 
 def test_many_calls_at_once_do_not_get_into_each_others_way(leash: Leash, tmp_path: Path) -> None:
-    async def story() -> list[port.Result]:
+    async def story() -> list[base.Result]:
         return await asyncio.gather(*(called(leash, tmp_path, f"echo {n}; exit {n}") for n in range(12)))
 
     results = asyncio.run(story())

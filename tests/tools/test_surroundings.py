@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools import surroundings
+from holdfast.tools.shell import environment
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ from holdfast.tools import surroundings
     ],
 )
 def test_what_is_named_like_a_secret_is_not_given_on(name: str) -> None:
-    assert surroundings.of_commands({name: "x"}) == {**surroundings.QUIET, **GIT}
-    assert surroundings.of_commands({name: "x"}, passed=[name])[name] == "x"
+    assert environment.of_commands({name: "x"}) == {**environment.QUIET, **GIT}
+    assert environment.of_commands({name: "x"}, passed=[name])[name] == "x"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_is_named_like_a_secret_is_not_given_on(name: str) -> None:
      "KEYBOARD", "GOOGLE_APPLICATION_CREDENTIALS", "LANG", "X_PASSTHROUGH", "COMPATIBLE", "MY_PATH"],
 )  # fmt: skip
 def test_what_programs_need_is_given_on(name: str) -> None:
-    assert surroundings.of_commands({name: "x"})[name] == "x"
+    assert environment.of_commands({name: "x"})[name] == "x"
 
 
 @pytest.mark.parametrize(
@@ -79,20 +79,20 @@ def test_what_programs_need_is_given_on(name: str) -> None:
 )
 @pytest.mark.parametrize("name", ["REDIS_URL", "broker_uri", "HTTPS_PROXY", "BACKEND"])
 def test_an_address_with_a_password_in_it_is_not_given_on(name: str, value: str, passes: bool) -> None:
-    assert (name in surroundings.of_commands({name: value})) is passes
-    assert surroundings.of_commands({name: value}, passed=[name])[name] == value
+    assert (name in environment.of_commands({name: value})) is passes
+    assert environment.of_commands({name: value}, passed=[name])[name] == value
 
 
 def test_what_is_given_besides_wins() -> None:
-    made = surroundings.of_commands({"PAGER": "less", "HOLDFAST_SESSION_ID": "old"}, HOLDFAST_SESSION_ID="new")
+    made = environment.of_commands({"PAGER": "less", "HOLDFAST_SESSION_ID": "old"}, HOLDFAST_SESSION_ID="new")
     assert (made["PAGER"], made["HOLDFAST_SESSION_ID"]) == ("cat", "new")
 
 
 def test_what_settings_name_as_a_secret_is_not_given_on_whatever_it_is_called() -> None:
     environ = {"CAT": "token-of-cat", "HOLDFAST_DB": "postgresql://ann:password@db/x", "LANG": "C"}
-    made = surroundings.of_commands(environ, withheld=["CAT"])
-    assert made == {"LANG": "C", **surroundings.QUIET, **GIT}
-    assert surroundings.of_commands(environ, passed=["CAT"], withheld=["CAT"])["CAT"] == "token-of-cat"
+    made = environment.of_commands(environ, withheld=["CAT"])
+    assert made == {"LANG": "C", **environment.QUIET, **GIT}
+    assert environment.of_commands(environ, passed=["CAT"], withheld=["CAT"])["CAT"] == "token-of-cat"
 
 
 GIT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.bareRepository", "GIT_CONFIG_VALUE_0": "explicit"}
@@ -101,7 +101,7 @@ GIT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.bareRepository", "GIT_
 def test_git_settings_come_behind_those_of_the_user() -> None:
     mine = {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "a.b", "GIT_CONFIG_VALUE_0": "1",
             "GIT_CONFIG_KEY_1": "http.proxy", "GIT_CONFIG_VALUE_1": "http://ann:hunter2@proxy"}  # fmt: skip
-    made = surroundings.of_commands(mine)
+    made = environment.of_commands(mine)
     assert {name: value for name, value in made.items() if "CONFIG" in name} == {
         "GIT_CONFIG_COUNT": "2",
         "GIT_CONFIG_KEY_0": "a.b",
@@ -110,7 +110,7 @@ def test_git_settings_come_behind_those_of_the_user() -> None:
         "GIT_CONFIG_VALUE_1": "explicit",
     }
     for count in ("", "-1", "x", "0"):
-        assert GIT.items() <= surroundings.of_commands({"GIT_CONFIG_COUNT": count}).items()
+        assert GIT.items() <= environment.of_commands({"GIT_CONFIG_COUNT": count}).items()
 
 
 def test_files_that_look_like_a_bare_repository_run_nothing(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_files_that_look_like_a_bare_repository_run_nothing(tmp_path: Path) -> N
     bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "sub")}
     for where in (tmp_path, tmp_path / "sub"):
         subprocess.run(
-            ["git", "status"], cwd=where, env=surroundings.of_commands(bare), check=False, capture_output=True
+            ["git", "status"], cwd=where, env=environment.of_commands(bare), check=False, capture_output=True
         )
         assert not (tmp_path / "ran").exists()
     # The attack is real: without the setting git runs what the file says.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import alive
-from holdfast.tools import ward
+from holdfast import process_info
+from holdfast.tools.shell import supervisor_client
 from tests.tools.leash import Leash, until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
@@ -33,11 +33,11 @@ DAEMON = textwrap.dedent("""
 
 def tied(
     leash: Leash, folder: Path, command: str, *, size: int = 100_000, seconds: float = 60, most: int = 1_000
-) -> ward.Status:
+) -> supervisor_client.Status:
     """How a command ended that somebody waited for."""
     with begun(leash, folder, command, size=size, seconds=seconds, most=most) as warden:
         assert warden.wait(60) == 0
-    found = ward.status(str(folder))
+    found = supervisor_client.status(str(folder))
     assert found is not None
     return found
 
@@ -46,18 +46,18 @@ def begun(
     leash: Leash, folder: Path, command: str, *, size: int = 100_000, seconds: float = 60, most: int = 1_000
 ) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
-    line = ward.line("tied", str(folder), command, size=size, seconds=seconds, most=most)
+    line = supervisor_client.line("tied", str(folder), command, size=size, seconds=seconds, most=most)
     return subprocess.Popen(line, stdin=subprocess.PIPE, env=leash.environment, start_new_session=True)
 
 
 def kept(leash: Leash, folder: Path, command: str, *, input: bool = False) -> bool:
     folder.mkdir(exist_ok=True)
-    line = ward.line("kept", str(folder), command, size=100_000, input=input)
+    line = supervisor_client.line("kept", str(folder), command, size=100_000, input=input)
     return subprocess.run(line, stdin=subprocess.DEVNULL, env=leash.environment, check=False).returncode == 0
 
 
 def written(folder: Path) -> str:
-    return ward.read(str(folder)).text
+    return supervisor_client.read(str(folder)).text
 
 
 # --- output and end ----------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_output_and_end_are_as_the_command_made_them(
 
 def test_files_are_for_this_person_only(leash: Leash, tmp_path: Path) -> None:
     assert kept(leash, tmp_path / "f", "echo x", input=True)
-    until(lambda: ward.status(str(tmp_path / "f")), "it ends")
+    until(lambda: supervisor_client.status(str(tmp_path / "f")), "it ends")
     assert {entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path / "f")} == {0o600}
 
 
@@ -101,7 +101,7 @@ def test_a_flood_is_kept_in_two_parts_and_ends_with_the_time(leash: Leash, tmp_p
     assert len(parts) == 2
     assert parts[1] - parts[0] == 50_000
     assert sum(entry.stat().st_size for entry in os.scandir(tmp_path / "f")) < 110_000
-    piece = ward.read(str(tmp_path / "f"))
+    piece = supervisor_client.read(str(tmp_path / "f"))
     assert (piece.begin, piece.end, piece.total) == (parts[0], status.bytes, status.bytes)
     # Offsets are those of the whole output: every line stands where it would.
     assert piece.text[-piece.begin % 10 :].startswith("123456789\n123456789\n")
@@ -109,7 +109,7 @@ def test_a_flood_is_kept_in_two_parts_and_ends_with_the_time(leash: Leash, tmp_p
 
 def test_output_that_cannot_be_kept_does_not_stop_the_command(leash: Leash, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
-    line = ward.line("tied", str(tmp_path / "f"), "head -c 50000 /dev/zero; exit 4", size=100_000)
+    line = supervisor_client.line("tied", str(tmp_path / "f"), "head -c 50000 /dev/zero; exit 4", size=100_000)
     limited = (
         "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (2000, 2000)); os.execv(sys.argv[1], sys.argv[1:])"
     )
@@ -117,7 +117,7 @@ def test_output_that_cannot_be_kept_does_not_stop_the_command(leash: Leash, tmp_
         [sys.executable, "-c", limited, *line], stdin=subprocess.PIPE, env=leash.environment
     ) as warden:
         warden.wait(60)
-    status = ward.status(str(tmp_path / "f"))
+    status = supervisor_client.status(str(tmp_path / "f"))
     assert status is not None
     assert (status.exit_code, status.bytes, status.lost) == (4, 2000, 48_000)
 
@@ -148,7 +148,7 @@ def test_a_daemon_that_ignores_every_request_dies_too(leash: Leash, tmp_path: Pa
     )
     assert written(tmp_path / "f") == "up\n"
     assert (status.left, status.stuck) == (1, 0)
-    assert not alive.started(int(there.read_text()))
+    assert not process_info.started(int(there.read_text()))
 
 
 def test_one_that_ignores_the_request_is_killed(leash: Leash, tmp_path: Path) -> None:
@@ -163,13 +163,13 @@ def test_one_that_listens_may_clear_up(leash: Leash, tmp_path: Path) -> None:
     assert written(tmp_path / "f") == "up\nbye\n"
 
 
-def asked_to_end(leash: Leash, folder: Path, command: str) -> ward.Status:
+def asked_to_end(leash: Leash, folder: Path, command: str) -> supervisor_client.Status:
     """How a command ended that was asked to when it was up."""
     with begun(leash, folder, command) as warden:
         until(lambda: written(folder), "it is up")
         warden.terminate()
         assert warden.wait(60) == 0
-    found = ward.status(str(folder))
+    found = supervisor_client.status(str(folder))
     assert found is not None
     return found
 
@@ -207,7 +207,7 @@ def test_a_warden_asked_to_end_takes_its_command_along(leash: Leash, tmp_path: P
 def test_with_warden_and_guard_killed_the_command_dies_and_the_rest_is_found_by_its_mark(
     leash: Leash, tmp_path: Path
 ) -> None:
-    leash.environment[ward.MARK] = tmp_path.name + leash.mark
+    leash.environment[supervisor_client.MARK] = tmp_path.name + leash.mark
     with begun(leash, tmp_path / "f", "setsid sleep 1001 & echo up; wait") as guard:
         until(lambda: written(tmp_path / "f"), "it is up")
         until(lambda: any("sleep" in line for line in leash.at_large()), "its child is up")
@@ -216,9 +216,9 @@ def test_with_warden_and_guard_killed_the_command_dies_and_the_rest_is_found_by_
         os.kill(warden, signal.SIGKILL)
         guard.kill()
         guard.wait(60)
-    until(lambda: not alive.started(command), "the command is gone")
-    assert ward.status(str(tmp_path / "f")) is None
-    assert ward.kill_left(tmp_path.name + leash.mark) == 1
+    until(lambda: not process_info.started(command), "the command is gone")
+    assert supervisor_client.status(str(tmp_path / "f")) is None
+    assert supervisor_client.kill_left(tmp_path.name + leash.mark) == 1
 
 
 # --- kept --------------------------------------------------------------------------------------------------
@@ -229,24 +229,24 @@ def test_a_folder_has_one_warden_only(leash: Leash, tmp_path: Path) -> None:
     assert kept(leash, folder, "echo one; sleep 1000")
     until(lambda: written(folder), "it is up")
     assert not kept(leash, folder, f"echo two > {tmp_path}/two")
-    assert ward.tell(str(folder), b"k")
-    until(lambda: ward.status(str(folder)), "it ends")
+    assert supervisor_client.tell(str(folder), b"k")
+    until(lambda: supervisor_client.status(str(folder)), "it ends")
     assert written(folder) == "one\n"
     assert not (tmp_path / "two").exists()
 
 
 def test_a_warden_that_comes_too_late_starts_nothing(leash: Leash, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
-    assert ward.give_up(str(tmp_path / "f"))
+    assert supervisor_client.give_up(str(tmp_path / "f"))
     assert not kept(leash, tmp_path / "f", f"echo > {tmp_path}/ran")
-    assert not ward.tell(str(tmp_path / "f"), b"k")
+    assert not supervisor_client.tell(str(tmp_path / "f"), b"k")
     assert not (tmp_path / "ran").exists()
 
 
 def test_who_comes_after_the_warden_cannot_take_its_place(leash: Leash, tmp_path: Path) -> None:
     assert kept(leash, tmp_path / "f", "true")
-    assert not ward.give_up(str(tmp_path / "f"))
-    until(lambda: ward.status(str(tmp_path / "f")), "it ends")
+    assert not supervisor_client.give_up(str(tmp_path / "f"))
+    until(lambda: supervisor_client.status(str(tmp_path / "f")), "it ends")
 
 
 def test_input_arrives_and_ends_when_told(leash: Leash, tmp_path: Path) -> None:
@@ -255,14 +255,14 @@ def test_input_arrives_and_ends_when_told(leash: Leash, tmp_path: Path) -> None:
     (folder / "in").write_text("one\n")
     until(lambda: written(folder) == "got one\n", "the line arrives")
     (folder / "in").write_text("two\n")
-    assert ward.tell(str(folder), b"e")
-    until(lambda: ward.status(str(folder)), "it ends")
+    assert supervisor_client.tell(str(folder), b"e")
+    until(lambda: supervisor_client.status(str(folder)), "it ends")
     assert written(folder) == "got one\ntwo\nend\n"
     assert not (folder / "in").exists()
 
 
 def test_nobody_is_at_the_control_of_one_that_ended(leash: Leash, tmp_path: Path) -> None:
     assert kept(leash, tmp_path / "f", "true")
-    until(lambda: ward.status(str(tmp_path / "f")), "it ends")
-    until(lambda: not ward.tell(str(tmp_path / "f")), "the warden is gone")
-    assert ward.claimed(str(tmp_path / "f"))
+    until(lambda: supervisor_client.status(str(tmp_path / "f")), "it ends")
+    until(lambda: not supervisor_client.tell(str(tmp_path / "f")), "the warden is gone")
+    assert supervisor_client.claimed(str(tmp_path / "f"))

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors
-from holdfast.tools import workspace
+from holdfast.tools.files import workspace
 from tests.tools import doing
 
 SECRET = "the secret outside"

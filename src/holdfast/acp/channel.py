@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors
-from holdfast.acp import greeting, messages
+from holdfast.acp import capabilities, message_parser
 from holdfast.rpc import frames
 
 logger = logging.getLogger("holdfast.acp")
@@ -30,7 +30,7 @@ MOST = 20
 CANCEL = "$/cancel_request"
 STOP = "session/cancel"
 
-Frame = messages.Frame
+Frame = message_parser.Frame
 
 ASKED: ContextVar[Frame | None] = ContextVar("asked", default=None)
 """The request at hand, as it came: the SDK tells neither its id nor what of it could not be read."""
@@ -128,13 +128,13 @@ class Channel:
     async def _next(self) -> Frame | None:
         """The next message; what is none is answered, and `initialize` as well."""
         while (line := await self._line()) is not None:
-            read = messages.read(line, self._longest)
-            found = await self._refused(read) if isinstance(read, messages.Wrong) else await self._met(read)
+            read = message_parser.read(line, self._longest)
+            found = await self._refused(read) if isinstance(read, message_parser.Wrong) else await self._met(read)
             if found is not None:
                 return found
         return None
 
-    async def _refused(self, wrong: messages.Wrong) -> Frame | None:
+    async def _refused(self, wrong: message_parser.Wrong) -> Frame | None:
         await self._refuse(wrong.id, wrong.code, wrong.why)
         return wrong.instead
 
@@ -169,11 +169,11 @@ class Channel:
     async def _greet(self, frame: Frame) -> None:
         if "id" not in frame:
             return
-        answer = greeting.answer(frame.get("params"), self._release)
+        answer = capabilities.answer(frame.get("params"), self._release)
         if answer is None:
             await self._refuse(frame["id"], frames.PARAMS, "initialize has a protocolVersion, which is a number.")
             return
-        self.offered = greeting.offered(frame["params"])
+        self.offered = capabilities.offered(frame["params"])
         await self.send({"jsonrpc": "2.0", "id": frame["id"], "result": answer})
 
     async def _refuse(self, id: object, code: int, why: str) -> None:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from acp import schema
 
-from holdfast.acp import convert
-from holdfast.tools import differences
+from holdfast.acp import conversion
+from holdfast.tools.files import diff
 
 Content = schema.ContentToolCallContent | schema.FileEditToolCallContent | schema.TerminalToolCallContent
 
@@ -44,7 +44,7 @@ def content(tool: str, arguments: dict[str, Any] | str, words: str | None, cwd: 
 
     Paths are as the model gave them, from the folder of the session; an editor wants them absolute.
     """
-    given = convert.arguments(arguments)
+    given = conversion.arguments(arguments)
     path = _path(given.get("path"), cwd)
     match tool:
         case "read_file" if path:
@@ -121,7 +121,7 @@ def _hunks(words: str) -> list[_Hunk]:
         if all(line.endswith(_WINDOWS) for line in body):
             body = [line.removesuffix(_WINDOWS) for line in body]
         old, new = [line[1:] for line in body if line[0] in " -"], [line[1:] for line in body if line[0] in " +"]
-        if (len(old), len(new)) != (gone, come) or any(map(differences.is_cut, body)):
+        if (len(old), len(new)) != (gone, come) or any(map(diff.is_cut, body)):
             return []
         same = next((number for number, line in enumerate(body) if line[0] != " "), 0)
         found.append(_Hunk(int(head[3]) + same, "\n".join(old), "\n".join(new)))

@@ -11,8 +11,8 @@ from typing import Any
 from acp import schema
 
 from holdfast import errors, types
-from holdfast.model import halves
-from holdfast.tools import port
+from holdfast.model import surrogates
+from holdfast.tools import base
 
 NAME = "update_plan"
 MOST = 100
@@ -45,13 +45,13 @@ SPEC = types.ToolSpec(
 )
 
 
-async def _run(arguments: port.Arguments) -> types.Content:
+async def _run(arguments: base.Arguments) -> types.Content:
     if update(arguments) is None:
         raise errors.ToolFailed(f"`steps` is a list of at most {MOST} objects with `step` and `status`.")
     return "The person sees it."
 
 
-TOOL = port.Tool(SPEC, _run, parallel=True)
+TOOL = base.Tool(SPEC, _run, parallel=True)
 
 
 def update(arguments: Mapping[str, Any]) -> schema.AgentPlanUpdate | None:
@@ -70,4 +70,4 @@ def _entry(step: object) -> schema.PlanEntry | None:
     priority = step.get("priority", "medium")
     if priority not in PRIORITIES:
         return None
-    return schema.PlanEntry(content=halves.mended(step["step"]), priority=priority, status=step["status"])
+    return schema.PlanEntry(content=surrogates.mended(step["step"]), priority=priority, status=step["status"])

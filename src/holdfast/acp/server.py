@@ -20,10 +20,11 @@ from acp import exceptions, interfaces, schema
 from acp.agent import connection
 
 from holdfast import errors, types
-from holdfast.acp import border, channel, convert, editor, listing, modes, telling
+from holdfast.acp import channel, client, conversion, error_responses, modes, session_list, updates
 from holdfast.acp import session as sessions
-from holdfast.agent import approvals, runtime, turn
+from holdfast.agent import approvals, turn_lease
 from holdfast.rpc import frames
+from holdfast.runtime import runtime
 from holdfast.store import async_db, conversation_row, titles
 
 logger = logging.getLogger("holdfast.acp")
@@ -54,7 +55,7 @@ class House(Protocol):
     async def models(self) -> Sequence[str]:
         """Names of models that can be had; bounded in time."""
 
-    def door(self, place: Place, client: editor.Client) -> AbstractAsyncContextManager[runtime.Runtime]:
+    def door(self, place: Place, client: client.Client) -> AbstractAsyncContextManager[runtime.Runtime]:
         """A door for one session, with tools for its folders; closed when the session is."""
 
 
@@ -100,7 +101,7 @@ class Server:
 
     # --- before sessions -----------------------------------------------------------------------------
 
-    @border.answered
+    @error_responses.answered
     async def authenticate(self, method_id: str, **_: Any) -> schema.AuthenticateResponse:
         """Keys are the settings': there is nothing to log in to, and no way to was offered."""
         raise errors.RpcRefused(
@@ -109,7 +110,7 @@ class Server:
 
     # --- opening and closing -------------------------------------------------------------------------
 
-    @border.answered
+    @error_responses.answered
     async def new_session(
         self, cwd: str, additional_directories: list[str] | None = None, mcp_servers: Servers | None = None, **_: Any
     ) -> schema.NewSessionResponse:
@@ -120,7 +121,7 @@ class Server:
             session_id=fresh, modes=modes.state(found.mode), config_options=found.options()
         )
 
-    @border.answered
+    @error_responses.answered
     async def load_session(
         self,
         cwd: str,
@@ -133,7 +134,7 @@ class Server:
         found = await self._again(session_id, folders, mcp_servers or (), replayed=True)
         return schema.LoadSessionResponse(modes=modes.state(found.mode), config_options=found.options())
 
-    @border.answered
+    @error_responses.answered
     async def resume_session(
         self,
         session_id: str,
@@ -146,7 +147,7 @@ class Server:
         found = await self._again(session_id, folders, mcp_servers or (), replayed=False)
         return schema.ResumeSessionResponse(modes=modes.state(found.mode), config_options=found.options())
 
-    @border.answered
+    @error_responses.answered
     async def fork_session(
         self,
         session_id: str,
@@ -176,28 +177,28 @@ class Server:
         Where nobody is told of it after all, it stays: others may have written to it by then.
         """
         try:
-            async with turn.begin(self._house.db, conversation_id, patience=0):
+            async with turn_lease.begin(self._house.db, conversation_id, patience=0):
                 await self._house.db.branch(conversation_id, branch_id=made, folder=titles.local_folder(folder))
         except errors.ConversationDeleted:
             raise
         except errors.NoSuchSession:
             return
 
-    @border.answered
+    @error_responses.answered
     async def close_session(self, session_id: str, **_: Any) -> schema.CloseSessionResponse:
         self._session(session_id)
         async with self._in_order(session_id):
             await self._close(session_id)
         return schema.CloseSessionResponse()
 
-    @border.answered
+    @error_responses.answered
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> schema.ListSessionsResponse:
         """Those of a folder, and those of none, which can be opened in any. The folder may be gone by now."""
         folder = _asked(cwd) if cwd else None
-        after = listing.cursor(cursor) if cursor is not None else None
-        heads, more = await listing.page(self._house.db, after, listing.PAGE, folder)
+        after = session_list.cursor(cursor) if cursor is not None else None
+        heads, more = await session_list.page(self._house.db, after, session_list.PAGE, folder)
         listed = [self._listed(head, folder or os.getcwd()) for head in heads]
         return schema.ListSessionsResponse(sessions=listed, next_cursor=str(more) if more is not None else None)
 
@@ -265,13 +266,13 @@ class Server:
         assert self._editor is not None  # who asks is connected
         made: list[sessions.Session] = []
 
-        async def tell(update: telling.Update) -> None:
+        async def tell(update: updates.Update) -> None:
             await made[0].tell(update)
 
-        tools = editor.Editor(self._editor, tell)
+        tools = client.Editor(self._editor, tell)
         door = await stack.enter_async_context(self._house.door(place, tools))
         names = sessions.Names(place.session_id, place.conversation_id, place.folders[0])
-        made.append(sessions.Session(names, door, editor.Person(self._editor), await self._house.models()))
+        made.append(sessions.Session(names, door, client.Person(self._editor), await self._house.models()))
         made[0].remarks += _left_out(place.servers)
         stack.push_async_callback(made[0].close)
         return Open(made[0], place.folders, door, stack)
@@ -297,20 +298,21 @@ class Server:
         found = self._open.get(session_id)
         if found is None:
             raise errors.RpcRefused(
-                border.NOT_FOUND, f"{errors.shown(session_id)} is not open here: session/load opens what there is."
+                error_responses.NOT_FOUND,
+                f"{errors.shown(session_id)} is not open here: session/load opens what there is.",
             )
         return found.session
 
     # --- how a session behaves -----------------------------------------------------------------------
 
-    @border.answered
+    @error_responses.answered
     async def set_session_mode(self, session_id: str, mode_id: str, **_: Any) -> schema.SetSessionModeResponse:
         found = self._session(session_id)
         _choose_mode(found, mode_id)
         found.tell_options()
         return schema.SetSessionModeResponse()
 
-    @border.answered
+    @error_responses.answered
     async def set_config_option(
         self, config_id: str, session_id: str, value: str | bool, **_: Any
     ) -> schema.SetSessionConfigOptionResponse:
@@ -329,10 +331,10 @@ class Server:
 
     # --- prompts -------------------------------------------------------------------------------------
 
-    @border.answered
-    async def prompt(self, session_id: str, prompt: list[convert.Block], **_: Any) -> schema.PromptResponse:
+    @error_responses.answered
+    async def prompt(self, session_id: str, prompt: list[conversion.Block], **_: Any) -> schema.PromptResponse:
         found, asked = self._session(session_id), channel.ASKED.get() or {}
-        return schema.PromptResponse(stop_reason=await found.prompt(convert.said(prompt), asked.get("id")))
+        return schema.PromptResponse(stop_reason=await found.prompt(conversion.said(prompt), asked.get("id")))
 
     async def cancel(self, session_id: str, **_: Any) -> None:
         """Of what is not open there is nothing to cancel."""

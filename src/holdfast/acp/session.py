@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol
 from acp import schema
 
 from holdfast import errors, events
-from holdfast.acp import backlog, convert, following, modes, questions, telling, usage
-from holdfast.agent import approvals, commands, runtime
+from holdfast.acp import conversion, log_follower, modes, permissions, update_queue, updates, usage
+from holdfast.agent import approvals, commands
 from holdfast.rpc import frames
+from holdfast.runtime import runtime
 from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.acp")
@@ -31,7 +32,7 @@ FLUSH = 1.0
 """Seconds an editor that is left may take to read what it is still to be told."""
 
 
-class Client(questions.Client, Protocol):
+class Client(permissions.Client, Protocol):
     """The editor at the other end. All raise ConnectionError when it is gone."""
 
     async def session_update(self, session_id: str, update: Any) -> None: ...
@@ -81,17 +82,17 @@ class Session:
     def __init__(self, names: Names, door: runtime.Runtime, client: Client, models: Sequence[str] = ()) -> None:
         self.id, self.conversation_id, self._folder = names
         self._door, self._client, self._models = door, client, models
-        self._teller = telling.Teller(self._folder)
-        self._backlog = backlog.Backlog()
+        self._teller = updates.Teller(self._folder)
+        self._backlog = update_queue.Backlog()
         self._prompts: list[Prompt] = []
-        self._questions = questions.Questions(
+        self._questions = permissions.Questions(
             client,
             self.id,
             self.conversation_id,
             door.approvals,
             lambda remark: self._backlog.put(events.Notice(remark)),
         )
-        self._log = following.Following(door, self.conversation_id, self._teller, self._backlog, self._send)
+        self._log = log_follower.Following(door, self.conversation_id, self._teller, self._backlog, self._send)
         self._answers: list[events.Compacted | events.Notice] = []
         self.remarks: list[str] = []
         """What a person is to know of how it was opened; told with the next prompt."""
@@ -119,7 +120,7 @@ class Session:
         self._offer()
         with suppress(errors.HoldfastError):
             if (title := (await self._door.db.conversation(self.conversation_id)).title) is not None:
-                self._backlog.put(backlog.Ready(telling.titled(title)))
+                self._backlog.put(update_queue.Ready(updates.titled(title)))
 
     def _offer(self) -> None:
         """The commands, where they are others than those that were told: servers may bring some later."""
@@ -129,7 +130,7 @@ class Session:
             update = schema.AvailableCommandsUpdate(
                 session_update="available_commands_update", available_commands=listed
             )
-            self._backlog.put(backlog.Ready(update))
+            self._backlog.put(update_queue.Ready(update))
 
     # --- how it behaves ------------------------------------------------------------------------------
 
@@ -166,27 +167,29 @@ class Session:
     def tell_mode(self) -> None:
         """Of a mode that was chosen as an option."""
         self._backlog.put(
-            backlog.Ready(schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.mode))
+            update_queue.Ready(
+                schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.mode)
+            )
         )
 
     def tell_options(self) -> None:
         """Of what is chosen now."""
         self._backlog.put(
-            backlog.Ready(
+            update_queue.Ready(
                 schema.ConfigOptionUpdate(session_update="config_option_update", config_options=self.options())
             )
         )
 
-    async def tell(self, update: telling.Update) -> None:
+    async def tell(self, update: updates.Update) -> None:
         """Something that a tool has to tell; returns when it was told."""
         self._backlog.put(
-            backlog.Shown(update) if isinstance(update, schema.ToolCallProgress) else backlog.Ready(update)
+            update_queue.Shown(update) if isinstance(update, schema.ToolCallProgress) else update_queue.Ready(update)
         )
         await self._backlog.told()
 
     # --- prompts -------------------------------------------------------------------------------------
 
-    async def prompt(self, said: convert.Said, request: object = None) -> convert.Stop:
+    async def prompt(self, said: conversion.Said, request: object = None) -> conversion.Stop:
         """To its end: what became of it, when all of it was told. RpcRefused where the turn failed."""
         prompt, others = Prompt(request), {*self._counting}
         self._prompts.append(prompt)
@@ -205,10 +208,10 @@ class Session:
     async def _told(self, others: set[asyncio.Task[None]]) -> None:
         """Until all was told that there is to tell, and what was used, but for what was counted before."""
         if counting := self._counting - others:
-            await asyncio.wait(counting, timeout=following.SOON)
+            await asyncio.wait(counting, timeout=log_follower.SOON)
         await self._backlog.told()
 
-    async def _worked_on(self, prompt: Prompt, said: convert.Said) -> convert.Stop:
+    async def _worked_on(self, prompt: Prompt, said: conversion.Said) -> conversion.Stop:
         """Until there is nothing of it left to stop."""
         try:
             if said.is_plain and commands.is_command(said.text):
@@ -217,7 +220,7 @@ class Session:
         finally:
             self._prompts.remove(prompt)
 
-    async def _message(self, said: convert.Said) -> events.Submit:
+    async def _message(self, said: conversion.Said) -> events.Submit:
         """A prompt as it is stored: pictures are kept as attachments."""
         if said.is_plain and commands.escapes(said.text):
             said = said.unescaped
@@ -225,14 +228,14 @@ class Session:
             return events.Submit(said.typed, message_codec.generate_uid())
         content: list[dict[str, Any]] = []
         for piece in said.pieces:
-            if isinstance(piece, convert.Picture):
+            if isinstance(piece, conversion.Picture):
                 blob = await self._door.db.blobs.put(piece.data, piece.media_type)
                 content.append({"type": "image", "media_type": piece.media_type, "blob": blob.digest})
             elif piece.text:
-                content.append(convert.part(piece))
+                content.append(conversion.part(piece))
         return events.Submit(said.text, message_codec.generate_uid(), content)
 
-    async def _answered(self, prompt: Prompt, message: events.Submit) -> convert.Stop:
+    async def _answered(self, prompt: Prompt, message: events.Submit) -> conversion.Stop:
         if prompt.cancelled:
             return "cancelled"
         prompt.message = message
@@ -246,14 +249,14 @@ class Session:
         if result.refused and result.error:
             self._backlog.put(events.Notice(result.error, "error"))
         try:
-            return convert.stop(result)
+            return conversion.stop(result)
         except errors.RpcRefused:
             with suppress(TimeoutError):
-                async with asyncio.timeout(following.SOON):
+                async with asyncio.timeout(log_follower.SOON):
                     await self._log.last()  # Of what is not there any more, that is what there is to say.
             raise
 
-    async def _carried_out(self, prompt: Prompt, line: str) -> convert.Stop:
+    async def _carried_out(self, prompt: Prompt, line: str) -> conversion.Stop:
         """A slash command; what it says is heard like everything else."""
         prompt.work = asyncio.create_task(self._command(line))
         await asyncio.wait([prompt.work])
@@ -311,7 +314,7 @@ class Session:
         """What was used, when that is known: what is told meanwhile does not wait for it."""
         async with self._in_order:
             if not self._gone and (update := await usage.update(self._door, self.conversation_id)) is not None:
-                self._backlog.put(backlog.Ready(update))
+                self._backlog.put(update_queue.Ready(update))
 
     async def _look_out(self) -> None:
         while True:
@@ -340,13 +343,13 @@ class Session:
             finally:
                 self._backlog.done()
 
-    async def _tell_of(self, item: backlog.Item) -> None:
+    async def _tell_of(self, item: update_queue.Item) -> None:
         match item:
-            case backlog.Ready(update):
+            case update_queue.Ready(update):
                 await self._send([update])
-            case backlog.Shown(update):
+            case update_queue.Shown(update):
                 await self._send(self._teller.shown(update))
-            case backlog.Found(message, pictures):
+            case update_queue.Found(message, pictures):
                 await self._log.found(message, pictures)
             case events.MessageStored(seq, _, role):
                 await self._log.stored(seq, role)
@@ -376,7 +379,7 @@ class Session:
             self._answers = [each for each in self._answers if each is not event]
         return found is not None
 
-    async def _send(self, updates: Sequence[telling.Update]) -> None:
+    async def _send(self, updates: Sequence[updates.Update]) -> None:
         for update in updates if not self._gone else ():
             await self._client.session_update(self.id, update)
 

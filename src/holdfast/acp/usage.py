@@ -6,7 +6,8 @@ import logging
 
 from acp import schema
 
-from holdfast.agent import accounts, runtime
+from holdfast.agent import usage
+from holdfast.runtime import runtime
 
 logger = logging.getLogger("holdfast.acp")
 
@@ -17,7 +18,7 @@ async def update(door: runtime.Runtime, conversation_id: str) -> schema.UsageUpd
     if agent is None:
         return None
     try:
-        cost = accounts.total_cost(await accounts.used(door.db, conversation_id))
+        cost = usage.total_cost(await usage.used(door.db, conversation_id))
         tokens = await agent.context_tokens()
     except Exception as error:  # noqa: BLE001 -- figures for display stop nothing
         # It may have been deleted meanwhile.

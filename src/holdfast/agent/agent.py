@@ -16,29 +16,29 @@ from typing import Any
 
 import msgspec
 
-from holdfast import errors, events, parts, types
-from holdfast.agent import (
-    accounts,
-    ambient,
-    context,
-    context_files,
-    loop,
-    naming,
-    notes,
-    prompt,
-    remembering,
-    room,
-    taking,
-    turn,
-)
+from holdfast import content_parts, errors, events, types
 from holdfast.agent import approvals as permissions
+from holdfast.agent import (
+    context_cache,
+    context_files,
+    context_window,
+    current_session,
+    loop,
+    memory_notes,
+    system_prompt,
+    turn_lease,
+)
+from holdfast.agent import memory as agent_memory
+from holdfast.agent import titles as agent_titles
+from holdfast.agent import turn as agent_turn
+from holdfast.agent import usage as agent_usage
+from holdfast.compaction import base as compaction
 from holdfast.compaction import compress, policy, summary
 from holdfast.compaction import hooks as telling
-from holdfast.compaction import port as compaction
-from holdfast.model import port as models
+from holdfast.model import base as models
 from holdfast.model import tokens
 from holdfast.store import async_db, conversation_row, db, titles
-from holdfast.tools import port as tools_port
+from holdfast.tools import base as tools_port
 from holdfast.tools import registry
 
 logger = logging.getLogger("holdfast.agent")
@@ -91,7 +91,7 @@ class AIAgent:
         route: str | None = None,
         title: str | None = None,
         patience: float = PATIENCE,
-        lease_ttl: float = turn.TTL,
+        lease_ttl: float = turn_lease.TTL,
         quiet: bool = False,
         skip_context_files: bool = False,
         skip_memory: bool = False,
@@ -105,8 +105,8 @@ class AIAgent:
         self.conversation_id = self.session_id
         noted = None
         if remembers and not skip_memory:
-            noted = notes.Notes(self.db, owner, lambda: self.conversation_id, self._notify)
-        self.remembering = remembering.Remembering(noted, model if reviews else None, self._charge_review)
+            noted = memory_notes.Notes(self.db, owner, lambda: self.conversation_id, self._notify)
+        self.remembering = agent_memory.Remembering(noted, model if reviews else None, self._charge_review)
         self.approvals = approvals or permissions.Approvals(self.db.permissions, owner=owner, approve=approve)
         self.tools = registry.Registry(
             self.approvals.guarded([*tools, *self.remembering.tools]),
@@ -119,19 +119,19 @@ class AIAgent:
         self.meter = meter or tokens.Meter()
         store = self.db.db.path
         self.context_files = () if skip_context_files else context_files.read(folder or os.getcwd(), off_limits=[store])
-        self.system = self.plain = prompt.system(self.context_files, "" if skip_memory else memory)
+        self.system = self.plain = system_prompt.system(self.context_files, "" if skip_memory else memory)
         self._unannounced = () if quiet else self.context_files
         self.wanted_title = title
         self._first_words: str | None = None
         """What the conversation began with, until it was named by that."""
-        self.view = context.View(self.db, self.session_id)
+        self.view = context_cache.View(self.db, self.session_id)
         self.policy = compaction_policy or policy.Policy()
         given = summary.ModelSummarizer(model) if summarizer is None else summarizer
         self.summarizers = tuple(given) if isinstance(given, Sequence) else (given,)
         self.hooks = hooks or telling.Hooks()
         self._quiet = quiet
         self._told_closing = self._left = False
-        self.room = room.Room(self.view, self.compaction_work, background)
+        self.room = context_window.Room(self.view, self.compaction_work, background)
         self.birth = types.NewConversation(
             source=source,
             owner=owner,
@@ -241,7 +241,7 @@ class AIAgent:
             expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
         )
         before = tuple(await self.view.messages())
-        with ambient.working_for(self.conversation_id, self.db.db, self.name):
+        with current_session.working_for(self.conversation_id, self.db.db, self.name):
             made = await self.room.compact(asked, self._heard(emit))
         if made.outcome is compaction.Outcome.COMPACTED:
             return made
@@ -270,10 +270,10 @@ class AIAgent:
         emit = self._heard(emit)
         async with self._one_at_a_time:
             self._interrupted = self._told_closing = self.abandoned = False
-            taken = taking.Taking(self, text, content or text, uid, emit, route, instructions, max_output)
+            taken = agent_turn.Taking(self, text, content or text, uid, emit, route, instructions, max_output)
             self._emit = emit
             try:
-                with ambient.working_for(self.conversation_id, self.db.db, self.name):
+                with current_session.working_for(self.conversation_id, self.db.db, self.name):
                     result = await taken.result()
             finally:
                 self._run = self._work = None
@@ -281,14 +281,14 @@ class AIAgent:
                 # A compaction beside the turn may have moved it after its last word.
                 result = msgspec.structs.replace(result, session_id=taken.run.session_id)
                 self.session_id = result.session_id
-                if taken.born and result.completed and not parts.noticed(content or ""):
+                if taken.born and result.completed and not content_parts.noticed(content or ""):
                     self._first_words = text
                 wanted, first_words = self.wanted_title, self._first_words
-                left = await naming.settle(self.db, self.conversation_id, wanted, first_words, emit)
+                left = await agent_titles.settle(self.db, self.conversation_id, wanted, first_words, emit)
                 self.wanted_title, self._first_words = left
         emit(events.TurnFinished(result))
         # Where nothing is to be changed, nothing is noted either.
-        if not parts.noticed(content or "") and self.approvals.mode != "read-only":
+        if not content_parts.noticed(content or "") and self.approvals.mode != "read-only":
             self.remembering.over(result, self._allowance(taken.run))
         if self._left:
             await self.leave()
@@ -299,15 +299,15 @@ class AIAgent:
         return None if self.limits.cost is None else self.limits.cost - (run.cost if run else 0.0)
 
     async def _charge_review(self, usage: types.Usage) -> None:
-        await accounts.charge_review(self.db, self.conversation_id, usage)
+        await agent_usage.charge_review(self.db, self.conversation_id, usage)
 
     def not_begun(self, emit: Emit) -> events.TurnResult:
         """The result of a turn that was stopped before anything of it was stored."""
-        result = taking.Taking(self, "", "", None, emit).stopped()
+        result = agent_turn.Taking(self, "", "", None, emit).stopped()
         emit(events.TurnFinished(result))
         return result
 
-    def new_run(self, taken: turn.Turn, uid: str, emit: Emit, max_output: int | None = None) -> loop.Run:
+    def new_run(self, taken: turn_lease.Turn, uid: str, emit: Emit, max_output: int | None = None) -> loop.Run:
         """The loop of a turn that was just taken."""
         self.room.new_turn()
         self._run = loop.Run(

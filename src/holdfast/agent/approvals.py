@@ -18,10 +18,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from holdfast import errors, events, secrets, types
+from holdfast import errors, events, redaction, types
 from holdfast.agent import loop
 from holdfast.store import message_codec
-from holdfast.tools import permits, port
+from holdfast.tools import base
+from holdfast.tools.permissions import rules
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -35,7 +36,7 @@ Mode = Literal["ask", "code", "read-only"]
 """Ask for what no rule or grant allows; change files of the working folder without asking; only look."""
 
 Emit = Callable[[events.AnyEvent], None]
-Approve = Callable[[port.Act], Awaitable[bool | events.Answered]]
+Approve = Callable[[base.Act], Awaitable[bool | events.Answered]]
 """Asked by the program itself, where an agent is part of one."""
 
 
@@ -83,12 +84,12 @@ class Approvals:
         self,
         book: Book,
         *,
-        law: permits.Law | None = None,
+        law: rules.Law | None = None,
         owner: str = "",
         approve: Approve | None = None,
         yes: bool = False,
     ) -> None:
-        self._book, self.law, self.owner = book, law or permits.Law(), owner
+        self._book, self.law, self.owner = book, law or rules.Law(), owner
         self._approve, self._yes = approve, yes
         self.mode: Mode = "ask"
         """How far things go without a word, as the person chose; what a rule forbids stays forbidden."""
@@ -131,7 +132,7 @@ class Approvals:
         question = self._open.pop((conversation_id, given.request_id), None)
         if question is None:
             return "That is not asked any more."
-        who = secrets.redacted(given.by) or "a person"
+        who = redaction.redacted(given.by) or "a person"
         if given.answer not in ("once", "conversation", "always"):
             # Whatever is not one of the ways to say yes is a no.
             reason = f" They said: {given.reason.strip()}" if given.reason.strip() else ""
@@ -161,11 +162,11 @@ class Approvals:
 
     # --- for an agent --------------------------------------------------------------------------------
 
-    def gate(self, conversation_id: Callable[[], str], emit: Callable[[], Emit]) -> port.Gate:
+    def gate(self, conversation_id: Callable[[], str], emit: Callable[[], Emit]) -> base.Gate:
         """What the plans of one agent's tools pass through."""
 
         @asynccontextmanager
-        async def passing(call: types.ToolCall, act: port.Act) -> AsyncIterator[None]:
+        async def passing(call: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
             here = conversation_id()
             try:
                 decision = await self._decided(here, call, act, emit())
@@ -189,26 +190,26 @@ class Approvals:
 
         return passing
 
-    def guarded(self, tools: Sequence[port.Tool]) -> list[port.Tool]:
+    def guarded(self, tools: Sequence[base.Tool]) -> list[base.Tool]:
         """The same tools, each of which looks first whether a rule forbids it: also those that only look.
 
         What is refused here, by a rule or by the tool itself, never gets to the gate, and is written down here.
         """
         return [self._guarded(tool) for tool in tools]
 
-    def _guarded(self, tool: port.Tool) -> port.Tool:
-        async def run(arguments: port.Arguments) -> types.Content | port.Plan:
+    def _guarded(self, tool: base.Tool) -> base.Tool:
+        async def run(arguments: base.Arguments) -> types.Content | base.Plan:
             act = _looking(tool.spec.name, arguments, self.law.folder)
-            verdict = permits.decide(act, self.law)
+            verdict = rules.decide(act, self.law)
             # What a command line may do is told from its plan.
-            if verdict.say == "deny" and act.tool not in permits.RUNNERS:
+            if verdict.say == "deny" and act.tool not in rules.RUNNERS:
                 await self._note_refused(act, verdict.by)
                 raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
             if self.mode == "read-only" and tool.alters(arguments):
                 await self._note_refused(act, _INERT.by)
                 raise errors.NotAllowed(f"Not allowed: {act.tool}. {_INERT.why}")
             try:
-                with port.calling(msgspec.structs.replace(port.current(), hidden=self._hidden(act.tool))):
+                with base.calling(msgspec.structs.replace(base.current(), hidden=self._hidden(act.tool))):
                     return await tool.run(arguments)
             except errors.NotAllowed:
                 await self._note_refused(act, "the tool: never")
@@ -219,18 +220,18 @@ class Approvals:
     def _hidden(self, tool: str) -> Callable[[str], bool]:
         """What a tool must not show: a search shows what is in files, as reading does."""
         names = ("search_files", "read_file") if tool == "search_files" else (tool,)
-        return lambda path: any(permits.forbids(self.law, name, path) for name in names)
+        return lambda path: any(rules.forbids(self.law, name, path) for name in names)
 
     # --- deciding ------------------------------------------------------------------------------------
 
-    async def _decided(self, here: str, call: types.ToolCall, act: port.Act, emit: Emit) -> Decision:
+    async def _decided(self, here: str, call: types.ToolCall, act: base.Act, emit: Emit) -> Decision:
         if self._is_inert(act):
             return _INERT
         try:
             grants = await self._book.grants(self.owner, here)
         except errors.HoldfastError:
             grants = []  # What cannot be read allows nothing.
-        verdict = permits.decide(act, self.law, grants)
+        verdict = rules.decide(act, self.law, grants)
         if verdict.say == "deny":
             return Decision(False, verdict.by, _forbidden(verdict))
         if verdict.say == "allow":
@@ -241,11 +242,11 @@ class Approvals:
         # Whoever has chosen meanwhile that nothing is to be done has the last word.
         return _INERT if decision.allowed and self._is_inert(act) else decision
 
-    def _is_inert(self, act: port.Act) -> bool:
+    def _is_inert(self, act: base.Act) -> bool:
         return self.mode == "read-only" and act.kind != "look"
 
     async def _asked(
-        self, here: str, call: types.ToolCall, act: port.Act, verdict: permits.Verdict, emit: Emit
+        self, here: str, call: types.ToolCall, act: base.Act, verdict: rules.Verdict, emit: Emit
     ) -> Decision:
         if verdict.maybe_denied:
             act = msgspec.structs.replace(act, danger=act.danger or f"It may do what is forbidden ({verdict.by}).")
@@ -281,7 +282,7 @@ class Approvals:
             emit(events.ApprovalSettled(asked.request_id, decision.allowed, decision.by))
         return decision
 
-    async def _by_program(self, approve: Approve, here: str, act: port.Act, verdict: permits.Verdict) -> Decision:
+    async def _by_program(self, approve: Approve, here: str, act: base.Act, verdict: rules.Verdict) -> Decision:
         try:
             answer = await approve(act)
         except Exception:
@@ -304,8 +305,8 @@ class Approvals:
 
     # --- writing down --------------------------------------------------------------------------------
 
-    async def _written(self, here: str, call: types.ToolCall, act: port.Act, decision: Decision) -> int:
-        what = secrets.redacted(act.detail if act.kind == "run" and act.detail else act.summary)
+    async def _written(self, here: str, call: types.ToolCall, act: base.Act, decision: Decision) -> int:
+        what = redaction.redacted(act.detail if act.kind == "run" and act.detail else act.summary)
         try:
             return await loop.unhurried(
                 self._book.begin_audit(here, call.id, act.tool, what, decision.allowed, decision.by)
@@ -314,14 +315,14 @@ class Approvals:
             logger.warning("an act could not be written down: %s", error)
             raise errors.NotAllowed(f"Not allowed: {act.summary} {UNWRITTEN}") from None
 
-    async def _note_refused(self, act: port.Act, by: str) -> None:
+    async def _note_refused(self, act: base.Act, by: str) -> None:
         """A refusal stands, also where it cannot be written down."""
-        now = port.current()
+        now = base.current()
         with suppress(errors.NotAllowed):
             call = types.ToolCall(now.call_id, act.tool, {})
             await self._written(now.conversation_id, call, act, Decision(False, by))
 
-    async def _note_interrupted(self, here: str, call: types.ToolCall, act: port.Act) -> None:
+    async def _note_interrupted(self, here: str, call: types.ToolCall, act: base.Act) -> None:
         with suppress(errors.NotAllowed):
             await self._written(here, call, act, Decision(False, "interrupted"))
 
@@ -337,13 +338,13 @@ def _settle(question: Question, decision: Decision) -> None:
         question.answered.set_result(decision)
 
 
-def _forbidden(verdict: permits.Verdict) -> str:
+def _forbidden(verdict: rules.Verdict) -> str:
     return f"A rule of the settings forbids it ({verdict.by.removeprefix('rule: ')})."
 
 
-def _looking(tool: str, arguments: port.Arguments, folder: str) -> port.Act:
+def _looking(tool: str, arguments: base.Arguments, folder: str) -> base.Act:
     """A call before it is known what it plans: the file or folder it names, with links resolved."""
     given = [name for key in ("path", "folder") if isinstance(name := arguments.get(key), str) and "\0" not in name]
     paths = tuple(os.path.realpath(os.path.join(folder, os.path.expanduser(name))) for name in given)
     summary = " ".join([tool, *(errors.shown(each, 200) for each in given)])
-    return port.Act(tool=tool, kind="look", summary=f"{summary}.", paths=paths)
+    return base.Act(tool=tool, kind="look", summary=f"{summary}.", paths=paths)

@@ -16,7 +16,8 @@ import msgspec
 
 from holdfast import errors, events
 from holdfast.store import async_db
-from holdfast.tools import guarded, workspace
+from holdfast.tools.files import workspace
+from holdfast.tools.permissions import sensitive_paths
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -77,7 +78,7 @@ def _read(space: workspace.Workspace, path: str) -> ContextFile:
     name = os.path.basename(path)
     try:
         place = space.place(os.path.realpath(path))
-        if reason := guarded.secret(place.parts):
+        if reason := sensitive_paths.secret(place.parts):
             raise errors.NotAllowed(f"it leads to {place.name}. {reason}")
         with space.reading(place) as file:
             size = os.fstat(file.fileno()).st_size

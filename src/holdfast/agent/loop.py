@@ -16,13 +16,13 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
-from holdfast import errors, events, parts, types
-from holdfast.agent import context, room, turn
+from holdfast import content_parts, errors, events, types
+from holdfast.agent import context_cache, context_window, turn_lease
 from holdfast.compaction import speaker
-from holdfast.model import failures, gather, tokens
-from holdfast.model import port as models
+from holdfast.model import base as models
+from holdfast.model import provider_errors, reply_builder, tokens
 from holdfast.store import message_codec, validation
-from holdfast.tools import port as tools_port
+from holdfast.tools import base as tools_port
 from holdfast.tools import registry
 
 logger = logging.getLogger("holdfast.agent")
@@ -69,10 +69,10 @@ class Run:
     def __init__(
         self,
         *,
-        turn: turn.Turn,
+        turn: turn_lease.Turn,
         uid: str,
-        view: context.View,
-        room: room.Room,
+        view: context_cache.View,
+        room: context_window.Room,
         model: models.Model,
         tools: registry.Registry,
         system: str,
@@ -84,7 +84,7 @@ class Run:
         self._turn, self._uid, self._view, self._room = turn, uid, view, room
         self._model, self._tools, self._system, self._limits = model, tools, system, limits
         self._meter, self._emit, self._clock = meter, emit, clock
-        self._said: gather.Gathering | None = None
+        self._said: reply_builder.Gathering | None = None
         self._open: dict[str, types.ToolCall] = {}
         self.steering: list[events.Steer] = []
         self.over = False
@@ -165,7 +165,7 @@ class Run:
         )
         estimated = self._meter.count(self._system, request.tools, request.messages)
         self.api_calls += 1
-        self._said = said = gather.Gathering(self._model.name)
+        self._said = said = reply_builder.Gathering(self._model.name)
         async with aclosing(self._model.stream(request)) as deltas:
             async for delta in deltas:
                 said.add(delta)
@@ -198,7 +198,7 @@ class Run:
         self.usage += reply.usage
         if reply.usage.cost is None and reply.usage.input + reply.usage.output:
             self._unpriced = reply.model or self._model.name
-        content = parts.written(reply.parts)
+        content = content_parts.written(reply.parts)
         calls = distinct(reply.calls)
         if reply.finish == "length":
             content, calls, self.short = marked(content, NO_ROOM), (), True
@@ -207,7 +207,7 @@ class Run:
             raise errors.RequestRefused("The model's provider declined to answer this.", model=reply.model)
         if not content and not calls and reply.usage == types.Usage():
             return
-        self.answer = parts.text(content)
+        self.answer = content_parts.text(content)
         await self.append(
             types.NewMessage(
                 role="assistant", content=content, tool_calls=calls, model=reply.model or None, usage=reply.usage
@@ -245,7 +245,7 @@ class Run:
         with tools_port.calling(self._calling(call)):
             result = await self._tools.run(call)
         await self.append(types.NewMessage(role="tool", content=result.content, tool_call_id=call.id))
-        preview = parts.text(result.content)[:PREVIEW]
+        preview = content_parts.text(result.content)[:PREVIEW]
         self._emit(events.ToolFinished(call.id, call.name, result.ok, preview))
 
     def _calling(self, call: types.ToolCall) -> tools_port.Calling:
@@ -295,8 +295,8 @@ class Run:
         self.usage += reply.usage
         self.answer = ""
         if reply.text.strip() or reply.usage != types.Usage():
-            content = marked(parts.written(reply.parts), why)
-            self.answer = parts.text(content) if reply.text.strip() else ""
+            content = marked(content_parts.written(reply.parts), why)
+            self.answer = content_parts.text(content) if reply.text.strip() else ""
             await self.append(
                 types.NewMessage(role="assistant", content=content, model=reply.model or None, usage=reply.usage)
             )
@@ -316,10 +316,10 @@ def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
         return error
     if isinstance(error, errors.HoldfastError) and (not isinstance(error, errors.ModelError) or error.retryable):
         return None
-    if not failures.is_overflow(str(error)):
+    if not provider_errors.is_overflow(str(error)):
         return None
-    words = failures.redacted(str(error)).rstrip(".")
-    return errors.ContextOverflow(f"The conversation is too large for the model: {words}. {failures.COMPACT}")
+    words = provider_errors.redacted(str(error)).rstrip(".")
+    return errors.ContextOverflow(f"The conversation is too large for the model: {words}. {provider_errors.COMPACT}")
 
 
 def steering_uid(uid: str | None = None) -> str:
@@ -331,7 +331,7 @@ def steering_uid(uid: str | None = None) -> str:
 def marked(content: types.Content, why: str) -> types.Content:
     """A reply that was not finished, with the mark that says so."""
     said = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return [*(part for part in said if part.get("type") != "text" or part.get("text")), parts.cut(why)]
+    return [*(part for part in said if part.get("type") != "text" or part.get("text")), content_parts.cut(why)]
 
 
 def distinct(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:

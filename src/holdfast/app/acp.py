@@ -13,11 +13,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 from holdfast import config
-from holdfast.acp import channel, editor, files, plans, server, servers, terminals
-from holdfast.agent import approvals, runtime
-from holdfast.app import hands, running
+from holdfast.acp import channel, client_files, client_terminals, mcp_servers, plans, server
+from holdfast.acp import client as acp_client
+from holdfast.agent import approvals
+from holdfast.app import compose, toolset
+from holdfast.runtime import runtime
 from holdfast.store import async_db
-from holdfast.tools import dangers, port
+from holdfast.tools import base
+from holdfast.tools.permissions import risks
 
 logger = logging.getLogger("holdfast.app")
 
@@ -29,10 +32,10 @@ SEARCHING = 1.0
 class House(NamedTuple):
     """What a server of sessions needs of the program."""
 
-    house: running.House
+    house: compose.House
     wire: channel.Channel
     doors: list[runtime.Runtime]
-    late: terminals.Late
+    late: client_terminals.Late
 
     @property
     def db(self) -> async_db.AsyncSessionDB:
@@ -46,22 +49,22 @@ class House(NamedTuple):
             return []
 
     @asynccontextmanager
-    async def door(self, place: server.Place, client: editor.Client) -> AsyncIterator[runtime.Runtime]:
+    async def door(self, place: server.Place, client: acp_client.Client) -> AsyncIterator[runtime.Runtime]:
         """A door for one session, closed with it."""
         house, settings, here = self.house, self.house.settings, place.folders[0]
         # Asked for each time: an editor may say it late, or again.
-        offered = editor.offered(self.wire.offered)
+        offered = acp_client.offered(self.wire.offered)
         async with AsyncExitStack() as stack:
-            others = await stack.enter_async_context(servers.opened(place.servers, here, settings.servers))
-            own = hands.off_limits(settings, house.database, here)
-            permissions = approvals.Approvals(house.store.permissions, law=running.law(settings, here))
-            there = terminals.Terminals(client, place.session_id, self.late) if offered.terminal else None
-            shell = terminals.tool(there, place.folders, hands.environment(settings), dangers.described)
-            machine = hands.of_machine(house.processes, settings, place.folders)
+            others = await stack.enter_async_context(mcp_servers.opened(place.servers, here, settings.servers))
+            own = toolset.off_limits(settings, house.database, here)
+            permissions = approvals.Approvals(house.store.permissions, law=compose.law(settings, here))
+            there = client_terminals.Terminals(client, place.session_id, self.late) if offered.terminal else None
+            shell = client_terminals.tool(there, place.folders, toolset.environment(settings), risks.described)
+            machine = toolset.of_machine(house.processes, settings, place.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 
-            def project(epoch: Callable[[], object]) -> list[port.Tool]:
-                return files.tools(client, place.session_id, offered, place.folders, off_limits=own, epoch=epoch)
+            def project(epoch: Callable[[], object]) -> list[base.Tool]:
+                return client_files.tools(client, place.session_id, offered, place.folders, off_limits=own, epoch=epoch)
 
             making = house.making(permissions, project, tools, others, folder=here, source=SOURCE, reviews=True)
             door = await stack.enter_async_context(
@@ -83,11 +86,11 @@ async def serve(
             door.poke(conversation_id)
 
     async with AsyncExitStack() as stack:
-        housed = running.housed(settings, came_in, database=database, model=model, more=[plans.TOOL])
+        housed = compose.housed(settings, came_in, database=database, model=model, more=[plans.TOOL])
         house = await stack.enter_async_context(housed)
-        stack.push_async_callback(running.stopped, await running.watched(house.processes))
+        stack.push_async_callback(compose.stopped, await compose.watched(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)
-        late = await stack.enter_async_context(terminals.Late())
+        late = await stack.enter_async_context(client_terminals.Late())
         opened = await stack.enter_async_context(server.Server(House(house, wire, doors, late)))
         await server.attend(opened, wire)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Literal, TextIO
 
-from holdfast import config, errors, secrets
+from holdfast import config, errors, redaction
 
 Form = Literal["text", "json"]
 SHORTEST = 6
@@ -57,8 +57,8 @@ class Lines(logging.Formatter):
 
     def _without(self, text: str) -> str:
         for each in self._known:
-            text = text.replace(each, secrets.MARK)
-        return secrets.redacted(_QUERY.sub(rf"\1{secrets.MARK}", text))
+            text = text.replace(each, redaction.MARK)
+        return redaction.redacted(_QUERY.sub(rf"\1{redaction.MARK}", text))
 
 
 class File(logging.FileHandler):

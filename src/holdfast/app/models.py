@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast import config, errors, model
-from holdfast.model import known, listeners, local, port, prices, retry
+from holdfast.model import base, local_servers, model_limits, prices, retry, socket_owners
 
 # What is asked when only a key was given.
 USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
 LISTING = 10.0
 """Seconds that a server may take to list its models."""
-FREE = port.Price(0.0, 0.0)
+FREE = base.Price(0.0, 0.0)
 """What a server on this machine costs."""
 OFFLINE, OFFLINE_NAME = "offline", "holdfast/offline"
 
@@ -31,7 +31,7 @@ ADVICE = (
 class Chosen(NamedTuple):
     """A model, and what is to be said about how it was chosen."""
 
-    model: port.Model
+    model: base.Model
     notice: str | None = None
 
 
@@ -39,13 +39,13 @@ class Models:
     """Which model answers which conversation, until the program ends. Whoever makes it closes it."""
 
     def __init__(
-        self, settings: config.Settings, usual: port.Model, wrap: Callable[[port.Model], port.Model] = lambda it: it
+        self, settings: config.Settings, usual: base.Model, wrap: Callable[[base.Model], base.Model] = lambda it: it
     ) -> None:
         self._settings, self._usual, self._wrap = settings, usual, wrap
-        self._made: dict[str, port.Model] = {usual.name: usual}
-        self._chosen: dict[str, port.Model] = {}
+        self._made: dict[str, base.Model] = {usual.name: usual}
+        self._chosen: dict[str, base.Model] = {}
 
-    def of(self, conversation_id: str) -> port.Model:
+    def of(self, conversation_id: str) -> base.Model:
         return self._chosen.get(conversation_id, self._usual)
 
     async def listed(self) -> list[str]:
@@ -53,12 +53,12 @@ class Models:
         settings = self._settings
         named = [settings.model, *settings.fallback, *settings.models]
         usual = [f"{provider}/{name}" for provider, name in USUAL.items() if provider in settings.keys]
-        servers = [server for server in await local.find() if listeners.is_trusted(server.uids)]
+        servers = [server for server in await local_servers.find() if socket_owners.is_trusted(server.uids)]
         here = [f"{server.kind}/{name}" for server in servers for name in server.models]
         every = [self._usual.name, *(name for name in named if name and _to_be_had(settings, name)), *usual, *here]
         return list(dict.fromkeys(name for name in (*every, OFFLINE_NAME) if name != OFFLINE))
 
-    async def choose(self, conversation_id: str, name: str) -> port.Model:
+    async def choose(self, conversation_id: str, name: str) -> base.Model:
         """SettingInvalid when it cannot be had. One that was made is not made again: others may be using it."""
         if name not in self._made:
             self._made[name] = self._wrap((await choose(self._settings, name)).model)
@@ -74,7 +74,7 @@ class Models:
             await made.close()
 
 
-def is_offline(chosen: port.Model) -> bool:
+def is_offline(chosen: base.Model) -> bool:
     """Whether it is the built-in one, and no language model at all."""
     return chosen.name == OFFLINE_NAME
 
@@ -94,19 +94,19 @@ async def _found(settings: config.Settings) -> Chosen:
     openai = settings.providers.get("openai")
     if openai is not None and not config.needs_key("openai", openai):
         return await _served(settings, openai)
-    servers = [server for server in await local.find() if server.models]
+    servers = [server for server in await local_servers.find() if server.models]
     for server in servers:
-        if listeners.is_trusted(server.uids):
+        if socket_owners.is_trusted(server.uids):
             name = f"{server.kind}/{server.models[0]}"
-            window = server.window or known.of(server.models[0]).window
+            window = server.window or model_limits.of(server.models[0]).window
             made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name, price=FREE)
             return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
     return Chosen(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
 
 
-def _not_used(server: local.Found) -> str:
+def _not_used(server: local_servers.Found) -> str:
     """Say why a server on this machine is not used, and which setting would allow it."""
-    names = [listeners.user_name(uid) or "unknown" for uid in server.uids]
+    names = [socket_owners.user_name(uid) or "unknown" for uid in server.uids]
     users = ", ".join(f"{name} (uid {uid})" for name, uid in zip(names, server.uids, strict=True))
     # The name comes from a server that is not trusted, and people copy it to a shell.
     name = server.models[0] if re.fullmatch(r"[\w.:/\-]{1,80}", server.models[0], re.ASCII) else "MODEL"
@@ -140,22 +140,22 @@ async def _served(settings: config.Settings, openai: config.Provider) -> Chosen:
     return Chosen(_chained(made), f"Using {name}, the first model that the server at OPENAI_BASE_URL lists.")
 
 
-def _chain(settings: config.Settings, names: tuple[str, ...]) -> port.Model:
+def _chain(settings: config.Settings, names: tuple[str, ...]) -> base.Model:
     return _chained([_made(settings, name) for name in names])
 
 
-def _chained(made: list[port.Model]) -> port.Model:
+def _chained(made: list[base.Model]) -> base.Model:
     patient = [retry.Retrying(one) for one in made]
     return patient[0] if len(patient) == 1 else retry.Chain(patient)
 
 
-def _made(settings: config.Settings, name: str, told_window: int | None = None) -> port.Model:
+def _made(settings: config.Settings, name: str, told_window: int | None = None) -> base.Model:
     if name in (OFFLINE, OFFLINE_NAME):
         return model.OfflineModel(name=OFFLINE_NAME)
     provider, _, bare = name.partition("/")
     found = settings.providers.get(provider) or _on_this_machine(provider)
     if not bare or found is None:
-        names = ", ".join([*settings.providers, *(kind.name for kind in local.KINDS)])
+        names = ", ".join([*settings.providers, *(kind.name for kind in local_servers.KINDS)])
         raise errors.SettingInvalid(
             f"{errors.shown(name)} names no model: say provider/model, as in `openai/gpt-5`, or `{OFFLINE}`. "
             f"Providers: {names}."
@@ -164,10 +164,10 @@ def _made(settings: config.Settings, name: str, told_window: int | None = None) 
     if key is None and config.needs_key(provider, found):
         raise errors.SettingInvalid(f"{name} needs a key: set {found.key_env}.")
     said = settings.models.get(name, config.Known())
-    window = said.window or found.window or told_window or known.of(bare).window
+    window = said.window or found.window or told_window or model_limits.of(bare).window
     url = found.base_url or config.PROVIDERS[found.kind].base_url or ""
     listed = prices.find(url, bare) if provider in settings.providers else FREE
-    price = port.Price(*_values(said.price)) if said.price else listed
+    price = base.Price(*_values(said.price)) if said.price else listed
     if settings.limits.cost is not None and price is None and not prices.is_reported(url):
         raise errors.SettingInvalid(
             f"The price of {name} is not known, so the cost limit (`--max-cost`, `limits.cost`) cannot be enforced. "
@@ -175,7 +175,7 @@ def _made(settings: config.Settings, name: str, told_window: int | None = None) 
             "in US dollars per million tokens, 0 if it is free. Or leave the limit out."
         )
     if found.kind == "anthropic":
-        longest = said.max_output or known.of(bare).max_output or window
+        longest = said.max_output or model_limits.of(bare).max_output or window
         return model.AnthropicModel(
             bare, window=window, key=key, base_url=url, name=name, price=price, max_output=longest
         )
@@ -194,7 +194,7 @@ def _values(price: config.Price) -> tuple[float, float, float | None, float | No
 
 
 def _on_this_machine(provider: str) -> config.Provider | None:
-    for kind in local.KINDS:
+    for kind in local_servers.KINDS:
         if kind.name == provider:
-            return config.Provider("openai", f"http://{local.HOST}:{kind.port}/v1")
+            return config.Provider("openai", f"http://{local_servers.HOST}:{kind.port}/v1")
     return None

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import holdfast
 from holdfast import config
-from holdfast.app import running
-from holdfast.rpc import frames, lines, peer, standard
-from holdfast.terminal import server
+from holdfast.app import compose
+from holdfast.rpc import frames, line_transport, peer, stdio
+from holdfast.rpc_server import server
 
 ENDING = 600.0
 """Seconds that what was asked may still take when the input has ended: `printf ... | holdfast rpc` is answered, turns
@@ -22,7 +22,7 @@ async def served(
 ) -> AsyncIterator[server.Server]:
     """A server; at the end of the block its sessions are closed."""
     async with (
-        running.started(settings, database=database, model=model, source="rpc") as started,
+        compose.started(settings, database=database, model=model, source="rpc") as started,
         server.Server(
             started.runtime,
             program=f"Holdfast {holdfast.__version__}",
@@ -33,10 +33,10 @@ async def served(
         yield opened
 
 
-async def by_lines(opened: server.Server, kept: standard.Kept) -> None:
+async def by_lines(opened: server.Server, kept: stdio.Kept) -> None:
     """Serve one client by lines on these descriptors, until it is gone. Raises OSError where they cannot be written."""
     limits = frames.Limits(ending=ENDING)
-    async with lines.opened(kept.reads, kept.writes, limits.size) as channel:
+    async with line_transport.opened(kept.reads, kept.writes, limits.size) as channel:
         await opened.attend(peer.Peer(channel, opened.methods(), limits))
     if channel.failed is not None:
         raise channel.failed

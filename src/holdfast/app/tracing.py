@@ -12,15 +12,15 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from holdfast import types
-from holdfast.agent import ambient
+from holdfast.agent import current_session
 from holdfast.gateway import spans
-from holdfast.model import port
+from holdfast.model import base
 
 if TYPE_CHECKING:
     from opentelemetry import metrics, trace
 
 SCOPE = "holdfast"
-Wrap = Callable[[port.Model], port.Model]
+Wrap = Callable[[base.Model], base.Model]
 _FINISHES = {"stop": "stop", "calls": "tool_calls", "length": "length", "refused": "content_filter", "cut": "error"}
 
 
@@ -78,7 +78,7 @@ class Instruments:
 class Traced:
     """A model whose calls are traced."""
 
-    def __init__(self, model: port.Model, instruments: Instruments) -> None:
+    def __init__(self, model: base.Model, instruments: Instruments) -> None:
         self.inner, self._instruments = model, instruments
 
     @property
@@ -92,7 +92,7 @@ class Traced:
     async def close(self) -> None:
         await self.inner.close()
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         kind, began, used = _kind(self.name), monotonic(), types.Usage()
         # Not the current one: who reads a stream may go on elsewhere between two pieces of it.
         span = self._instruments.tracer.start_span(
@@ -101,7 +101,7 @@ class Traced:
         try:
             async with aclosing(self.inner.stream(request)) as deltas:
                 async for delta in deltas:
-                    used = delta.usage if isinstance(delta, port.Counted) else used
+                    used = delta.usage if isinstance(delta, base.Counted) else used
                     _saw(span, delta)
                     yield delta
         except BaseException as error:
@@ -116,11 +116,11 @@ class Traced:
             span.end()
 
 
-def _saw(span: trace.Span, delta: port.Delta) -> None:
+def _saw(span: trace.Span, delta: base.Delta) -> None:
     match delta:
-        case port.Finished(reason):
+        case base.Finished(reason):
             span.set_attribute("gen_ai.response.finish_reasons", [_FINISHES[reason]])
-        case port.Switched(model):
+        case base.Switched(model):
             span.set_attribute("gen_ai.response.model", _kind(model)["gen_ai.request.model"])
         case _:
             pass
@@ -135,9 +135,9 @@ def _kind(name: str) -> dict[str, str]:
     }
 
 
-def _asked(kind: dict[str, str], request: port.Request) -> dict[str, str | int | float]:
+def _asked(kind: dict[str, str], request: base.Request) -> dict[str, str | int | float]:
     known = {
-        "gen_ai.conversation.id": ambient.current_conversation_id(),
+        "gen_ai.conversation.id": current_session.current_conversation_id(),
         "gen_ai.request.max_tokens": request.max_output,
         "gen_ai.request.temperature": request.temperature,
     }

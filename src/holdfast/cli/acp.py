@@ -15,17 +15,17 @@ import click
 import holdfast
 from holdfast import config, errors
 from holdfast.acp import channel
-from holdfast.cli import console, lazy, leaving
-from holdfast.rpc import lines, standard
+from holdfast.cli import console, lazy_group, shutdown
+from holdfast.rpc import line_transport, stdio
 
 INSTALL = "Editors need a part that is not installed: pip install 'holdfast[acp]'"
 
 
 @click.command(name="acp")
 @click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
-@lazy.logged("warning")
-@lazy.database
-@lazy.profile
+@lazy_group.logged("warning")
+@lazy_group.database
+@lazy_group.profile
 @click.pass_obj
 def command(
     out: console.Console,
@@ -42,8 +42,8 @@ def command(
     """
     if util.find_spec("acp") is None:
         raise errors.HoldfastError(INSTALL)
-    with standard.kept() as kept:
-        return leaving.run(_served(out, settings, path, model, (log_format, log_level), kept))
+    with stdio.kept() as kept:
+        return shutdown.run(_served(out, settings, path, model, (log_format, log_level), kept))
 
 
 async def _served(
@@ -52,9 +52,9 @@ async def _served(
     path: str | None,
     model: str | None,
     log: tuple[str, str],
-    kept: standard.Kept,
+    kept: stdio.Kept,
 ) -> int:
-    async with lines.opened(kept.reads, kept.writes, channel.LONGEST) as opened:
+    async with line_transport.opened(kept.reads, kept.writes, channel.LONGEST) as opened:
         wire = channel.Channel(opened, holdfast.__version__)
         greeted = await wire.greeted()
         try:
@@ -73,6 +73,6 @@ async def _served(
 def _loaded() -> tuple[Any, Any]:
     """What takes its time: beside the loop, which goes on hearing signals."""
     try:
-        return lazy.load("holdfast.app.logs"), lazy.load("holdfast.app.acp")
+        return lazy_group.load("holdfast.app.logs"), lazy_group.load("holdfast.app.acp")
     except ImportError as error:
         raise errors.HoldfastError(f"Editors need a part that cannot be loaded: {error}") from error

@@ -11,8 +11,7 @@ import os
 import sys
 from typing import Any, NamedTuple, TextIO
 
-from holdfast import config, errors
-from holdfast.terminal import text
+from holdfast import config, errors, safe_text
 
 
 class Glyphs(NamedTuple):
@@ -58,7 +57,7 @@ class Console:
 
     def prose(self, line: str, *style: str) -> None:
         """A sentence, made safe and broken between words."""
-        for piece in text.wrapped(text.safe(line), self.width):
+        for piece in safe_text.wrapped(safe_text.safe(line), self.width):
             self.print(self.style(piece, *style) if style else piece)
 
     def json(self, value: Any) -> None:
@@ -71,12 +70,12 @@ class Console:
 
     def note(self, line: object) -> None:
         """Anything that is not data: one line on standard error."""
-        self._tell(f"{text.safe(line)}\n")
+        self._tell(f"{safe_text.safe(line)}\n")
 
     def progress(self, line: str) -> None:
         """A line that replaces itself, only where somebody is watching; an empty one takes it away."""
         if _is_tty(self.err):
-            self._tell(f"\r\x1b[K{text.safe(line)}")
+            self._tell(f"\r\x1b[K{safe_text.safe(line)}")
 
     def _tell(self, line: str) -> None:
         """Whoever no longer listens must not change what becomes of the command, nor its exit code."""
@@ -97,7 +96,7 @@ class Console:
         return str(first) if first == last else f"{first}{self.glyphs.dash}{last}"
 
     def clipped(self, line: str, room: int | None) -> str:
-        return line if room is None else text.clipped(line, room, self.glyphs.more)
+        return line if room is None else safe_text.clipped(line, room, self.glyphs.more)
 
 
 def silence(stream: TextIO) -> None:

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast import errors
-from holdfast.cli import console, drawing, lazy
-from holdfast.cli.race import naive, run, steady, values
-from holdfast.terminal import text
+from holdfast import errors, safe_text
+from holdfast.cli import console, layout, lazy_group
+from holdfast.cli.demo_race import naive, run, steady, values
 
 NARROWEST = 100
 """Columns from which on both lineages fit next to each other."""
@@ -49,7 +48,7 @@ class Both(NamedTuple):
 
 
 @click.command(name="demo")
-@lazy.as_json
+@lazy_group.as_json
 @click.option("--processes", type=click.IntRange(3, 32), default=6, show_default=True, help="Racing processes.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="Compactions raced for.")
 @click.option("--seed", type=click.IntRange(0), help="How much is said when is decided by this (default: by chance).")
@@ -157,45 +156,45 @@ def _print(out: console.Console, both: Both) -> None:
     plan = both.plan
     out.prose(
         f"{plan.compactors} processes compact one conversation while {plan.processes - plan.compactors} write to it, "
-        f"{text.count(plan.rounds, 'round')}, seed {plan.seed}."
+        f"{safe_text.count(plan.rounds, 'round')}, seed {plan.seed}."
     )
     out.print()
-    left = [drawing.Line("", "naive tables", ("bold",)), *_lineage(out, both.naive)]
-    right = [drawing.Line("", "Holdfast", ("bold",)), *_lineage(out, both.holdfast)]
+    left = [layout.Line("", "naive tables", ("bold",)), *_lineage(out, both.naive)]
+    right = [layout.Line("", "Holdfast", ("bold",)), *_lineage(out, both.holdfast)]
     room = out.width or NARROWEST
     if room >= NARROWEST:
-        lines = drawing.beside(out, left, right, min(room, 140))
+        lines = layout.beside(out, left, right, min(room, 140))
     else:
-        lines = [drawing.drawn(out, line, room) for line in [*left, drawing.Line("", ""), *right]]
+        lines = [layout.drawn(out, line, room) for line in [*left, layout.Line("", ""), *right]]
     for line in [*lines, "", *_counts(both)]:
         out.print(line)
     out.print()
     _verdict(out, both)
 
 
-def _lineage(out: console.Console, side: values.Result) -> list[drawing.Line]:
+def _lineage(out: console.Console, side: values.Result) -> list[layout.Line]:
     """The tree of sessions; a conversation that never forked is a straight line."""
     children: dict[str | None, list[values.Place]] = {}
     for place in side.places:
         children.setdefault(place.parent, []).append(place)
-    nodes: dict[str, drawing.Node] = {}
+    nodes: dict[str, layout.Node] = {}
     lost = set(side.lost)
     for place in reversed(side.places):
         below = children.get(place.id, [])
         nodes[place.id] = _place(out, place, lost, [nodes[child.id] for child in below if child.id in nodes])
     if side.forks:
-        lines = [line for root in children.get(None, []) for line in drawing.tree(nodes[root.id], out.glyphs)]
+        lines = [line for root in children.get(None, []) for line in layout.tree(nodes[root.id], out.glyphs)]
     else:
-        lines = [drawing.Line("", nodes[place.id].line, nodes[place.id].style) for place in side.places]
+        lines = [layout.Line("", nodes[place.id].line, nodes[place.id].style) for place in side.places]
     if len(lines) > MOST_LINES:
         rest = len(lines) - MOST_LINES
-        lines[MOST_LINES:] = [drawing.Line("", f"{out.glyphs.more} and {text.count(rest, 'more session')}")]
+        lines[MOST_LINES:] = [layout.Line("", f"{out.glyphs.more} and {safe_text.count(rest, 'more session')}")]
     return lines
 
 
-def _place(out: console.Console, place: values.Place, lost: set[str], below: list[drawing.Node]) -> drawing.Node:
+def _place(out: console.Console, place: values.Place, lost: set[str], below: list[layout.Node]) -> layout.Node:
     mark = out.glyphs.live if place.live else out.glyphs.ended
-    parts = [f"{mark} {place.id}", text.count(len(place.messages), "message")]
+    parts = [f"{mark} {place.id}", safe_text.count(len(place.messages), "message")]
     gone = len(place.messages & lost)
     if place.live:
         parts.append("a head")
@@ -204,7 +203,7 @@ def _place(out: console.Console, place: values.Place, lost: set[str], below: lis
     if gone:
         parts.append(f"{gone} lost")
     bad = gone or len(below) > 1
-    return drawing.Node("  ".join(parts), below, ("red",) if bad else ("green",) if place.live else ())
+    return layout.Node("  ".join(parts), below, ("red",) if bad else ("green",) if place.live else ())
 
 
 def _counts(both: Both) -> list[str]:
@@ -218,7 +217,7 @@ def _counts(both: Both) -> list[str]:
         "forks": "forks",
     }
     rows = [("", "naive", "Holdfast"), *((name, str(first[key]), str(second[key])) for key, name in names.items())]
-    return drawing.columns(rows)
+    return layout.columns(rows)
 
 
 def _verdict(out: console.Console, both: Both) -> None:
@@ -230,7 +229,8 @@ def _verdict(out: console.Console, both: Both) -> None:
         return
     refused = side.outcomes.get("refused", 0) + side.outcomes.get("busy", 0)
     out.prose(
-        f"On the store {text.count(side.outcomes['committed'], 'compaction')} committed, {refused} stood back or were "
-        f"refused, and {text.count(side.followed, 'message')} written to an ended session went to the head instead."
+        f"On the store {safe_text.count(side.outcomes['committed'], 'compaction')} committed, {refused} stood back or "
+        f"were refused, and {safe_text.count(side.followed, 'message')} written to an ended session went to the "
+        "head instead."
     )
     out.print(out.style(f"One head, nothing lost. It took {both.seconds:.1f} s.", "green"))

@@ -17,12 +17,11 @@ import click
 import msgspec
 
 import holdfast
-from holdfast import app, config, errors, types
-from holdfast.cli import console, findings, lazy, mending, mistakes, open_files
+from holdfast import app, config, errors, safe_text, types
+from holdfast.cli import config_check, console, doctor_findings, doctor_repairs, lazy_group, open_files
 from holdfast.store import db as store
 from holdfast.store import store_meta
 from holdfast.store.driver import SchemaFault, hide_password, is_postgres
-from holdfast.terminal import text
 
 SHOWN = 20
 
@@ -31,14 +30,14 @@ class Examination(NamedTuple):
     """All the doctor has to say, in the shape --json prints it."""
 
     ok: bool
-    findings: list[findings.Finding]
+    findings: list[doctor_findings.Finding]
     store: dict[str, Any]
     versions: dict[str, str | None]
     processes: list[open_files.Visitor] | None
     leases: list[types.LeaseHeld]
     report: types.Report | None
     search: dict[str, Any] | None
-    repairs: list[mending.Repair]
+    repairs: list[doctor_repairs.Repair]
     done: list[str]
 
 
@@ -57,9 +56,9 @@ class Look(NamedTuple):
     removed_at: float | None
     upkeep_due: bool
 
-    def sick(self) -> mending.Sick:
+    def sick(self) -> doctor_repairs.Sick:
         stale = sum(lease.state != "held" for lease in self.leases)
-        return mending.Sick(
+        return doctor_repairs.Sick(
             facts=self.facts,
             faults=self.faults,
             stale_leases=stale,
@@ -67,13 +66,13 @@ class Look(NamedTuple):
             unscrubbed=self.removed_at is not None,
             search=self.search,
             upkeep_due=self.upkeep_due,
-            damaged=findings.damaged(self.report),
+            damaged=doctor_findings.damaged(self.report),
         )
 
 
 @click.command(name="doctor")
-@lazy.database
-@lazy.as_json
+@lazy_group.database
+@lazy_group.as_json
 @click.option("--fix", is_flag=True, help="Do the repairs that are offered, then look again.")
 @click.pass_obj
 def command(out: console.Console, path: str | None, as_json: bool, fix: bool) -> int:
@@ -112,8 +111,8 @@ def _settings(out: console.Console) -> config.Settings:
 
 
 def examine(target: str, out: console.Console, kept: config.Backup) -> Examination:
-    found: list[findings.Finding] = findings.of_settings(mistakes.everywhere() if out.wrong else [])
-    before = findings.modes(target)
+    found: list[doctor_findings.Finding] = doctor_findings.of_settings(config_check.everywhere() if out.wrong else [])
+    before = doctor_findings.modes(target)
     # Whoever is connected to a server may be anywhere: `holdfast db status` counts them.
     here = [] if is_postgres(target) else open_files.visitors(target)
     look: Look | None = None
@@ -121,12 +120,12 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
         with app.open_to_look(target, whole=False) as db:
             look = _look(db, found, out)
     except errors.HoldfastError as error:
-        found.append(findings.of_error(error, target))
+        found.append(doctor_findings.of_error(error, target))
     finally:
         out.progress("")
     # What did not open may be a file of another program, whose modes are its own affair.
     found += _about(look, target, before, kept) if look else []
-    found += findings.of_visitors(here)
+    found += doctor_findings.of_visitors(here)
     versions = _versions(found)
     facts = look.facts if look else {"path": hide_password(target)}
     return Examination(
@@ -138,12 +137,12 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
         leases=look.leases if look else [],
         report=look.report if look else None,
         search=look.search if look else None,
-        repairs=list(mending.offered(look.sick())) if look else [],
+        repairs=list(doctor_repairs.offered(look.sick())) if look else [],
         done=[],
     )
 
 
-def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Console) -> Look:
+def _look(db: store.SessionDB, found: list[doctor_findings.Finding], out: console.Console) -> Look:
     facts = db.admin.status()
     leases = _leases(db, found)
     faults = db.admin.schema_faults()
@@ -155,7 +154,7 @@ def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Conso
         report=report,
         search=db.admin.search_status(),
         facts=facts,
-        leftovers=mending.leftovers(str(facts["path"])),
+        leftovers=doctor_repairs.leftovers(str(facts["path"])),
         claimed_at=db.admin.get_meta(store_meta.BACKUP_CLAIMED),
         done_at=db.admin.get_meta(store_meta.BACKUP_DONE),
         failed_at=db.admin.get_meta(store_meta.BACKUP_FAILED),
@@ -171,33 +170,37 @@ def _removed_at(db: store.SessionDB) -> float | None:
         return None  # fsck has said it already
 
 
-def _leases(db: store.SessionDB, found: list[findings.Finding]) -> list[types.LeaseHeld]:
+def _leases(db: store.SessionDB, found: list[doctor_findings.Finding]) -> list[types.LeaseHeld]:
     try:
         return db.leases()
     except errors.LeasesUnavailable as error:
         advice = "Stop every process that uses the store, then open it again."
-        found.append(findings.Finding("problem", "lease", str(error), advice))
+        found.append(doctor_findings.Finding("problem", "lease", str(error), advice))
         return []
 
 
-def _about(look: Look, target: str, before: dict[str, os.stat_result], kept: config.Backup) -> list[findings.Finding]:
+def _about(
+    look: Look, target: str, before: dict[str, os.stat_result], kept: config.Backup
+) -> list[doctor_findings.Finding]:
     return [
-        *findings.of_standing(look.facts),
-        *findings.of_report(look.report, target),
-        *findings.of_schema(look.faults),
-        *findings.of_leases(look.leases),
-        *findings.of_leftovers(look.leftovers),
-        *findings.of_removals(look.removed_at, is_postgres(target)),
-        *findings.of_claim(look.claimed_at),
-        *findings.of_schedule(kept, look.done_at, look.failed_at),
-        *findings.of_files(target, before),
-        *findings.of_disk(look.facts),
-        *findings.of_wal(look.facts),
-        *findings.of_search(look.search),
+        *doctor_findings.of_standing(look.facts),
+        *doctor_findings.of_report(look.report, target),
+        *doctor_findings.of_schema(look.faults),
+        *doctor_findings.of_leases(look.leases),
+        *doctor_findings.of_leftovers(look.leftovers),
+        *doctor_findings.of_removals(look.removed_at, is_postgres(target)),
+        *doctor_findings.of_claim(look.claimed_at),
+        *doctor_findings.of_schedule(kept, look.done_at, look.failed_at),
+        *doctor_findings.of_files(target, before),
+        *doctor_findings.of_disk(look.facts),
+        *doctor_findings.of_wal(look.facts),
+        *doctor_findings.of_search(look.search),
     ]
 
 
-def mend(target: str, repairs: list[mending.Repair], out: console.Console) -> tuple[list[str], list[findings.Finding]]:
+def mend(
+    target: str, repairs: list[doctor_repairs.Repair], out: console.Console
+) -> tuple[list[str], list[doctor_findings.Finding]]:
     """Do what was offered; what came of each, and what failed. One that fails hinders no other."""
     done, failed = [], []
     with app.open_to_look(target) as db:
@@ -206,7 +209,7 @@ def mend(target: str, repairs: list[mending.Repair], out: console.Console) -> tu
                 done.append(repair.do(db, partial(_mending, out, repair.name)))
             except errors.HoldfastError as error:
                 what = f"The repair of {repair.name} failed: {error}"
-                failed.append(findings.Finding("problem", "repair", what, "Run `holdfast doctor --fix` again."))
+                failed.append(doctor_findings.Finding("problem", "repair", what, "Run `holdfast doctor --fix` again."))
             out.progress("")
     return done, failed
 
@@ -215,14 +218,14 @@ def _mending(out: console.Console, name: str, done: int, total: int) -> None:
     out.progress(f"{name}: {done:,} of {total:,}")
 
 
-def _versions(found: list[findings.Finding]) -> dict[str, str | None]:
+def _versions(found: list[doctor_findings.Finding]) -> dict[str, str | None]:
     sqlite: str | None = None
     try:
         with store.SessionDB(":memory:") as scratch:
             sqlite = scratch.admin.info()["version"]
     except errors.HoldfastError as error:
         advice = "Reinstall Holdfast: pip install --force-reinstall holdfast"
-        found.append(findings.Finding("problem", "version", str(error), advice))
+        found.append(doctor_findings.Finding("problem", "version", str(error), advice))
     return {
         "holdfast": holdfast.__version__,
         "python": platform.python_version(),
@@ -260,7 +263,7 @@ def _shape(found: Examination) -> dict[str, Any]:
 
 def _print(out: console.Console, found: Examination) -> None:
     for name, line in _lines(found):
-        out.print(text.safe(f"{name:<11} {line}"))
+        out.print(safe_text.safe(f"{name:<11} {line}"))
     problems = [finding for finding in found.findings if finding.level == "problem"]
     for finding in found.findings[:SHOWN]:
         out.print()
@@ -276,7 +279,7 @@ def _print(out: console.Console, found: Examination) -> None:
         for repair in found.repairs:
             out.prose(f"   {repair.would}")
     out.print()
-    verdict = text.count(len(problems), "problem") + " found." if problems else "No problems found."
+    verdict = safe_text.count(len(problems), "problem") + " found." if problems else "No problems found."
     out.print(out.style(verdict, "red" if problems else "green"))
 
 
@@ -293,7 +296,7 @@ def _lines(found: Examination) -> list[tuple[str, str]]:
         lines.append(("engine", f"{facts['engine']}, {kept}"))
     for suffix, entry in (facts.get("files") or {}).items():
         if entry:
-            lines.append(("", f"{suffix:<7} {text.size(entry['bytes'])}, mode {entry['mode']}"))
+            lines.append(("", f"{suffix:<7} {safe_text.size(entry['bytes'])}, mode {entry['mode']}"))
     if facts["directory"]:
         lines.append(("directory", f"{facts['directory']['path']}, mode {facts['directory']['mode']}"))
     if found.report:
@@ -307,13 +310,13 @@ def _lines(found: Examination) -> list[tuple[str, str]]:
 
 
 def _lease(lease: types.LeaseHeld) -> str:
-    return f"{lease.conversation_id} {lease.purpose}: {findings.lease_state(lease)}"
+    return f"{lease.conversation_id} {lease.purpose}: {doctor_findings.lease_state(lease)}"
 
 
 def _contents(report: types.Report) -> str:
     return (
-        f"{text.count(report.conversations, 'conversation')}, {text.count(report.sessions, 'session')}, "
-        f"{text.count(report.messages, 'message')}, checked in {report.seconds:.2f} s"
+        f"{safe_text.count(report.conversations, 'conversation')}, {safe_text.count(report.sessions, 'session')}, "
+        f"{safe_text.count(report.messages, 'message')}, checked in {report.seconds:.2f} s"
     )
 
 
@@ -322,4 +325,4 @@ def _indexed(search: dict[str, Any]) -> str:
         return "no index yet; the first search makes it"
     if search["errors"]:
         return "damaged"
-    return f"{text.count(search['behind'], 'message')} behind" if search["behind"] else "up to date"
+    return f"{safe_text.count(search['behind'], 'message')} behind" if search["behind"] else "up to date"

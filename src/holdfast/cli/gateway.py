@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli import lazy
+from holdfast.cli import lazy_group
 
 COMMANDS = {
-    "run": ("holdfast.cli.serving", "Take in and answer what comes; `holdfast gateway` alone does this, too."),
-    "pair": ("holdfast.cli.people:pair", "Let in whoever was given this code."),
-    "allow": ("holdfast.cli.people:allow", "Let somebody in by their id, as a user or an admin."),
-    "deny": ("holdfast.cli.people:deny", "Let somebody in no more."),
-    "people": ("holdfast.cli.people:people", "List who was let in or denied."),
-    "failed": ("holdfast.cli.undelivered:failed", "List what could not be sent."),
-    "retry": ("holdfast.cli.undelivered:retry", "Have something sent that could not be."),
-    "status": ("holdfast.cli.waiting", "What waits, what is worked on, and what could not be sent."),
+    "run": ("holdfast.cli.gateway_run", "Take in and answer what comes; `holdfast gateway` alone does this, too."),
+    "pair": ("holdfast.cli.gateway_access:pair", "Let in whoever was given this code."),
+    "allow": ("holdfast.cli.gateway_access:allow", "Let somebody in by their id, as a user or an admin."),
+    "deny": ("holdfast.cli.gateway_access:deny", "Let somebody in no more."),
+    "people": ("holdfast.cli.gateway_access:people", "List who was let in or denied."),
+    "failed": ("holdfast.cli.gateway_outbox:failed", "List what could not be sent."),
+    "retry": ("holdfast.cli.gateway_outbox:retry", "Have something sent that could not be."),
+    "status": ("holdfast.cli.gateway_status", "What waits, what is worked on, and what could not be sent."),
 }
 
 
-@click.group(cls=lazy.LazyGroup, commands_in=COMMANDS, alone="run")
+@click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS, alone="run")
 def command() -> None:
     """The agent for chats and programs: `holdfast gateway` runs it until it is asked to stop.
 

@@ -16,27 +16,27 @@ import msgspec
 
 import holdfast
 from holdfast import config, errors
-from holdfast.cli import console, lazy
+from holdfast.cli import console, lazy_group
 
 logger = logging.getLogger("holdfast.cli")
 
 COMMANDS = {
-    "chat": ("holdfast.cli.chatting", "Talk to the agent; `holdfast` alone does this, too."),
-    "tui": ("holdfast.cli.fullscreen", "Talk to the agent on the full screen."),
+    "chat": ("holdfast.cli.chat", "Talk to the agent; `holdfast` alone does this, too."),
+    "tui": ("holdfast.cli.tui", "Talk to the agent on the full screen."),
     "rpc": ("holdfast.cli.rpc", "Serve front ends of their own, by JSON-RPC on standard input or by WebSocket."),
     "acp": ("holdfast.cli.acp", "Be the agent of an editor: Zed, JetBrains, Neovim and others."),
     "gateway": ("holdfast.cli.gateway", "Answer chats and programs, and say who may talk to the agent."),
     "sessions": ("holdfast.cli.sessions", "Look at conversations, and look after them."),
-    "mcp": ("holdfast.cli.servers", "Look at the servers of tools that settings name."),
-    "audit": ("holdfast.cli.auditing", "Show what tools did, and who allowed it."),
-    "backup": ("holdfast.cli.keeping:backup", "Write a checked copy of the store."),
-    "restore": ("holdfast.cli.keeping:restore", "Put a backup in the place of what the store holds."),
-    "salvage": ("holdfast.cli.salvaging", "Read what can be read of a damaged store into a new one."),
+    "mcp": ("holdfast.cli.mcp", "Look at the servers of tools that settings name."),
+    "audit": ("holdfast.cli.audit", "Show what tools did, and who allowed it."),
+    "backup": ("holdfast.cli.backup:backup", "Write a checked copy of the store."),
+    "restore": ("holdfast.cli.backup:restore", "Put a backup in the place of what the store holds."),
+    "salvage": ("holdfast.cli.salvage", "Read what can be read of a damaged store into a new one."),
     "doctor": ("holdfast.cli.doctor", "Check the store and its surroundings; say what to do."),
-    "db": ("holdfast.cli.databases", "Make, move and look at the database under the store."),
-    "config": ("holdfast.cli.configuring", "Look at settings, find mistakes in them, change them."),
-    "completion": ("holdfast.cli.completing", "Print the script that completes commands in your shell."),
-    "tour": ("holdfast.cli.touring", "Watch a short conversation with the offline model, in a place of its own."),
+    "db": ("holdfast.cli.db", "Make, move and look at the database under the store."),
+    "config": ("holdfast.cli.config_commands", "Look at settings, find mistakes in them, change them."),
+    "completion": ("holdfast.cli.completion", "Print the script that completes commands in your shell."),
+    "tour": ("holdfast.cli.tour", "Watch a short conversation with the offline model, in a place of its own."),
     "demo": ("holdfast.cli.demo", "Race processes on naive tables and on the store; draw what became of both."),
 }
 # These begin though a file of settings is wrong: to mend it, where none is needed, or since they tell of it in the
@@ -45,7 +45,7 @@ WITHOUT_FILES = {"config", "completion", "tour", "doctor", "chat", "acp"}
 
 
 @click.group(
-    cls=lazy.LazyGroup,
+    cls=lazy_group.LazyGroup,
     commands_in=COMMANDS,
     alone="chat",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -66,11 +66,11 @@ def program() -> None:
 
 def run() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
-    if lazy.COMPLETING in config.environment():
-        sys.exit(lazy.load("holdfast.cli.completing").answer(program, config.environment()))
+    if lazy_group.COMPLETING in config.environment():
+        sys.exit(lazy_group.load("holdfast.cli.completion").answer(program, config.environment()))
     out = console.Console(*_settings())
     if out.wrong is not None and {*sys.argv[1:2]} & COMMANDS.keys() - WITHOUT_FILES:
-        out.note(lazy.wrong_file(out.wrong))
+        out.note(lazy_group.wrong_file(out.wrong))
         sys.exit(2)
     try:
         code = _outcome(sys.argv[1:], out)
@@ -109,7 +109,7 @@ def _outcome(arguments: Sequence[str], out: console.Console) -> int:
     except errors.HoldfastError as error:
         out.progress("")
         if isinstance(error, errors.SettingInvalid) and error is out.wrong:
-            out.note(lazy.wrong_file(error))
+            out.note(lazy_group.wrong_file(error))
             return 2
         out.note(f"holdfast: {error}")
         return 1

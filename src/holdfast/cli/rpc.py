@@ -13,8 +13,8 @@ import click
 
 from holdfast import config
 from holdfast.app import logs, rpc
-from holdfast.cli import console, lazy, leaving
-from holdfast.rpc import admission, standard
+from holdfast.cli import console, lazy_group, shutdown
+from holdfast.rpc import admission, stdio
 
 TOKEN = "HOLDFAST_RPC_TOKEN"  # noqa: S105
 OPEN = "Others can reach this address, and what is said there is not encrypted: whoever reads it has the token."
@@ -53,9 +53,9 @@ def _named(_context: click.Context, _option: click.Parameter, texts: tuple[str, 
     help="With --websocket: let pages from there connect, as https://example.org. May be given again.",
 )
 @click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
-@lazy.logged("warning")
-@lazy.database
-@lazy.profile
+@lazy_group.logged("warning")
+@lazy_group.database
+@lazy_group.profile
 @click.pass_obj
 def command(
     out: console.Console,
@@ -75,13 +75,13 @@ def command(
         raise click.UsageError("--origin is for --websocket: no page reaches standard input.")
     wanted = settings or out.settings
     if place is None:
-        with standard.kept() as kept, logs.kept(out.err, log_format, log_level, wanted):
-            return leaving.run(_by_lines(wanted, path, model, kept))
+        with stdio.kept() as kept, logs.kept(out.err, log_format, log_level, wanted):
+            return shutdown.run(_by_lines(wanted, path, model, kept))
     with logs.kept(out.err, log_format, log_level, wanted):
-        return leaving.run(_by_websocket(out, wanted, path, model, place, frozenset(origins)))
+        return shutdown.run(_by_websocket(out, wanted, path, model, place, frozenset(origins)))
 
 
-async def _by_lines(settings: config.Settings, path: str | None, model: str | None, kept: standard.Kept) -> int:
+async def _by_lines(settings: config.Settings, path: str | None, model: str | None, kept: stdio.Kept) -> int:
     async with rpc.served(settings, database=path, model=model) as opened:
         await rpc.by_lines(opened, kept)
     return 0
@@ -95,7 +95,7 @@ async def _by_websocket(
     place: tuple[str, int],
     origins: frozenset[str],
 ) -> int:
-    websocket = lazy.load("holdfast.rpc.websocket")
+    websocket = lazy_group.load("holdfast.rpc.websocket_transport")
     given = config.environment().get(TOKEN)
     rules = admission.Rules(given or secrets.token_urlsafe(32), place[0], origins)
     async with (

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import errors, types
-from holdfast.compaction import cut, extract, hooks, ledger, pace, policy, port, reading, speaker, summary
+from holdfast.compaction import base, cut, extract, hooks, ledger, policy, sentences, speaker, summary, time_slices
 from holdfast.model import tokens
 from holdfast.store import async_db, leases, message_codec
 
@@ -43,7 +43,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     system: str = ""
     tools: tuple[types.ToolSpec, ...] = ()
-    summarizers: tuple[port.Summarizer, ...] = ()
+    summarizers: tuple[base.Summarizer, ...] = ()
     policy: policy.Policy = policy.Policy()
     hooks: hooks.Hooks = hooks.Hooks()
     clock: Callable[[], float] = time.time
@@ -62,7 +62,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     def size_of(self, message: types.Message) -> int:
         """The tokens of one message."""
-        pace.breathe()
+        time_slices.breathe()
         return self.meter.of(message)
 
 
@@ -93,18 +93,18 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
     """A person asked: the cool-down, the frequency and, in a small conversation, the least shrinkage do not apply."""
     keep_exchanges: int | None = None
-    reaching: Callable[[port.Progress], object] | None = None
+    reaching: Callable[[base.Progress], object] | None = None
     """Told of each stage it comes to, before it begins."""
 
 
-async def compress(work: Work, asked: Asked) -> port.Compaction:
+async def compress(work: Work, asked: Asked) -> base.Compaction:
     """Compact, or say why not. Nothing of Holdfast's own errors is raised."""
     bill = _Bill()
     made = await _attempted(work, asked, bill)
     return msgspec.structs.replace(made, usage=bill.total)
 
 
-async def _attempted(work: Work, asked: Asked, bill: _Bill) -> port.Compaction:
+async def _attempted(work: Work, asked: Asked, bill: _Bill) -> base.Compaction:
     here = asked.expected or work.conversation_id
     try:
         cooling = 0.0 if asked.force else policy.cooling((await _budget(work))[1], work.policy, work.clock())
@@ -113,17 +113,17 @@ async def _attempted(work: Work, asked: Asked, bill: _Bill) -> port.Compaction:
             return _cooling_down(here, cooling)
         began = await _begin(work)
     except errors.Busy as error:
-        return _outcome(port.Outcome.BUSY, here, _taken_by(error.holder), error.expires_in)
+        return _outcome(base.Outcome.BUSY, here, _taken_by(error.holder), error.expires_in)
     except Exception as error:  # noqa: BLE001 -- a compaction that fails stops no turn
-        return _outcome(port.Outcome.FAILED, here, f"The compaction could not begin. {_shown(error)}")
+        return _outcome(base.Outcome.FAILED, here, f"The compaction could not begin. {_shown(error)}")
     try:
         return await _leased(work, asked, began, bill)
     except (errors.LeaseLost, errors.Superseded) as error:
         await _spent(work, bill, policy.let_go)
-        return _outcome(port.Outcome.BUSY, here, _overtaken(error, began))
+        return _outcome(base.Outcome.BUSY, here, _overtaken(error, began))
     except Exception as error:  # noqa: BLE001 -- a compaction that fails stops no turn
         await _spent(work, bill, _failed(work, asked))
-        return _outcome(port.Outcome.FAILED, here, f"The compaction failed. {_shown(error)}")
+        return _outcome(base.Outcome.FAILED, here, f"The compaction failed. {_shown(error)}")
     except asyncio.CancelledError:
         # It stays open in the budget, and so counts as failed; what it has cost is known by now.
         if bill.owed != types.Usage():
@@ -133,29 +133,29 @@ async def _attempted(work: Work, asked: Asked, bill: _Bill) -> port.Compaction:
         await _release(work, began)
 
 
-async def _leased(work: Work, asked: Asked, began: _Began, bill: _Bill) -> port.Compaction:
+async def _leased(work: Work, asked: Asked, began: _Began, bill: _Bill) -> base.Compaction:
     snapshot = began.snapshot
     if asked.expected is not None and snapshot.head_id != asked.expected:
-        return _outcome(port.Outcome.NOTHING_TO_DO, asked.expected, "It was compacted already.")
+        return _outcome(base.Outcome.NOTHING_TO_DO, asked.expected, "It was compacted already.")
     if not (await work.db.conversation(work.conversation_id)).live:
-        return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, ENDED)
+        return _outcome(base.Outcome.NOTHING_TO_DO, snapshot.head_id, ENDED)
     context = await work.db.context(work.conversation_id, snapshot.last_seq)
     pins = await work.db.pins(work.conversation_id)
-    found = await pace.aside(find, work, context, asked.keep_exchanges, pins, asked.force)
+    found = await time_slices.aside(find, work, context, asked.keep_exchanges, pins, asked.force)
     if found is None:
-        why = await pace.aside(nothing, work, context, asked.keep_exchanges, asked.force)
-        return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, why)
+        why = await time_slices.aside(nothing, work, context, asked.keep_exchanges, asked.force)
+        return _outcome(base.Outcome.NOTHING_TO_DO, snapshot.head_id, why)
     refused = await _counted(work, asked, snapshot.head_id)
     if refused is not None:
         return refused
     if asked.reaching is not None:
-        asked.reaching(port.Progress("summing up", len(found.going), found.tokens))
+        asked.reaching(base.Progress("summing up", len(found.going), found.tokens))
     draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found, bill))
     if draft.written is None:
         await _spent(work, bill, _failed(work, asked))
-        return _outcome(port.Outcome.FAILED, snapshot.head_id, f"No summary was accepted: {_joined(draft.problems)}.")
+        return _outcome(base.Outcome.FAILED, snapshot.head_id, f"No summary was accepted: {_joined(draft.problems)}.")
     if asked.reaching is not None:
-        asked.reaching(port.Progress("writing", len(found.going)))
+        asked.reaching(base.Progress("writing", len(found.going)))
     return await _committed(work, began, found, draft, draft.written, bill)
 
 
@@ -223,13 +223,13 @@ class _Draft(msgspec.Struct, frozen=True):
 async def _drafted(work: Work, asked: Asked, context: types.Context, found: cut.Cut, bill: _Bill) -> _Draft:
     await hooks.told(work.hooks.before, context.session_id, work.hooks.limit)
     # Off the loop: it reads everything.
-    before = await pace.aside(work.size, context)
-    request = await pace.aside(_request, work, asked, context, found, bill)
+    before = await time_slices.aside(work.size, context)
+    request = await time_slices.aside(_request, work, asked, context, found, bill)
     most = _most(work, before, asked.force)
     check = summary.gate(request, before, lambda text: work.size([_as_message(text), *found.staying]), most)
     written, problems = await summary.write(request, work.summarizers, _extracted, check, work.policy.deadline)
     if written is None:
-        written = await pace.aside(_last_rung, work, request, found, most)
+        written = await time_slices.aside(_last_rung, work, request, found, most)
     return _Draft(written, problems, before, request.messages)
 
 
@@ -239,7 +239,7 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _extracted(request: port.SummaryRequest) -> str:
+def _extracted(request: base.SummaryRequest) -> str:
     return extract.extract(request, tokens.estimate)
 
 
@@ -250,9 +250,9 @@ async def _committed(
     draft: _Draft,
     written: summary.Written,
     bill: _Bill,
-) -> port.Compaction:
+) -> base.Compaction:
     snapshot = began.snapshot
-    left = await pace.aside(ledger.of, draft.going, draft.problems)
+    left = await time_slices.aside(ledger.of, draft.going, draft.problems)
     commit = functools.partial(
         work.db.commit_compaction,
         summary=written.text,
@@ -277,13 +277,13 @@ async def _committed(
     await _with_heartbeat(work, began, _bookkeeping(work, head.id, bill), cancel_if_lost=False)
     remark = _remark(written, draft.problems)
     after = await _after(work, head.id, snapshot.epoch + 1, found, written.text)
-    return port.Compaction(
-        outcome=port.Outcome.COMPACTED,
+    return base.Compaction(
+        outcome=base.Outcome.COMPACTED,
         session_id=head.id,
         messages=tuple(after),
         reason=f"{len(found.going)} messages are represented by a summary now. {remark}".rstrip(),
         before=draft.before,
-        after=await pace.aside(work.size, [each for each in after if each.seq <= snapshot.last_seq]),
+        after=await time_slices.aside(work.size, [each for each in after if each.seq <= snapshot.last_seq]),
         cut_seq=found.cut_seq,
         model=written.by,
         remark=remark,
@@ -323,11 +323,11 @@ def _budget_of(work: Work) -> int:
     return max(200, int(work.usable * work.policy.summary))
 
 
-def _request(work: Work, asked: Asked, context: types.Context, found: cut.Cut, bill: _Bill) -> port.SummaryRequest:
+def _request(work: Work, asked: Asked, context: types.Context, found: cut.Cut, bill: _Bill) -> base.SummaryRequest:
     budget = _budget_of(work)
-    previous = reading.redacted(summary.bare(context.summary)) if context.summary else None
+    previous = sentences.redacted(summary.bare(context.summary)) if context.summary else None
     going = tuple(map(_redacted, found.going))
-    return port.SummaryRequest(
+    return base.SummaryRequest(
         messages=going,
         previous=previous,
         focus=asked.focus,
@@ -337,7 +337,7 @@ def _request(work: Work, asked: Asked, context: types.Context, found: cut.Cut, b
     )
 
 
-def _last_rung(work: Work, request: port.SummaryRequest, found: cut.Cut, most: float) -> summary.Written | None:
+def _last_rung(work: Work, request: base.SummaryRequest, found: cut.Cut, most: float) -> summary.Written | None:
     """The extract without anything that must be kept, in ever less room: what does not fit is in the ledger."""
     for share in RUNGS:
         small = msgspec.structs.replace(request, budget=_rung(request.budget, share), must_keep=())
@@ -353,13 +353,13 @@ def _rung(budget: int, share: int) -> int:
 
 def _redacted(message: types.Message) -> types.Message:
     """The message without secrets: whoever writes the summary may be anybody's."""
-    pace.breathe()
+    time_slices.breathe()
     content = message.content
     if isinstance(content, str):
-        content = reading.redacted(content)
+        content = sentences.redacted(content)
     else:
         content = [
-            {**part, "text": reading.redacted(part["text"])} if isinstance(part.get("text"), str) else part
+            {**part, "text": sentences.redacted(part["text"])} if isinstance(part.get("text"), str) else part
             for part in content
         ]
     calls = [msgspec.structs.replace(call, arguments=_hidden(call.arguments)) for call in message.tool_calls]
@@ -368,7 +368,7 @@ def _redacted(message: types.Message) -> types.Message:
 
 
 def _hidden(arguments: str | dict[str, Any]) -> str:
-    return reading.redacted(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
+    return sentences.redacted(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
 def _as_message(text: str) -> types.Message:
@@ -444,7 +444,7 @@ async def _release(work: Work, began: _Began) -> None:
 # --- budgets -------------------------------------------------------------------------------------------
 
 
-async def _counted(work: Work, asked: Asked, head: str) -> port.Compaction | None:
+async def _counted(work: Work, asked: Asked, head: str) -> base.Compaction | None:
     """Count the attempt, or say why it may not be made. It counts from its beginning, however it ends."""
     for _ in range(SWAPS):
         version, budget = await _budget(work)
@@ -453,11 +453,11 @@ async def _counted(work: Work, asked: Asked, head: str) -> port.Compaction | Non
             case policy.CoolingDown(seconds):
                 return _cooling_down(head, seconds)
             case policy.Exhausted(reason, seconds):
-                return _outcome(port.Outcome.EXHAUSTED, head, reason, seconds)
+                return _outcome(base.Outcome.EXHAUSTED, head, reason, seconds)
             case policy.Go(after):
                 if await work.db.update_budget(work.conversation_id, version, _plain(policy.written(after))):
                     return None
-    return _outcome(port.Outcome.BUSY, head, "Other processes are compacting this conversation.")
+    return _outcome(base.Outcome.BUSY, head, "Other processes are compacting this conversation.")
 
 
 class _Bill:
@@ -540,10 +540,10 @@ def _overtaken(error: errors.HoldfastError, began: _Began) -> str:
             return "The compaction lost its lock meanwhile, so nothing was compacted."
 
 
-def _cooling_down(session_id: str, seconds: float) -> port.Compaction:
+def _cooling_down(session_id: str, seconds: float) -> base.Compaction:
     reason = f"The last attempts failed; the next is made in {seconds:.0f} s. /compact does it now."
-    return _outcome(port.Outcome.COOLING_DOWN, session_id, reason, seconds)
+    return _outcome(base.Outcome.COOLING_DOWN, session_id, reason, seconds)
 
 
-def _outcome(outcome: port.Outcome, session_id: str, reason: str, retry_in: float | None = None) -> port.Compaction:
-    return port.Compaction(outcome=outcome, session_id=session_id, reason=reason, retry_in=retry_in)
+def _outcome(outcome: base.Outcome, session_id: str, reason: str, retry_in: float | None = None) -> base.Compaction:
+    return base.Compaction(outcome=outcome, session_id=session_id, reason=reason, retry_in=retry_in)

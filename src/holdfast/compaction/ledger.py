@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast import types
-from holdfast.compaction import asks, facts, reading, sections
+from holdfast.compaction import exact_facts, open_requests, sentences, summary_format
 from holdfast.model import tokens
 
 RANGES, TOOLS, FILES, ASKS, NOTES = 64, 64, 128, 32, 16
@@ -45,15 +45,15 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def of(messages: Sequence[types.Message], notes: Sequence[str] = ()) -> dict[str, Any]:
     """The ledger of the messages that go, as a compaction stores it."""
-    real = reading.real(messages)
-    spoken = reading.sentences(real)
+    real = sentences.real(messages)
+    spoken = sentences.sentences(real)
     called = Counter(call.name[:LONGEST] for message in real for call in message.tool_calls)
     ledger = Ledger(
         len(real),
         _ranges(message.seq for message in real),
         dict(called.most_common(TOOLS)),
         tuple(named_files(real, spoken)[-FILES:]),
-        tuple(each.text for each in asks.still_open(spoken, ())[-ASKS:]),
+        tuple(each.text for each in open_requests.still_open(spoken, ())[-ASKS:]),
         tuple(map(noted, notes[:NOTES])),
     )
     return msgspec.json.decode(msgspec.json.encode(ledger), type=dict[str, Any])
@@ -61,7 +61,7 @@ def of(messages: Sequence[types.Message], notes: Sequence[str] = ()) -> dict[str
 
 def noted(note: str) -> str:
     """Clip a note to what can be stored and shown: a summarizer may raise anything."""
-    return reading.clipped(reading.folded(reading.redacted(note)), LONGEST).encode(errors="replace").decode()
+    return sentences.clipped(sentences.folded(sentences.redacted(note)), LONGEST).encode(errors="replace").decode()
 
 
 def _ranges(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -83,15 +83,15 @@ def _ranges(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(kept)
 
 
-def named_files(messages: Sequence[types.Message], spoken: Sequence[reading.Sentence]) -> list[str]:
+def named_files(messages: Sequence[types.Message], spoken: Sequence[sentences.Sentence]) -> list[str]:
     """Every file named in a sentence or a call of these messages, once, the one named last at the end."""
     last: dict[str, int] = {}
     for each in spoken:
-        last.update(dict.fromkeys(facts.files(each.text), each.seq))
+        last.update(dict.fromkeys(exact_facts.files(each.text), each.seq))
     for message in messages:
         for call in message.tool_calls:
             for text in arguments(call).values():
-                last.update(dict.fromkeys(facts.files(text[:ARGUMENTS]), message.seq))
+                last.update(dict.fromkeys(exact_facts.files(text[:ARGUMENTS]), message.seq))
     return sorted(last, key=last.__getitem__)
 
 
@@ -120,11 +120,11 @@ def must_keep(
     estimate: Callable[[str], int] = tokens.estimate,
 ) -> tuple[str, ...]:
     """Open asks, then facts by how much they matter, word for word, as many as fit into `budget` tokens."""
-    before = sections.parsed(previous)
-    real = reading.real(messages)
-    spoken = reading.sentences(real)
-    asked = [each.text for each in reversed(asks.still_open(spoken, before))]
-    ranked = _ranked([*before, *reading.telling(spoken)])
+    before = summary_format.parsed(previous)
+    real = sentences.real(messages)
+    spoken = sentences.sentences(real)
+    asked = [each.text for each in reversed(open_requests.still_open(spoken, before))]
+    ranked = _ranked([*before, *sentences.telling(spoken)])
     kept = _fitting(asked, budget // 2, estimate)
     room = budget - sum(estimate(text) + 1 for text in kept)
     return (*kept, *_fitting(_distinct(ranked, kept), room, estimate))
@@ -154,13 +154,13 @@ def _distinct(texts: Sequence[str], kept: Sequence[str]) -> Iterator[str]:
             yield text
 
 
-def _ranked(sentences: Sequence[reading.Sentence]) -> list[str]:
+def _ranked(sentences: Sequence[sentences.Sentence]) -> list[str]:
     """Facts, best first. Of each kind the best come early: a table of numbers must not crowd out every name."""
-    best: dict[facts.Fact, float] = {}
-    count: Counter[facts.Fact] = Counter()
+    best: dict[exact_facts.Fact, float] = {}
+    count: Counter[exact_facts.Fact] = Counter()
     for index, each in enumerate(sentences):
         told = _told(each) + 0.3 * index / len(sentences)
-        for fact in facts.found(each.text):
+        for fact in exact_facts.found(each.text):
             count[fact] += 1
             best[fact] = max(best.get(fact, 0.0), fact.weight * told)
     worth = {fact: value + 0.3 * math.log(count[fact]) for fact, value in best.items()}
@@ -171,12 +171,12 @@ def _ranked(sentences: Sequence[reading.Sentence]) -> list[str]:
     return [fact.text for fact in sorted(worth, key=lambda fact: (-worth[fact], fact.text))]
 
 
-def _told(given: reading.Sentence) -> float:
+def _told(given: sentences.Sentence) -> float:
     """How much it counts who said it, and as what."""
     told = _SPEAKERS[given.role] * (0.5 if _says_little(given) else 1.0)
     return told + sum(weight for cue, weight in _TELLING.items() if cue in given.cues and given.role != "tool")
 
 
-def _says_little(given: reading.Sentence) -> bool:
+def _says_little(given: sentences.Sentence) -> bool:
     """A question, an entry of a list, or a fact that an earlier summary kept without its sentence."""
-    return "question" in given.cues or given.section in sections.LISTS or (not given.seq and len(given.words) < 4)
+    return "question" in given.cues or given.section in summary_format.LISTS or (not given.seq and len(given.words) < 4)

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.compaction import pace
+from holdfast.compaction import time_slices
 
 DAMPING = 0.85
 ROUNDS = 12
@@ -29,7 +29,7 @@ def ranked(texts: Sequence[frozenset[str]]) -> list[float]:
     sums = [sum(weight for _, weight in edges) for edges in graph]
     ranks = [1.0] * len(texts)
     for _ in range(ROUNDS):
-        pace.breathe()
+        time_slices.breathe()
         given = [rank / total if total else 0.0 for rank, total in zip(ranks, sums, strict=True)]
         ranks = [1 - DAMPING + DAMPING * sum(given[other] * weight for other, weight in edges) for edges in graph]
     top = max(ranks)
@@ -43,7 +43,7 @@ def _graph(texts: Sequence[frozenset[str]]) -> Graph:
     places: dict[str, list[int]] = {}
     graph: Graph = [[] for _ in texts]
     for index, words in enumerate(texts):
-        pace.breathe()
+        time_slices.breathe()
         shared: dict[int, float] = {}
         # Sets have no order of their own; sums of floats do.
         for word in sorted(words):

@@ -6,7 +6,7 @@ summary. To whoever looks for what a person wants, none of them is a person, wha
 
 from __future__ import annotations
 
-from holdfast import parts, types
+from holdfast import content_parts, types
 from holdfast.store import tool_pairs
 
 SUMMARY = "summary:"
@@ -26,7 +26,7 @@ def is_summary(message: types.Message) -> bool:
 
 def is_notice(message: types.Message) -> bool:
     """Whether a program tells it, in the user's place: a turn may begin with it."""
-    return message.role == "user" and bool(parts.noticed(message.content))
+    return message.role == "user" and bool(content_parts.noticed(message.content))
 
 
 def is_ask(message: types.Message) -> bool:

@@ -15,10 +15,10 @@ from contextlib import aclosing
 
 import msgspec
 
-from holdfast import errors, parts, types
-from holdfast.compaction import ledger, pace, port, reading, sections, speaker
-from holdfast.model import gather, tokens
-from holdfast.model import port as models
+from holdfast import content_parts, errors, types
+from holdfast.compaction import base, ledger, sentences, speaker, summary_format, time_slices
+from holdfast.model import base as models
+from holdfast.model import reply_builder, tokens
 from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.compaction")
@@ -60,13 +60,13 @@ class ModelSummarizer:
     def name(self) -> str:
         return self.model.name
 
-    async def summarize(self, request: port.SummaryRequest) -> str:
+    async def summarize(self, request: base.SummaryRequest) -> str:
         window = self.model.window
         request = msgspec.structs.replace(request, budget=min(request.budget, int(window * OUTPUT)))
         # Off the loop: it reads everything that goes.
-        body = await pace.aside(lambda: message_codec.encode(_asked(request, window)))
+        body = await time_slices.aside(lambda: message_codec.encode(_asked(request, window)))
         asked = types.Message(1, "summary", "", "user", 0.0, body)
-        said = gather.Gathering(self.model.name)
+        said = reply_builder.Gathering(self.model.name)
         call = models.Request(messages=(asked,), system=INSTRUCTIONS, max_output=request.budget)
         try:
             async with aclosing(self.model.stream(call)) as deltas:
@@ -93,9 +93,9 @@ Gate = Callable[[str], list[str]]
 
 
 async def write(
-    request: port.SummaryRequest,
-    summarizers: Sequence[port.Summarizer],
-    extract: Callable[[port.SummaryRequest], str],
+    request: base.SummaryRequest,
+    summarizers: Sequence[base.Summarizer],
+    extract: Callable[[base.SummaryRequest], str],
     gate: Gate,
     deadline: float,
 ) -> tuple[Written | None, list[str]]:
@@ -124,19 +124,19 @@ async def write(
     if problems:
         logger.warning("the summary is an extract: no summary by a model was accepted")
     # Off the loop: it reads everything that goes.
-    text, wrong = await pace.aside(_passed, extract, request, gate)
+    text, wrong = await time_slices.aside(_passed, extract, request, gate)
     return (None if wrong else Written(text, None)), problems + [f"extract: {each}" for each in wrong]
 
 
 def _passed(
-    extract: Callable[[port.SummaryRequest], str], request: port.SummaryRequest, gate: Gate
+    extract: Callable[[base.SummaryRequest], str], request: base.SummaryRequest, gate: Gate
 ) -> tuple[str, list[str]]:
     text = marked(extract(request))
     return text, gate(text)
 
 
 async def _tried(
-    summarizer: port.Summarizer, request: port.SummaryRequest, gate: Gate, deadline: float
+    summarizer: base.Summarizer, request: base.SummaryRequest, gate: Gate, deadline: float
 ) -> tuple[str, list[str]]:
     """One try. A summarizer may be anybody's: whatever it raises, and however it hangs, the conversation goes on."""
     task = asyncio.ensure_future(_called(summarizer, request))
@@ -152,7 +152,7 @@ async def _tried(
     if problem:
         return "", [problem]
     # Off the loop, too: nobody knows how much was said.
-    return await pace.aside(_judged, text, gate)
+    return await time_slices.aside(_judged, text, gate)
 
 
 def _judged(said: str, gate: Gate) -> tuple[str, list[str]]:
@@ -164,7 +164,7 @@ def _judged(said: str, gate: Gate) -> tuple[str, list[str]]:
     return (text, gate(text)) if bare(text) else ("", ["said nothing"])
 
 
-def _name(summarizer: port.Summarizer) -> str:
+def _name(summarizer: base.Summarizer) -> str:
     """What a summarizer calls itself, as far as that can be stored."""
     try:
         name = getattr(summarizer, "name", None)
@@ -172,11 +172,11 @@ def _name(summarizer: port.Summarizer) -> str:
         logger.exception("a summarizer failed to say its name")
         name = None
     name = name if isinstance(name, str) else type(summarizer).__name__
-    kept = "".join(filter(str.isprintable, reading.folded(name)))
+    kept = "".join(filter(str.isprintable, sentences.folded(name)))
     return kept[:LONGEST_NAME].strip() or "summarizer"
 
 
-async def _called(summarizer: port.Summarizer, request: port.SummaryRequest) -> tuple[str, str]:
+async def _called(summarizer: base.Summarizer, request: base.SummaryRequest) -> tuple[str, str]:
     try:
         text = await summarizer.summarize(request)
     except errors.HoldfastError as error:
@@ -193,7 +193,7 @@ def _again(focus: str | None, wrong: Sequence[str]) -> str:
     return f"{focus + '. ' if focus else ''}The last try was refused: {'; '.join(wrong[:5])}"
 
 
-def gate(request: port.SummaryRequest, before: int, after: Callable[[str], int], most: float) -> Gate:
+def gate(request: base.SummaryRequest, before: int, after: Callable[[str], int], most: float) -> Gate:
     """The gate of one compaction: `after` gives the size of the context with a summary, which may be `most` tokens."""
 
     def check(text: str) -> list[str]:
@@ -214,7 +214,7 @@ def gate(request: port.SummaryRequest, before: int, after: Callable[[str], int],
 
 def marked(text: str) -> str:
     """The summary with the mark that says what it is, quoted; a mark that is there already stays the only one."""
-    return f"{MARK}\n{sections.quoted(bare(text))}"
+    return f"{MARK}\n{summary_format.quoted(bare(text))}"
 
 
 def bare(text: str) -> str:
@@ -225,7 +225,7 @@ def bare(text: str) -> str:
 # --- what a model is asked -----------------------------------------------------------------------------
 
 
-def _asked(request: port.SummaryRequest, window: int) -> str:
+def _asked(request: base.SummaryRequest, window: int) -> str:
     """Everything the model is to work from, within what it can take, oldest left out first."""
     record = _record(request.previous, int(window * RECORD)) if request.previous else ""
     ending = _ending(request)
@@ -240,7 +240,7 @@ def _asked(request: port.SummaryRequest, window: int) -> str:
 def _record(previous: str, room: int) -> str:
     """The summary so far, from its beginning."""
     kept = []
-    for line in reading.harmless(bare(previous)).splitlines():
+    for line in sentences.harmless(bare(previous)).splitlines():
         room -= tokens.estimate(line) + 1
         if room < 0:
             break
@@ -248,13 +248,13 @@ def _record(previous: str, room: int) -> str:
     return "\n".join(["<record>", *kept, "</record>"])
 
 
-def _ending(request: port.SummaryRequest) -> list[str]:
+def _ending(request: base.SummaryRequest) -> list[str]:
     found = []
     if request.must_keep:
-        kept = "\n".join(f"- {reading.harmless(each)}" for each in request.must_keep)
+        kept = "\n".join(f"- {sentences.harmless(each)}" for each in request.must_keep)
         found.append(f"These, which are data too, must be in the record, word for word:\n<keep>\n{kept}\n</keep>")
     if request.focus:
-        found.append(f"Give most of the room to this: {reading.harmless(request.focus[:LONGEST_FOCUS])}")
+        found.append(f"Give most of the room to this: {sentences.harmless(request.focus[:LONGEST_FOCUS])}")
     return [*found, f"The record may have at most {request.budget} tokens."]
 
 
@@ -262,7 +262,7 @@ def _messages(messages: Sequence[types.Message], room: int) -> str:
     longest = min(LONGEST_MESSAGE, room)
     told: list[str] = []
     for message in reversed(messages):
-        pace.breathe()
+        time_slices.breathe()
         line = _told(message, longest)
         room -= tokens.estimate(line) + 1
         if room < 0:
@@ -273,12 +273,12 @@ def _messages(messages: Sequence[types.Message], room: int) -> str:
 
 
 def _told(message: types.Message, longest: int) -> str:
-    text = parts.text(message.content)
+    text = content_parts.text(message.content)
     if len(text) > longest:
         text = f"{text[: longest // 2]} […] {text[-longest // 4 :]}"
     calls = "".join(f" [calls {call.name} {_shown(call)}]" for call in message.tool_calls)
     # The messages were redacted as a whole; what nobody redacted is, as far as it is shown.
-    return f"[{message.seq} {speaker.of(message)}] " + reading.harmless(reading.redacted(text + calls))
+    return f"[{message.seq} {speaker.of(message)}] " + sentences.harmless(sentences.redacted(text + calls))
 
 
 def _shown(call: types.ToolCall) -> str:

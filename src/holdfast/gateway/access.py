@@ -15,7 +15,8 @@ from urllib.parse import unquote
 import msgspec
 
 from holdfast import errors, types
-from holdfast.gateway import port, settings
+from holdfast.gateway import platform as gateway_platform
+from holdfast.gateway import settings
 from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
@@ -31,7 +32,7 @@ ELSEWHERE = "Answers would go to {chat} on {platform}, who was not let in: holdf
 MOMENT = 60.0
 MOST_HEARD = 10_000
 
-REFUSED = port.Verdict(False)
+REFUSED = gateway_platform.Verdict(False)
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -51,15 +52,15 @@ def rules(said: settings.Settings) -> Rules:
     return Rules(allow, deny, admins, shared, said.strangers)
 
 
-def judged(rules: Rules, platform: str, sender: str, person: types.Contact | None) -> port.Verdict | None:
+def judged(rules: Rules, platform: str, sender: str, person: types.Contact | None) -> gateway_platform.Verdict | None:
     """Whether somebody may speak, and as what. None: a stranger. Pure."""
     if sender in rules.deny.get(platform, ()) or (person is not None and person.role == "denied"):
         return REFUSED
     if sender in rules.admins.get(platform, ()) or (person is not None and person.role == "admin"):
-        return port.Verdict(True, admin=True)
+        return gateway_platform.Verdict(True, admin=True)
     allowed = rules.allow.get(platform, frozenset())
     known = person is not None or sender in allowed or settings.EVERYBODY in allowed
-    return port.Verdict(True) if known or platform in rules.of_itself else None
+    return gateway_platform.Verdict(True) if known or platform in rules.of_itself else None
 
 
 class Access:
@@ -70,7 +71,7 @@ class Access:
         self._heard: OrderedDict[tuple[str, str], float] = OrderedDict()
         """Strangers who were answered, or not, a moment ago: a flood of theirs is none of writes."""
 
-    async def __call__(self, came: port.Came, route: str) -> port.Verdict:  # noqa: ARG002 -- a guard is told both
+    async def __call__(self, came: gateway_platform.Came, route: str) -> gateway_platform.Verdict:  # noqa: ARG002 -- a guard is told both
         try:
             found = await self._verdict(came.platform, came.sender)
         except errors.InvalidArgument:
@@ -83,18 +84,18 @@ class Access:
         if came.kind != "dm" or not self._first(came.platform, came.sender):
             return REFUSED
         said = await self._greeting(came)
-        return port.Verdict(False, say=said, pairs=said == PAIR)
+        return gateway_platform.Verdict(False, say=said, pairs=said == PAIR)
 
-    async def _there(self, came: port.Came) -> port.Verdict:
+    async def _there(self, came: gateway_platform.Came) -> gateway_platform.Verdict:
         """What is answered in a chat of another platform is taken only where that chat may talk to the agent, too."""
         platform, chat = came.home or came.platform, unquote(came.to.removeprefix("dm:"))
         if chat in self._rules.shared.get(platform, ()) and chat not in self._rules.deny.get(platform, ()):
-            return port.Verdict(True)
+            return gateway_platform.Verdict(True)
         found = await self._verdict(platform, chat)
         if found is not None and found.allowed:
             return found
         logger.warning("%s has an answer for %s, which nobody let in", errors.shown(came.sender), errors.shown(chat))
-        return port.Verdict(False, say=ELSEWHERE.format(platform=platform, chat=chat))
+        return gateway_platform.Verdict(False, say=ELSEWHERE.format(platform=platform, chat=chat))
 
     async def is_admin(self, platform: str, sender: str) -> bool:
         """Whether somebody may give the commands that are for admins."""
@@ -108,10 +109,10 @@ class Access:
         """Whether somebody who was let in is not denied by now."""
         return await self._verdict(platform, sender) != REFUSED
 
-    async def _verdict(self, platform: str, sender: str) -> port.Verdict | None:
+    async def _verdict(self, platform: str, sender: str) -> gateway_platform.Verdict | None:
         return judged(self._rules, platform, sender, await self._db.contacts.get(platform, sender))
 
-    async def _greeting(self, came: port.Came) -> str:
+    async def _greeting(self, came: gateway_platform.Came) -> str:
         """What a stranger is told. Each code is told, which is one in ten minutes; anything else, once."""
         if self._rules.strangers == "silence":
             return ""

@@ -14,8 +14,9 @@ from typing import Self
 
 from holdfast import errors
 from holdfast.agent import commands
-from holdfast.gateway import desks, door, house, metrics, outbox, pairing, port, router
-from holdfast.model import port as models
+from holdfast.gateway import gateway_context, inbound, metrics, outbox, pairing_codes, router, runtimes
+from holdfast.gateway import platform as gateway_platform
+from holdfast.model import base as models
 from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
@@ -36,17 +37,17 @@ class Gateway:
     def __init__(
         self,
         db: async_db.AsyncSessionDB,
-        make: desks.Make,
-        platforms: Sequence[port.Platform],
+        make: runtimes.Make,
+        platforms: Sequence[gateway_platform.Platform],
         *,
-        settings: house.Settings | None = None,
+        settings: gateway_context.Settings | None = None,
         profile: str = "main",
-        guards: Sequence[port.Guard] = (),
-        is_admin: port.IsAdmin = house.nobody,
-        may_speak: port.IsAdmin = house.everybody,
-        shared: Callable[[port.Came], bool] = door.never,
+        guards: Sequence[gateway_platform.Guard] = (),
+        is_admin: gateway_platform.IsAdmin = gateway_context.nobody,
+        may_speak: gateway_platform.IsAdmin = gateway_context.everybody,
+        shared: Callable[[gateway_platform.Came], bool] = inbound.never,
         grace: float = 0.0,
-        most_desks: int = desks.MOST,
+        most_desks: int = runtimes.MOST,
         clock: Callable[[], float] = time.time,
         meter: metrics.Meter | None = None,
         only: str | None = None,
@@ -55,27 +56,27 @@ class Gateway:
         self.meter = meter or metrics.Meter()
         self.platforms = {each.name: each for each in platforms}
         self.grace = grace
-        told = {name: pairing.telling(db, each) for name, each in self.platforms.items()}
+        told = {name: pairing_codes.telling(db, each) for name, each in self.platforms.items()}
         self.senders = outbox.Senders(db, told, clock)
-        self.desks = desks.Desks(make, most=most_desks)
-        home = house.House(
+        self.desks = runtimes.Desks(make, most=most_desks)
+        home = gateway_context.House(
             db,
             self.desks,
             self.platforms,
             {},
-            settings or house.Settings(),
+            settings or gateway_context.Settings(),
             is_admin,
             self.senders.wake,
             clock,
             self.meter,
             profile,
-            {name: port.abilities(each) for name, each in self.platforms.items()},
+            {name: gateway_platform.abilities(each) for name, each in self.platforms.items()},
             may_speak,
             only,
         )
         self._db, self._profile = db, profile
         self.router = router.Router(home)
-        self.door = door.Door(
+        self.door = inbound.Door(
             db,
             self.router.poke,
             profile=profile,
@@ -103,7 +104,9 @@ class Gateway:
 
     async def ready(self) -> None:
         """Until every platform that can say so receives."""
-        await asyncio.gather(*(each.listening() for each in self.platforms.values() if isinstance(each, port.Listens)))
+        await asyncio.gather(
+            *(each.listening() for each in self.platforms.values() if isinstance(each, gateway_platform.Listens))
+        )
 
     async def failed(self) -> None:
         """Until a part of it fails that must not, and raises what that raised; for ever, where all is well."""
@@ -133,7 +136,7 @@ class Gateway:
         if kept != wanted:
             raise errors.SettingInvalid(ANOTHER.format(kept=errors.shown(kept), wanted=errors.shown(wanted)))
 
-    async def _received(self, platform: port.Platform) -> None:
+    async def _received(self, platform: gateway_platform.Platform) -> None:
         """Have a platform receive, again and again: what goes wrong with one stops no other."""
         pause = AGAIN
         await self._shown(platform)
@@ -148,8 +151,8 @@ class Gateway:
             await asyncio.sleep(pause)
             pause = min(2 * pause, SELDOM)
 
-    async def _shown(self, platform: port.Platform) -> None:
-        if not isinstance(platform, port.Commands):
+    async def _shown(self, platform: gateway_platform.Platform) -> None:
+        if not isinstance(platform, gateway_platform.Commands):
             return
         try:
             await platform.commands([each for each in commands.COMMANDS.values() if "chat" in each.places])

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from holdfast.agent import commands
-from holdfast.gateway import busy, port, settings
+from holdfast.gateway import busy_policy, platform, settings
 from holdfast.store import async_db, validation
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
@@ -30,7 +30,7 @@ TOO_LONG = "That is too long: a message has at most {most:,} characters."
 TOO_LARGE = "That is too large: the files of one message have at most {most:,} kilobytes together."
 
 
-def oversized(came: port.Came, kilobytes: int) -> str:
+def oversized(came: platform.Came, kilobytes: int) -> str:
     """Why this can never be taken, whoever sends it; empty where it can. Pure."""
     if len(came.text) > validation.MAX_TEXT:
         return TOO_LONG.format(most=validation.MAX_TEXT)
@@ -41,7 +41,7 @@ def oversized(came: port.Came, kilobytes: int) -> str:
 
 def allowance(limit: int, text: str) -> int:
     """How many may have come before this one. Who has said too much can still say stop, and answer a question. Pure."""
-    urgent = commands.is_command(text) and commands.split(text)[0].lower() in busy.AT_ONCE
+    urgent = commands.is_command(text) and commands.split(text)[0].lower() in busy_policy.AT_ONCE
     return 2 * limit if urgent else limit
 
 
@@ -56,9 +56,9 @@ class Limits:
         self._of_person = ((said.person_minute, MINUTE, SLOWLY_YOU), (said.person_day, DAY, ENOUGH_YOU))
         self._told: OrderedDict[tuple[str, float], float] = OrderedDict()
 
-    async def __call__(self, came: port.Came, route: str) -> port.Verdict:
+    async def __call__(self, came: platform.Came, route: str) -> platform.Verdict:
         if too := oversized(came, self._kilobytes):
-            return port.Verdict(False, say=too, why="size")
+            return platform.Verdict(False, say=too, why="size")
         now = self._clock()
         # A client over HTTP chooses its chat: a limit of one would only hold for clients that keep to theirs.
         for limit, seconds, said in self._kinds if came.platform != OVER_HTTP else ():
@@ -70,11 +70,11 @@ class Limits:
                 limit, came.text
             ):
                 return self._over(f"{came.platform}:{came.sender}", limit, seconds, said, now)
-        return port.Verdict(True)
+        return platform.Verdict(True)
 
-    def _over(self, whose: str, limit: int, seconds: float, said: str, now: float) -> port.Verdict:
+    def _over(self, whose: str, limit: int, seconds: float, said: str, now: float) -> platform.Verdict:
         told = said.format(most=limit) if self._first(whose, seconds, now) else ""
-        return port.Verdict(False, say=told, why="limit", retry_after=min(seconds, HOUR))
+        return platform.Verdict(False, say=told, why="limit", retry_after=min(seconds, HOUR))
 
     def _first(self, route: str, seconds: float, now: float) -> bool:
         before = self._told.get((route, seconds))

@@ -11,8 +11,9 @@ import logging
 from time import monotonic
 
 from holdfast import errors, events, types
-from holdfast.agent import runtime as runtimes
-from holdfast.gateway import house, port, replies, saying
+from holdfast.gateway import gateway_context, platform, reply_text
+from holdfast.gateway import outgoing as gateway_outgoing
+from holdfast.runtime import runtime as runtimes
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -24,7 +25,7 @@ AGAIN = 5.0
 class Notices:
     """What waits in the inboxes of conversations that have a chat."""
 
-    def __init__(self, home: house.House) -> None:
+    def __init__(self, home: gateway_context.House) -> None:
         self._home = home
         self._tried: dict[int, float] = {}
         self._sending = set[asyncio.Task[None]]()
@@ -49,15 +50,15 @@ class Notices:
     ) -> object:
         """What became of a notice, and the reply to the chat of its conversation, in one."""
         home = await self._homes(inbound.conversation_id)
-        text = replies.of(result, 0) if result is not None else None
+        text = reply_text.of(result, 0) if result is not None else None
         if home is None or not text or result is None:
             return await self._home.db.mail.settle_inbox_entry(inbound.id, outcome, seq)
         last = result.messages[-1] if result.messages else None
-        outgoing = saying.to(
-            house.place_of(home),
+        outgoing = gateway_outgoing.to(
+            gateway_context.place_of(home),
             text,
             self._home.platforms,
-            attachments=saying.pictures(result.messages),
+            attachments=gateway_outgoing.pictures(result.messages),
             seq=last.seq if last and last.role == "assistant" else None,
         )
         settled = await self._home.db.mail.settle_inbox_entry(inbound.id, outcome, seq, outgoing)
@@ -73,21 +74,21 @@ class Notices:
     async def _send(self, conversation_id: str, notice: events.Notice) -> None:
         try:
             where = await self._chat(conversation_id)
-            if where is None or self._home.able.get(where.platform, port.Abilities()).mute is not None:
+            if where is None or self._home.able.get(where.platform, platform.Abilities()).mute is not None:
                 return
-            for part in saying.to(where, notice.text, self._home.platforms, kind="notice"):
+            for part in gateway_outgoing.to(where, notice.text, self._home.platforms, kind="notice"):
                 await self._home.db.mail.post(part, conversation_id=conversation_id)
             self._home.goes_out(where.platform)
         except Exception as error:  # noqa: BLE001 -- a notice never stops a turn
             logger.warning("could not send a notice to the chat of %s: %s", conversation_id, error)
 
-    async def _chat(self, conversation_id: str) -> house.Place | None:
+    async def _chat(self, conversation_id: str) -> gateway_context.Place | None:
         """The chat whose turn runs, else the one that spoke last; that is known when its message is settled."""
         for _ in range(10):
             if (where := self._home.speaking.get(conversation_id)) is not None:
                 return where
             if (home := await self._homes(conversation_id)) is not None:
-                return house.place_of(home)
+                return gateway_context.place_of(home)
             await asyncio.sleep(1)
         return None
 

@@ -16,7 +16,8 @@ from functools import partial
 from time import monotonic
 
 from holdfast import errors, fault_points, types
-from holdfast.gateway import claiming, port, spans
+from holdfast.gateway import chat_leases, spans
+from holdfast.gateway import platform as gateway_platform
 from holdfast.store import async_db, notifications
 
 logger = logging.getLogger("holdfast.gateway")
@@ -43,10 +44,12 @@ def pause(attempts: int, retry_after: float | None = None) -> float:
 class Sender:
     """Sends the messages of one platform. `run` is called once."""
 
-    def __init__(self, db: async_db.AsyncSessionDB, platform: port.Platform, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, db: async_db.AsyncSessionDB, platform: gateway_platform.Platform, clock: Callable[[], float]
+    ) -> None:
         self._db, self._platform, self._clock = db, platform, clock
-        self._owns = platform.owns if isinstance(platform, port.Owns) else None
-        self._alone = isinstance(platform, port.Owns) and platform.alone
+        self._owns = platform.owns if isinstance(platform, gateway_platform.Owns) else None
+        self._alone = isinstance(platform, gateway_platform.Owns) and platform.alone
         self._woken = asyncio.Event()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._ready: deque[types.Outgoing] = deque()
@@ -222,8 +225,8 @@ class Sender:
             return known[0]
         if known is not None:
             await self._given_back(chat)
-        claim = await self._db.mail.acquire_chat_lease(f"out:{self._platform.name}:{chat}", claiming.TTL)
-        self._claims[chat] = (claim, monotonic() + claiming.TTL / 3)
+        claim = await self._db.mail.acquire_chat_lease(f"out:{self._platform.name}:{chat}", chat_leases.TTL)
+        self._claims[chat] = (claim, monotonic() + chat_leases.TTL / 3)
         return claim
 
     async def _tidy(self) -> None:
@@ -253,7 +256,10 @@ class Senders:
     """The senders of all platforms of a process."""
 
     def __init__(
-        self, db: async_db.AsyncSessionDB, platforms: Mapping[str, port.Platform], clock: Callable[[], float]
+        self,
+        db: async_db.AsyncSessionDB,
+        platforms: Mapping[str, gateway_platform.Platform],
+        clock: Callable[[], float],
     ) -> None:
         self._each = {name: Sender(db, platform, clock) for name, platform in platforms.items()}
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic
 
 from holdfast import errors, types
-from holdfast.gateway import house, lanes, notices, working
+from holdfast.gateway import active_chats, gateway_context, notices, worker
 from holdfast.store import notifications
 
 logger = logging.getLogger("holdfast.gateway")
@@ -27,12 +27,12 @@ PAUSE, LONGEST_PAUSE = 1.0, 60.0
 class Router:
     """Works on chats until it is stopped. `run` is called once."""
 
-    def __init__(self, home: house.House) -> None:
+    def __init__(self, home: gateway_context.House) -> None:
         self._home = home
-        self._worker = working.Worker(home)
+        self._worker = worker.Worker(home)
         self._notices = notices.Notices(home)
         self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._known: dict[str, lanes.Lane] = {}
+        self._known: dict[str, active_chats.Lane] = {}
         self._paused: dict[str, float] = {}
         self._served: dict[str, float] = {}
         """When a chat was worked on last, while there is no room for all."""
@@ -79,7 +79,7 @@ class Router:
         if self._lanes:
             logger.info("%d chats are left in the middle of a turn; whoever runs next goes on with them", self.busy)
             self._home.desks.abandon()
-            await asyncio.wait(self._lanes.values(), timeout=working.EVERY)
+            await asyncio.wait(self._lanes.values(), timeout=worker.EVERY)
         for task in (left := list(self._lanes.values())):
             task.cancel()
         if left:
@@ -104,18 +104,18 @@ class Router:
                 lane.notices.add(conversation_id)
                 lane.wake()
 
-    def _start(self, route: str) -> lanes.Lane | None:
+    def _start(self, route: str) -> active_chats.Lane | None:
         if self._worker.stopping or route in self._paused or not self._home.serves(route):
             return None
         if len(self._lanes) >= self._home.settings.most:
             self._worker.crowded = True
             return None
-        lane = self._known[route] = lanes.Lane(route)
+        lane = self._known[route] = active_chats.Lane(route)
         task = self._lanes[route] = asyncio.create_task(self._work(lane))
         task.add_done_callback(lambda _: self._over(lane))
         return lane
 
-    def _over(self, lane: lanes.Lane) -> None:
+    def _over(self, lane: active_chats.Lane) -> None:
         del self._lanes[lane.route], self._known[lane.route]
         if self._worker.crowded:
             self._served[lane.route] = monotonic()
@@ -124,7 +124,7 @@ class Router:
         elif lane.poked:
             self.poke(lane.route)
 
-    async def _work(self, lane: lanes.Lane) -> None:
+    async def _work(self, lane: active_chats.Lane) -> None:
         """One chat. The border of what came in: whatever goes wrong with one is written down, and stops no other."""
         try:
             await self._worker.work(lane)
@@ -135,14 +135,14 @@ class Router:
                 self._paused[lane.route] = monotonic() + EVERY
         except errors.LeaseLost:
             logger.info("another process goes on with %s", lane.route)
-        except (working.Later, errors.HoldfastError) as error:
+        except (worker.Later, errors.HoldfastError) as error:
             self._pause(lane)
             logger.warning("%s is worked on again in a while: %s", lane.route, error)
         except Exception:
             self._pause(lane)
             logger.exception("%s could not be worked on", lane.route)
 
-    def _pause(self, lane: lanes.Lane) -> None:
+    def _pause(self, lane: active_chats.Lane) -> None:
         seconds = min(PAUSE * 2 ** min(lane.attempts, 10), LONGEST_PAUSE)
         self._paused[lane.route] = monotonic() + seconds
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from holdfast.gateway import resets
+from holdfast.gateway import reset_policy
 
 EVERYBODY = "*"
 """In `allow`: whoever the platform lets in."""
@@ -119,7 +119,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The groups that are one conversation for all in it; in others each person has their own."""
     busy: Literal["queue", "steer", "collect", "interrupt"] = "queue"
     """What becomes of a message that comes during a turn of its chat."""
-    reset: resets.Policy = resets.Policy()
+    reset: reset_policy.Policy = reset_policy.Policy()
     """When a chat begins anew by itself."""
     shell: bool | Senders = False
     """Whose agents may run commands on this machine, still asking each time; nobody's by default."""

@@ -9,19 +9,18 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.model.anthropic import AnthropicModel as AnthropicModel
+    from holdfast.model.anthropic.adapter import AnthropicModel
+    from holdfast.model.base import Model, Reply
     from holdfast.model.offline import OfflineModel as OfflineModel
-    from holdfast.model.openai import OpenAIModel as OpenAIModel
-    from holdfast.model.port import Model as Model
-    from holdfast.model.port import Reply as Reply
+    from holdfast.model.openai.adapter import OpenAIModel
     from holdfast.model.scripted import ScriptedModel as ScriptedModel
 
 _LAZY = {
-    "AnthropicModel": "holdfast.model.anthropic",
-    "Model": "holdfast.model.port",
+    "AnthropicModel": "holdfast.model.anthropic.adapter",
+    "Model": "holdfast.model.base",
     "OfflineModel": "holdfast.model.offline",
-    "OpenAIModel": "holdfast.model.openai",
-    "Reply": "holdfast.model.port",
+    "OpenAIModel": "holdfast.model.openai.adapter",
+    "Reply": "holdfast.model.base",
     "ScriptedModel": "holdfast.model.scripted",
 }
 

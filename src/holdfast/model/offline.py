@@ -15,8 +15,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from holdfast import errors, parts, types
-from holdfast.model import intent, port, retrieval, tokens
+from holdfast import content_parts, errors, types
+from holdfast.model import base, intent, retrieval, tokens
 
 MARK = "I am the offline model"
 # How to get a real one is said by whoever chose this one.
@@ -64,7 +64,7 @@ class OfflineModel:
     async def close(self) -> None:
         """There is nothing to close."""
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         # A long conversation that was never looked at takes a moment; others go on meanwhile.
         used = await asyncio.to_thread(self._meter.count, request.system, request.tools, request.messages)
         if used > self._window:
@@ -72,17 +72,17 @@ class OfflineModel:
         answer = await asyncio.to_thread(decide, request)
         if isinstance(answer, Call):
             arguments = msgspec.json.encode(answer.arguments).decode()
-            yield port.Called(0, f"offline_{request.messages[-1].seq}", answer.name, arguments)
-            yield port.Counted(types.Usage(used, tokens.estimate(answer.name) + tokens.estimate(arguments), cost=0.0))
-            yield port.Finished("calls")
+            yield base.Called(0, f"offline_{request.messages[-1].seq}", answer.name, arguments)
+            yield base.Counted(types.Usage(used, tokens.estimate(answer.name) + tokens.estimate(arguments), cost=0.0))
+            yield base.Finished("calls")
             return
         said, whole = _fitted(answer, request.max_output)
         for word in said:
-            yield port.Said(word)
+            yield base.Said(word)
             # Whoever reads may want to stop here, and others to run.
             await asyncio.sleep(0)
-        yield port.Counted(types.Usage(used, tokens.estimate("".join(said)), cost=0.0))
-        yield port.Finished("stop" if whole else "length")
+        yield base.Counted(types.Usage(used, tokens.estimate("".join(said)), cost=0.0))
+        yield base.Finished("stop" if whole else "length")
 
 
 def _fitted(answer: str, most: int | None) -> tuple[list[str], bool]:
@@ -98,14 +98,14 @@ def _fitted(answer: str, most: int | None) -> tuple[list[str], bool]:
 # --- what to answer ----------------------------------------------------------------------------------
 
 
-def decide(request: port.Request) -> str | Call:
+def decide(request: base.Request) -> str | Call:
     """The answer to a request: words, or a tool to be called."""
     messages = request.messages
     place = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     if place < 0:
         return INTRODUCTION
     asked, since = messages[place], messages[place + 1 :]
-    wants = intent.of(parts.text(asked.content))
+    wants = intent.of(content_parts.text(asked.content))
     if any(message.tool_calls or message.role == "tool" for message in since):
         results = [message for message in since if message.role == "tool"]
         answer: str | Call = _from_results(wants, results, messages)
@@ -123,12 +123,12 @@ def _introduced(answer: str, wants: intent.Intent, messages: Sequence[types.Mess
 
 
 def _first(
-    wants: intent.Intent, asked: types.Message, before: Sequence[types.Message], request: port.Request
+    wants: intent.Intent, asked: types.Message, before: Sequence[types.Message], request: base.Request
 ) -> str | Call:
     offered = {tool.name for tool in request.tools}
     match wants:
         case intent.Nothing():
-            images = any(isinstance(part, parts.Image) for part in parts.read(asked.content))
+            images = any(isinstance(part, content_parts.Image) for part in content_parts.read(asked.content))
             return "I cannot look at pictures." if images else "There are no words in that message."
         case intent.Greet():
             return "Hello. Tell me something to keep, or ask me about what was said."
@@ -237,8 +237,8 @@ _EMPTY = re.compile(r"(?i)(?:no|nothing|0)\b")
 
 
 def _from_results(wants: intent.Intent, results: Sequence[types.Message], messages: Sequence[types.Message]) -> str:
-    text = "\n".join(parts.text(message.content) for message in results).strip()
-    if text.startswith(parts.ERROR) and not _ENDED.search(text):
+    text = "\n".join(content_parts.text(message.content) for message in results).strip()
+    if text.startswith(content_parts.ERROR) and not _ENDED.search(text):
         return f"The tool failed:\n{_excerpt(text)}"
     match wants:
         case intent.Ask(asked):

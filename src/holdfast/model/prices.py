@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from urllib import parse
 
-from holdfast.model import port
+from holdfast.model import base
 
 DATED = "2026-08-08"
 
@@ -19,14 +19,14 @@ _REPORTING = frozenset({"openrouter.ai"})
 
 # A dated snapshot costs what its model does, unless it has a row of its own.
 _SNAPSHOT = re.compile(r"-(?:20\d\d-\d\d-\d\d|20\d{6})$")
-Price = port.Price
+Price = base.Price
 
 
 def _long(
     above: int, factor: float, input: float, output: float, cache_read: float | None = None, write: float | None = None
-) -> port.Price:
+) -> base.Price:
     """In requests of more than `above` tokens, input costs twice as much and output `factor` times as much."""
-    return port.Price(input, output, cache_read, write, port.LongContext(above, 2.0, factor))
+    return base.Price(input, output, cache_read, write, base.LongContext(above, 2.0, factor))
 
 
 _OPENAI = {
@@ -153,7 +153,7 @@ TABLE = {
 }
 
 
-def find(base_url: str, model: str) -> port.Price | None:
+def find(base_url: str, model: str) -> base.Price | None:
     """Return the list price of a model at its maker's own address; None if it is not known."""
     prices = TABLE.get(_host(base_url), {})
     name = model.removeprefix("models/")

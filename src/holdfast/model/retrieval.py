@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import parts, types
+from holdfast import content_parts, types
 from holdfast.model import expected, intent, synonyms
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -179,7 +179,7 @@ def of(message: types.Message, brought: bool = False) -> tuple[Sentence, ...]:
     """The sentences of a message; those a summary quotes, or a search brought, are of the messages they name."""
     kept: tuple[Sentence, ...] | None = message.__dict__.get("sentences")
     if kept is None:
-        text = parts.text(message.content)
+        text = content_parts.text(message.content)
         quoted = _summed_up(text) if is_summary(message) else _brought(text) if brought else sentences(text)
         kept = message.__dict__["sentences"] = tuple(quoted)
     return kept

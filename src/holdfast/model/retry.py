@@ -14,7 +14,7 @@ from contextlib import aclosing
 import msgspec
 
 from holdfast import errors
-from holdfast.model import port
+from holdfast.model import base
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class Retrying:
 
     def __init__(
         self,
-        model: port.Model,
+        model: base.Model,
         policy: Policy | None = None,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -57,7 +57,7 @@ class Retrying:
     async def close(self) -> None:
         await self.inner.close()
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         attempt, told = 0, ""
         while True:
             attempt += 1
@@ -73,7 +73,7 @@ class Retrying:
                 if said or wait is None:
                     raise
                 why = str(error)
-                yield port.Waiting(wait, attempt, "" if why == told else why)
+                yield base.Waiting(wait, attempt, "" if why == told else why)
                 told = why
             await self._sleep(wait)
 
@@ -93,7 +93,7 @@ class Chain:
     A context too large is not passed on: the conversation is what has to change.
     """
 
-    def __init__(self, models: Sequence[port.Model]) -> None:
+    def __init__(self, models: Sequence[base.Model]) -> None:
         if not models:
             raise errors.ModelError("A chain needs at least one model.")
         self.models = tuple(models)
@@ -111,16 +111,16 @@ class Chain:
         for model in self.models:
             await model.close()
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         for model, after in zip(self.models, (*self.models[1:], None), strict=True):
             said = False
             try:
                 async with aclosing(model.stream(request)) as deltas:
                     async for delta in deltas:
-                        said = said or not isinstance(delta, port.Waiting)
+                        said = said or not isinstance(delta, base.Waiting)
                         yield delta
                 return
             except errors.ModelError as error:
                 if said or after is None or not error.elsewhere:
                     raise
-                yield port.Switched(after.name, str(error))
+                yield base.Switched(after.name, str(error))

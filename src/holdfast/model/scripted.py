@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 import msgspec
 
-from holdfast import errors, parts, types
-from holdfast.model import port
+from holdfast import content_parts, errors, types
+from holdfast.model import base
 
-Line = str | port.Reply | BaseException | Sequence[port.Delta | BaseException]
+Line = str | base.Reply | BaseException | Sequence[base.Delta | BaseException]
 """A reply: its text; the whole of it; an error to raise; or its deltas one by one, an error among them breaks off."""
 
 
@@ -22,12 +22,12 @@ class ScriptedModel:
 
     def __init__(
         self,
-        script: Iterable[Line | Callable[[port.Request], Line]] = (),
+        script: Iterable[Line | Callable[[base.Request], Line]] = (),
         *,
         name: str = "scripted/model",
         window: int = 200_000,
     ) -> None:
-        self.requests: list[port.Request] = []
+        self.requests: list[base.Request] = []
         self.closed = False
         self._script = iter(script)
         self._name = name
@@ -44,7 +44,7 @@ class ScriptedModel:
     async def close(self) -> None:
         self.closed = True
 
-    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         self.requests.append(request)
         try:
             line = next(self._script)
@@ -58,25 +58,25 @@ class ScriptedModel:
             yield delta
 
 
-def _deltas(line: Line) -> Sequence[port.Delta | BaseException]:
+def _deltas(line: Line) -> Sequence[base.Delta | BaseException]:
     if isinstance(line, str):
-        line = port.Reply((parts.Text(line),), usage=types.Usage(input=1, output=1))
+        line = base.Reply((content_parts.Text(line),), usage=types.Usage(input=1, output=1))
     if isinstance(line, BaseException):
         return [line]
-    return _of_reply(line) if isinstance(line, port.Reply) else line
+    return _of_reply(line) if isinstance(line, base.Reply) else line
 
 
-def _of_reply(reply: port.Reply) -> list[port.Delta]:
-    deltas: list[port.Delta] = []
+def _of_reply(reply: base.Reply) -> list[base.Delta]:
+    deltas: list[base.Delta] = []
     for part in reply.parts:
-        if isinstance(part, parts.Text):
-            deltas.append(port.Said(part.text))
-        elif isinstance(part, parts.Reasoning):
-            deltas.append(port.Thought(part.text, part.signature, part.hidden))
+        if isinstance(part, content_parts.Text):
+            deltas.append(base.Said(part.text))
+        elif isinstance(part, content_parts.Reasoning):
+            deltas.append(base.Thought(part.text, part.signature, part.hidden))
     for index, call in enumerate(reply.calls):
         arguments = call.arguments
         if not isinstance(arguments, str):
             arguments = msgspec.json.encode(arguments).decode()
-        deltas.append(port.Called(index, call.id, call.name, arguments))
-    finish: port.Finish = "calls" if reply.calls and reply.finish == "stop" else reply.finish
-    return [*deltas, port.Counted(reply.usage), port.Finished(finish)]
+        deltas.append(base.Called(index, call.id, call.name, arguments))
+    finish: base.Finish = "calls" if reply.calls and reply.finish == "stop" else reply.finish
+    return [*deltas, base.Counted(reply.usage), base.Finished(finish)]

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast import parts, types
+from holdfast import content_parts, types
 
 # What stands around the texts of a request: roles and marks, names and brackets.
 PER_MESSAGE = 4
@@ -258,18 +258,18 @@ def size(message: types.Message) -> int:
 
 
 def _message_size(message: types.Message) -> int:
-    said = sum(map(_part_size, parts.read(message.content)))
+    said = sum(map(_part_size, content_parts.read(message.content)))
     called = sum(PER_CALL + estimate(call.name) + _arguments_size(call) for call in message.tool_calls)
     return PER_MESSAGE + said + called
 
 
-def _part_size(part: parts.Part) -> int:
+def _part_size(part: content_parts.Part) -> int:
     match part:
-        case parts.Text(text):
+        case content_parts.Text(text):
             return estimate(text)
-        case parts.Image():
+        case content_parts.Image():
             return PER_IMAGE
-        case parts.Reasoning(text, _, hidden):
+        case content_parts.Reasoning(text, _, hidden):
             return estimate(text) + len(hidden) // HIDDEN_PER_TOKEN
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from holdfast import errors
-from holdfast.rpc import frames, places
+from holdfast.rpc import frames, worker_slots
 
 logger = logging.getLogger("holdfast.rpc")
 
@@ -55,8 +55,8 @@ class Peer:
         self, channel: Channel, methods: Mapping[str, Handler], limits: frames.Limits = frames.ORDINARY
     ) -> None:
         self._channel, self._methods, self._limits = channel, methods, limits
-        self._places = places.Places(limits.at_once, limits.patience, limits.size)
-        self._batches = places.Places(limits.at_once, limits.patience)
+        self._places = worker_slots.Places(limits.at_once, limits.patience, limits.size)
+        self._batches = worker_slots.Places(limits.at_once, limits.patience)
         self._speaking = asyncio.Lock()
         self._running = dict[frames.Id, asyncio.Task[object]]()
         """What is worked on and can be cancelled, by its id."""

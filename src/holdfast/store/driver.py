@@ -16,7 +16,7 @@ from urllib import parse
 
 import msgspec
 
-from holdfast import alive
+from holdfast import process_info
 from holdfast.store import notifications
 
 T = TypeVar("T")
@@ -104,14 +104,14 @@ class LeaseClock(msgspec.Struct, frozen=True):
         """Return the seconds until an expiry written by either clock; zero or less if it has passed."""
         if boot == UNIX:
             return expires - self.unix
-        return expires - self.machine if boot == alive.boot_id() else 0.0
+        return expires - self.machine if boot == process_info.boot_id() else 0.0
 
 
 def lease_clock(clock: Callable[[], float] | None) -> LeaseClock:
     unix = clock() if clock else time.time()
     machine = time.clock_gettime(MACHINE_CLOCK) if MACHINE_CLOCK is not None else 0.0
-    by_unix = clock is not None or MACHINE_CLOCK is None or not alive.boot_id()
-    return LeaseClock(UNIX if by_unix else alive.boot_id(), unix, machine)
+    by_unix = clock is not None or MACHINE_CLOCK is None or not process_info.boot_id()
+    return LeaseClock(UNIX if by_unix else process_info.boot_id(), unix, machine)
 
 
 class Tx(Protocol):

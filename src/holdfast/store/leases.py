@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from holdfast import alive, errors, types
+from holdfast import errors, process_info, types
 from holdfast.store import conversation_row, validation, write_step
 from holdfast.store.conversation_row import ConversationRow
 from holdfast.store.driver import Driver, LeaseClock, QueryCall, Tx
@@ -215,8 +215,8 @@ class Holder(msgspec.Struct, frozen=True):
         if (self.host, self.namespace) != (_host(), _identity()[1]):
             return False
         if os.path.isdir("/proc/self"):
-            return alive.started(self.pid) != self.started
-        return not alive.exists(self.pid)
+            return process_info.started(self.pid) != self.started
+        return not process_info.exists(self.pid)
 
 
 def current_holder(name: str | None) -> Holder:
@@ -256,7 +256,7 @@ def _host() -> str:
     A boot id is random at every start. Without one, the address of the network card is used, or a random number if
     there is none: then no other process is recognised as dead.
     """
-    machine = (alive.boot_id() or f"{uuid.getnode():x}", alive.machine_id())
+    machine = (process_info.boot_id() or f"{uuid.getnode():x}", process_info.machine_id())
     return f"{socket.gethostname()}/{blake2b(' '.join(machine).encode(), digest_size=8).hexdigest()}"
 
 
@@ -264,7 +264,7 @@ def _host() -> str:
 def _identity() -> tuple[int, str, str, str]:
     """Return pid, pid namespace, start time and nonce prefix of this process; computed once per process."""
     pid = os.getpid()
-    return pid, _namespace(), alive.started(pid), os.urandom(6).hex()
+    return pid, _namespace(), process_info.started(pid), os.urandom(6).hex()
 
 
 if hasattr(os, "register_at_fork"):

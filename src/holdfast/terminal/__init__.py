@@ -1,1 +1,1 @@
-"""The plain terminal: a chat in scrollback, and what is safe to show there."""
+"""Rendering for terminals, shared by the chat, the full screen and the command line."""

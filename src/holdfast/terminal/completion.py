@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from holdfast import safe_text
 from holdfast.agent import commands
-from holdfast.terminal import text
 
 MOST = 200
 
@@ -47,8 +47,8 @@ class Words(Completer):
         if complete_event.completion_requested and begins_argument(before):
             found = await self._arguments(before)
         for each in found[:MOST]:
-            shown = text.safe(each.value.partition(" ")[2])
-            yield Completion(each.value, -len(before), display=shown, display_meta=text.safe(each.help))
+            shown = safe_text.safe(each.value.partition(" ")[2])
+            yield Completion(each.value, -len(before), display=shown, display_meta=safe_text.safe(each.help))
         if not (found or _takes_listed(before)):
             for completion in self.get_completions(document, complete_event):
                 yield completion

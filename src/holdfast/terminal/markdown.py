@@ -20,7 +20,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.terminal import blocks, show, text
+from holdfast import safe_text
+from holdfast.terminal import event_text, markdown_blocks
 
 STYLES = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_open": "underline"}
 CODE, ASIDE, HEADING = "cyan", "dim", "bold"
@@ -38,23 +39,23 @@ _BARS = re.compile(r"(?<!\\)\|")
 class Drawing:
     """Draws the blocks of one reply, in order."""
 
-    def __init__(self, marks: show.Marks) -> None:
-        self._plain = marks == show.PLAIN
+    def __init__(self, marks: event_text.Marks) -> None:
+        self._plain = marks == event_text.PLAIN
         self._code: deque[str] = deque(maxlen=REMEMBERED)
 
-    def drawn(self, block: blocks.Block, width: int) -> str:
+    def drawn(self, block: markdown_blocks.Block, width: int) -> str:
         """The block on lines of its own."""
         match block.kind:
             case "blank":
                 return ""
             case "fence":
                 self._code.clear()
-                return _printed(Text(text.safe(block.lines[0]), ASIDE), None)
+                return _printed(Text(safe_text.safe(block.lines[0]), ASIDE), None)
             case "code":
                 return _printed(self._highlighted(block), None)
             case "table":
                 table = _table(block.lines, width, self._plain)
-                raw = Text("\n".join(map(text.safe, block.lines)))
+                raw = Text("\n".join(map(safe_text.safe, block.lines)))
                 return _printed(table, width) if table else _printed(raw, None)
             case "heading":
                 style = f"{HEADING} underline" if block.mark == "#" else HEADING
@@ -64,10 +65,10 @@ class Drawing:
             case _:
                 return self._prose(block, width)
 
-    def _prose(self, block: blocks.Block, width: int) -> str:
+    def _prose(self, block: markdown_blocks.Block, width: int) -> str:
         """Text behind a mark; what goes on stands under its beginning."""
         first, rest = self._margins(block, width)
-        room = max(width - text.cells(first), 1)
+        room = max(width - safe_text.cells(first), 1)
         drawn = Text()
         begins = first
         for line in block.lines:
@@ -78,7 +79,7 @@ class Drawing:
         drawn.right_crop(1)
         return _printed(drawn, None)
 
-    def _margins(self, block: blocks.Block, width: int) -> tuple[str, str]:
+    def _margins(self, block: markdown_blocks.Block, width: int) -> tuple[str, str]:
         """What the first row begins with, and the others."""
         indent = " " * min(block.indent, width // 3)
         if block.kind == "quote":
@@ -89,9 +90,9 @@ class Drawing:
             return f"{indent}{mark} ", " " * (len(indent) + len(mark) + 1)
         return indent, indent
 
-    def _highlighted(self, block: blocks.Block) -> Text:
+    def _highlighted(self, block: markdown_blocks.Block) -> Text:
         """A line of code. Strings and comments may go over many lines, so it is seen with those before it."""
-        self._code.append(text.safe(block.lines[0]))
+        self._code.append(safe_text.safe(block.lines[0]))
         if not block.mark:
             return Text(self._code[-1])
         code = "\n".join(self._code)
@@ -108,7 +109,7 @@ def inline(source: str) -> Text:
     drawn, styles, leads = Text(), list[str](), list[str]()
     for token in (tokens[0].children or []) if tokens else []:
         if token.type == "link_open":
-            leads.append(text.safe(token.attrs.get("href", "")))
+            leads.append(safe_text.safe(token.attrs.get("href", "")))
         if token.nesting == 1:
             styles.append(STYLES.get(token.type, ""))
             begins = len(drawn.plain)
@@ -118,7 +119,7 @@ def inline(source: str) -> Text:
                 drawn.append(_leading(leads.pop(), drawn.plain[begins:]), ASIDE)
         else:
             words, style = _words(token)
-            drawn.append(text.safe(words), " ".join(filter(None, [*styles, style])))
+            drawn.append(safe_text.safe(words), " ".join(filter(None, [*styles, style])))
     return drawn
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from holdfast import errors, events, parts, types
+from holdfast import content_parts, errors, events, safe_text, types
 from holdfast.compaction import speaker
-from holdfast.terminal import reply, show, text
+from holdfast.terminal import event_text, reply_stream
 
 EXCHANGES = 3
 STRETCH = 60
@@ -26,11 +26,11 @@ def unread(error: errors.HoldfastError) -> tuple[str, events.Level]:
 
 def drawn(
     messages: Sequence[types.Message],
-    page: show.Page,
+    page: event_text.Page,
     hides: Sequence[types.Hide] = (),
     *,
     under_way: bool = False,
-) -> list[show.Piece]:
+) -> list[event_text.Piece]:
     """The last exchanges among these messages: what was asked and what was answered, without the work between.
 
     What was taken back is left out: nobody goes on from there. Where an answer is missing, that is said; the last one
@@ -46,10 +46,12 @@ def drawn(
     asked = [place for place, (role, _) in enumerate(said) if role == "user"]
     begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
     pieces = [piece for role, words in said[begin:] for piece in _one(role, words, page)]
-    return [*pieces, show.Piece("\n")] if said and said[-1][0] in ("user", "program") else pieces
+    return [*pieces, event_text.Piece("\n")] if said and said[-1][0] in ("user", "program") else pieces
 
 
-def covered(compactions: Sequence[types.Compaction], epoch: int | None, page: show.Page) -> list[show.Piece]:
+def covered(
+    compactions: Sequence[types.Compaction], epoch: int | None, page: event_text.Page
+) -> list[event_text.Piece]:
     """The mark of the compaction a conversation stands on, and how to open it; nothing where there is none."""
     for each in compactions:
         if each.epoch == epoch:
@@ -58,14 +60,14 @@ def covered(compactions: Sequence[types.Compaction], epoch: int | None, page: sh
     return []
 
 
-def _one(role: str, words: str, page: show.Page) -> list[show.Piece]:
+def _one(role: str, words: str, page: event_text.Page) -> list[event_text.Piece]:
     match role:
         case "program":
             return page.notice(words)
         case "nobody":
-            return [*page.prose(words, "yellow"), show.Piece("\n")]
+            return [*page.prose(words, "yellow"), event_text.Piece("\n")]
         case "assistant":
-            return [*_answer(words, page), show.Piece("\n")]
+            return [*_answer(words, page), event_text.Piece("\n")]
         case _:
             return page.lines(_shortened(words, PROMPT, page), "bold")
 
@@ -103,7 +105,7 @@ def _ends(message: types.Message) -> bool:
 def _voice(message: types.Message) -> str:
     """Who says it: a notice stands in a person's place and is not theirs."""
     try:
-        return "program" if message.role == "user" and parts.noticed(message.content) else message.role
+        return "program" if message.role == "user" and content_parts.noticed(message.content) else message.role
     except errors.StoreCorrupt:
         return message.role
 
@@ -113,26 +115,26 @@ def _words(message: types.Message) -> str:
     if message.role not in ("user", "assistant") or message.redacted:
         return ""
     try:
-        return parts.text(message.content).strip()
+        return content_parts.text(message.content).strip()
     except errors.StoreCorrupt:
         return ""
 
 
-def _answer(words: str, page: show.Page) -> list[show.Piece]:
+def _answer(words: str, page: event_text.Page) -> list[event_text.Piece]:
     """The beginning of an answer, as it looked when it came."""
     if not page.draws:
         return page.lines(_shortened(words, "", page))
-    drawing, head = reply.Reply(page.width, page.marks), words[: 2 * LINES * max(page.width(), 1)]
+    drawing, head = reply_stream.Reply(page.width, page.marks), words[: 2 * LINES * max(page.width(), 1)]
     rows = (drawing.add(head) + drawing.end()).rstrip("\n").split("\n")
     if len(rows) > LINES or len(head) < len(words):
         rows = [*rows[: LINES - 1], page.marks.more]
-    return [*page.break_off(), show.Piece("\n".join(rows)), show.Piece("\n")]
+    return [*page.break_off(), event_text.Piece("\n".join(rows)), event_text.Piece("\n")]
 
 
-def _shortened(words: str, before: str, page: show.Page) -> str:
+def _shortened(words: str, before: str, page: event_text.Page) -> str:
     """As many rows of the terminal as a message may take here."""
     room = max(page.width() - len(before), 1)
-    rows = [row for line in text.safe_lines(words) for row in text.wrapped(line, room)]
+    rows = [row for line in safe_text.safe_lines(words) for row in safe_text.wrapped(line, room)]
     if len(rows) > LINES:
         rows = [*rows[: LINES - 1], page.marks.more]
     return "\n".join((before if number == 0 else " " * len(before)) + row for number, row in enumerate(rows))

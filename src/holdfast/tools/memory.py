@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal, Protocol, get_args
 
 from holdfast import errors, types
-from holdfast.tools import port
+from holdfast.tools import base
 
 NAME = "memory"
 MAX_SECTION = 6_000
@@ -39,10 +39,10 @@ class Notes(Protocol):
     async def forget(self, number: int) -> bool: ...
 
 
-def memory(notes: Notes, actions: Collection[Action] = ACTIONS) -> port.Tool:
+def memory(notes: Notes, actions: Collection[Action] = ACTIONS) -> base.Tool:
     """A tool over these notes; with fewer `actions`, it can do only those."""
 
-    async def run(arguments: port.Arguments) -> types.Content:
+    async def run(arguments: base.Arguments) -> types.Content:
         action, text, number = arguments["action"], arguments.get("text", ""), arguments.get("id", 0)
         if action not in actions:
             raise errors.ToolFailed(f"`action` must be one of {', '.join(actions)}.")
@@ -55,7 +55,7 @@ def memory(notes: Notes, actions: Collection[Action] = ACTIONS) -> port.Tool:
                 return f"{number} is forgotten." if await notes.forget(_numbered(number)) else f"There is no {number}."
         return "\n".join(map(line, await notes.memories())) or "[Nothing is remembered yet.]"
 
-    return port.Tool(_spec(actions), run, alters=lambda arguments: arguments.get("action") != "list")
+    return base.Tool(_spec(actions), run, alters=lambda arguments: arguments.get("action") != "list")
 
 
 def _spec(actions: Collection[Action]) -> types.ToolSpec:

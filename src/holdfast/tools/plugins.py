@@ -14,7 +14,7 @@ from importlib import metadata
 import msgspec
 
 from holdfast import errors
-from holdfast.tools import making, port
+from holdfast.tools import base, decorator
 
 logger = logging.getLogger("holdfast.tools")
 
@@ -24,7 +24,7 @@ GROUP = "holdfast.tools"
 class Found(msgspec.Struct, frozen=True):
     """The tools of all packages, and a sentence for each thing that is wrong with one."""
 
-    tools: tuple[port.Tool, ...] = ()
+    tools: tuple[base.Tool, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -35,7 +35,7 @@ def load(taken: Collection[str] = (), disabled: Iterable[str] = ()) -> Found:
     """
     unwanted = set(map(_plain, disabled))
     owners = dict.fromkeys(taken, "Holdfast itself")
-    tools: list[port.Tool] = []
+    tools: list[base.Tool] = []
     problems: list[str] = []
     for entry in _entries():
         package = entry.dist.name if entry.dist else entry.value
@@ -52,7 +52,7 @@ def load(taken: Collection[str] = (), disabled: Iterable[str] = ()) -> Found:
             problem = _problem(tool, owners, package)
             if problem:
                 problems.append(problem)
-            elif isinstance(tool, port.Tool):
+            elif isinstance(tool, base.Tool):
                 owners[tool.spec.name] = package
                 tools.append(known(tool))
     return Found(tuple(tools), tuple(problems))
@@ -65,7 +65,7 @@ def _entries() -> list[metadata.EntryPoint]:
 
 def _given(entry: metadata.EntryPoint) -> list[object]:
     made = entry.load()
-    if callable(made) and not isinstance(made, port.Tool):
+    if callable(made) and not isinstance(made, base.Tool):
         made = made()
     if isinstance(made, Iterable) and not isinstance(made, str | bytes | dict):
         return list(made)
@@ -73,17 +73,17 @@ def _given(entry: metadata.EntryPoint) -> list[object]:
 
 
 def _problem(tool: object, owners: dict[str, str], package: str) -> str:
-    if not isinstance(tool, port.Tool):
+    if not isinstance(tool, base.Tool):
         return f"The plug-in {package} gave {type(tool).__name__} instead of a tool."
     name = tool.spec.name
-    if not making.NAME.fullmatch(name):
+    if not decorator.NAME.fullmatch(name):
         return f"The plug-in {package} has a tool with an impossible name, {errors.shown(name)}; it is left out."
     if name in owners:
         return f"The plug-in {package} has a tool called {name}, which is the name of one of {owners[name]}; left out."
     return ""
 
 
-def known(tool: port.Tool) -> port.Tool:
+def known(tool: base.Tool) -> base.Tool:
     """What nobody knows to change nothing is taken to change something."""
     return tool if tool.parallel else msgspec.structs.replace(tool, alters=lambda _: True)
 

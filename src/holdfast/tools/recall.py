@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast import errors, parts, types
-from holdfast.tools import port
+from holdfast import content_parts, errors, types
+from holdfast.tools import base
 
 # What parts.text tells already, or what nobody is shown.
 _SAID = ("text", "note", "cut", "reasoning")
@@ -40,15 +40,15 @@ _SPEC = types.ToolSpec(
 )
 
 
-def search_conversation(find: Find) -> port.Tool:
+def search_conversation(find: Find) -> base.Tool:
     """A tool that searches the conversation of the turn it is called in."""
 
-    async def run(arguments: port.Arguments) -> types.Content:
+    async def run(arguments: base.Arguments) -> types.Content:
         limit = max(1, min(arguments.get("limit", LIMIT), 50))
         hits = [hit for hit in await find(arguments["query"], 2 * limit) if not _searched(hit)]
         return "\n\n".join(map(_quote, hits[:limit])) or "[Nothing in this conversation fits.]"
 
-    return port.Tool(_SPEC, run, parallel=True)
+    return base.Tool(_SPEC, run, parallel=True)
 
 
 _ORIGINALS = types.ToolSpec(
@@ -67,10 +67,10 @@ _ORIGINALS = types.ToolSpec(
 )
 
 
-def recall(fetch: Fetch) -> port.Tool:
+def recall(fetch: Fetch) -> base.Tool:
     """A tool that reads originals of the conversation of the turn it is called in."""
 
-    async def run(arguments: port.Arguments) -> types.Content:
+    async def run(arguments: base.Arguments) -> types.Content:
         first, begin = arguments["first"], arguments.get("from_character", 0)
         wanted = arguments.get("last", first)
         last = min(wanted, first + SOME - 1)
@@ -82,7 +82,7 @@ def recall(fetch: Fetch) -> port.Tool:
             lines.append(f"[{SOME} messages at once; ask again from {last + 1} on.]")
         return "\n\n".join(lines) or "[There are no such messages.]"
 
-    return port.Tool(_ORIGINALS, run, parallel=True)
+    return base.Tool(_ORIGINALS, run, parallel=True)
 
 
 def shown(message: types.Message) -> str:
@@ -90,7 +90,7 @@ def shown(message: types.Message) -> str:
     content = message.content if isinstance(message.content, list) else []
     named = [f"[{_named(part)}]" for part in content if part.get("type") not in _SAID]
     calls = [f"[calls {call.name} {_arguments(call)}]" for call in message.tool_calls]
-    return "\n".join(filter(None, [parts.text(message.content), *named, *calls]))
+    return "\n".join(filter(None, [content_parts.text(message.content), *named, *calls]))
 
 
 def _named(part: dict[str, Any]) -> str:

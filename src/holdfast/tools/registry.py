@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast import errors, parts, types
-from holdfast.tools import outputs, port
+from holdfast import content_parts, errors, types
+from holdfast.tools import base, long_output
 
 logger = logging.getLogger("holdfast.tools")
 
@@ -27,7 +27,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 @asynccontextmanager
-async def nobody_answers(_: types.ToolCall, act: port.Act) -> AsyncIterator[None]:
+async def nobody_answers(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
     """The gate where nobody can be asked: to look is allowed, all else is not."""
     if act.kind != "look" or act.danger:
         raise errors.NotAllowed(f"Not allowed: {act.summary} Nobody is there to permit it.")
@@ -43,21 +43,21 @@ class Registry:
 
     def __init__(
         self,
-        tools: Iterable[port.Tool] = (),
-        gate: port.Gate = nobody_answers,
-        keep: outputs.Keep | None = None,
-        more: port.Source | None = None,
+        tools: Iterable[base.Tool] = (),
+        gate: base.Gate = nobody_answers,
+        keep: long_output.Keep | None = None,
+        more: base.Source | None = None,
     ) -> None:
-        self._tools: dict[str, port.Tool] = {}
+        self._tools: dict[str, base.Tool] = {}
         self._gate = gate
         for tool in tools:
             if tool.spec.name in self._tools:
                 raise errors.InvalidArgument(f"There are two tools called {errors.shown(tool.spec.name)}.")
             self._tools[tool.spec.name] = tool
         self.specs = tuple(tool.spec for tool in self._tools.values())
-        self._keep = keep if outputs.NAME in self._tools else None
+        self._keep = keep if long_output.NAME in self._tools else None
         self._own, self._more = dict(self._tools), more
-        self._offered: tuple[port.Tool, ...] = ()
+        self._offered: tuple[base.Tool, ...] = ()
         self._told = set[str]()
 
     async def freshen(self) -> Sequence[str]:
@@ -79,40 +79,40 @@ class Registry:
         tool = self._tools.get(call.name)
         return tool is None or tool.parallel
 
-    async def run(self, call: types.ToolCall) -> port.Result:
+    async def run(self, call: types.ToolCall) -> base.Result:
         """The result of a call; whatever goes wrong is a result too, for the model to read. None is too long."""
         result = await self._ran(call)
-        content = await outputs.bounded(result.content, self._keep)
-        if result.ok and not parts.went_well(call.name, content):
+        content = await long_output.bounded(result.content, self._keep)
+        if result.ok and not content_parts.went_well(call.name, content):
             # The words are somebody else's, such as a server's; whoever reads the log has only them.
-            content = parts.well(content)
-        return result if content is result.content else port.Result(content, result.ok)
+            content = content_parts.well(content)
+        return result if content is result.content else base.Result(content, result.ok)
 
-    async def _ran(self, call: types.ToolCall) -> port.Result:
+    async def _ran(self, call: types.ToolCall) -> base.Result:
         try:
             tool = self._tools.get(call.name)
             if tool is None:
                 known = ", ".join(self._tools) or "none"
                 raise errors.ToolFailed(f"There is no tool {errors.shown(call.name)}. There is: {known}.")
             made: object = await tool.run(checked(_arguments(call), tool.spec.parameters))
-            if isinstance(made, port.Plan):
+            if isinstance(made, base.Plan):
                 async with self._gate(call, made.act):
                     made = await made.go()
-            done = made if isinstance(made, port.Result) else None
-            return port.Result(readable(done.content), done.ok) if done else port.Result(readable(made))
+            done = made if isinstance(made, base.Result) else None
+            return base.Result(readable(done.content), done.ok) if done else base.Result(readable(made))
         except errors.HoldfastError as error:
-            return port.Result(f"{parts.ERROR}{error}", ok=False)
+            return base.Result(f"{content_parts.ERROR}{error}", ok=False)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return port.Result(f"{parts.ERROR}the tool stopped by itself.", ok=False)
+            return base.Result(f"{content_parts.ERROR}the tool stopped by itself.", ok=False)
         except Exception as error:
             logger.exception("the tool %s failed", call.name)
-            return port.Result(f"{parts.ERROR}the tool failed ({type(error).__name__}).", ok=False)
+            return base.Result(f"{content_parts.ERROR}the tool failed ({type(error).__name__}).", ok=False)
 
 
-def _arguments(call: types.ToolCall) -> port.Arguments:
+def _arguments(call: types.ToolCall) -> base.Arguments:
     if isinstance(call.arguments, dict):
         return call.arguments
     try:
@@ -124,7 +124,7 @@ def _arguments(call: types.ToolCall) -> port.Arguments:
     return given
 
 
-def checked(given: port.Arguments, schema: dict[str, Any]) -> port.Arguments:
+def checked(given: base.Arguments, schema: dict[str, Any]) -> base.Arguments:
     """Arguments that fit the top level of their schema: nothing missing, nothing unknown, the right kinds."""
     properties: dict[str, dict[str, Any]] = schema.get("properties", {})
     missing = [name for name in schema.get("required", ()) if name not in given]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.agent import runtime
-from holdfast.model import ScriptedModel, port
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.agent.test_runtime import told
 
 __all__ = ["compacted", "door", "exchanges", "said", "told", "view"]
 
 
-def door(db: AsyncSessionDB, model: port.Model | None = None, **given: Any) -> runtime.Runtime:
+def door(db: AsyncSessionDB, model: base.Model | None = None, **given: Any) -> runtime.Runtime:
     answering = model or ScriptedModel(["ok"] * 99)
 
     async def build(conversation_id: str) -> AIAgent:

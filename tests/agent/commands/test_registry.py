@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, events
 from holdfast.agent import commands
-from holdfast.agent.commands import port
+from holdfast.agent.commands import base
 from tests.agent import stage
 from tests.agent.commands import talk
 from tests.agent.commands.talk import said, told
@@ -55,7 +55,7 @@ class Prompts:
 
     def listed(self) -> Sequence[commands.Standing]:
         return [
-            port.Slash(name="raw:review", help="Looks over it.", run=commands.COMMANDS["help"].run, argument="[WHAT]")
+            base.Slash(name="raw:review", help="Looks over it.", run=commands.COMMANDS["help"].run, argument="[WHAT]")
         ]
 
     async def text(self, name: str, argument: str) -> str | None:
@@ -279,7 +279,7 @@ def test_where_the_store_cannot_say_nothing_is_offered() -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("place", sorted(port.EVERYWHERE))
+@pytest.mark.parametrize("place", sorted(base.EVERYWHERE))
 def test_what_a_command_recommends_is_there_where_it_was_given(place: events.Place) -> None:
     async def story(db: AsyncSessionDB) -> None:
         await talk.exchanges(db, 8, "harbour")

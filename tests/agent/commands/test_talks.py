@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import AsyncSessionDB, events
-from holdfast.agent import runtime
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.agent.commands import talk
 from tests.agent.commands.talk import said, told, view

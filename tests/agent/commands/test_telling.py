@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events
-from holdfast.agent import commands, runtime
+from holdfast.agent import commands
 from holdfast.agent.commands import turns
-from holdfast.model import ScriptedModel, port
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.agent.commands import talk
 from tests.agent.commands.talk import said, told
@@ -22,13 +23,13 @@ class Shelf:
         self.models = {name: ScriptedModel([name] * 9, name=name) for name in ("first", "second")}
         self.chosen: dict[str, str] = {}
 
-    def of(self, conversation_id: str) -> port.Model:
+    def of(self, conversation_id: str) -> base.Model:
         return self.models[self.chosen.get(conversation_id, "first")]
 
     async def listed(self) -> Sequence[str]:
         return list(self.models)
 
-    async def choose(self, conversation_id: str, name: str) -> port.Model:
+    async def choose(self, conversation_id: str, name: str) -> base.Model:
         if name not in self.models:
             raise errors.SettingInvalid(f"{errors.shown(name)} names no model.")
         self.chosen[conversation_id] = name

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, parts, types
-from holdfast.agent import loop, runtime
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, content_parts, events, types
+from holdfast.agent import loop
 from holdfast.agent.commands import turns
 from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.agent.commands import talk
 from tests.agent.commands.talk import said, told, view
@@ -59,10 +60,14 @@ def test_the_next_turn_does_not_know_what_was_taken_back_and_knows_it_again_when
                 await run.submit("talk", events.Submit(words))
             await said(run, "/undo")
             await run.submit("talk", events.Submit("third"))
-            assert [parts.text(each.content) for each in model.requests[-1].messages] == ["first", "one", "third"]
+            assert [content_parts.text(each.content) for each in model.requests[-1].messages] == [
+                "first",
+                "one",
+                "third",
+            ]
             assert (await said(run, "/redo")).endswith("[3] second\nIt stands before what was said since.")
             await run.submit("talk", events.Submit("fourth"))
-            asked = [parts.text(each.content) for each in model.requests[-1].messages if each.role == "user"]
+            asked = [content_parts.text(each.content) for each in model.requests[-1].messages if each.role == "user"]
             assert asked == ["first", "second", "third", "fourth"]
 
     stage.run(story)
@@ -71,7 +76,7 @@ def test_the_next_turn_does_not_know_what_was_taken_back_and_knows_it_again_when
 def test_what_was_said_into_a_turn_and_what_programs_told_goes_with_the_turn_of_the_person() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await talk.exchanges(db, 1)
-        told_by_program = [parts.notice("The build ended.", "process")]
+        told_by_program = [content_parts.notice("The build ended.", "process")]
         await db.append_messages(
             "talk",
             [
@@ -292,7 +297,7 @@ def test_a_message_whose_turn_came_meanwhile_is_not_dropped() -> None:
 
 
 async def spoken(db: AsyncSessionDB) -> list[str]:
-    return [parts.text(each.content) for each in await db.context("talk") if each.seq]
+    return [content_parts.text(each.content) for each in await db.context("talk") if each.seq]
 
 
 def test_retry_asks_the_same_again_and_the_model_does_not_see_its_answer_of_before() -> None:
@@ -304,10 +309,21 @@ def test_retry_asks_the_same_again_and_the_model_does_not_see_its_answer_of_befo
             (again,) = await told(run, "/retry")
             assert again == events.Say("second")
             await run.submit("talk", events.Submit("second"))
-            assert [parts.text(each.content) for each in model.requests[-1].messages] == ["first", "one", "second"]
+            assert [content_parts.text(each.content) for each in model.requests[-1].messages] == [
+                "first",
+                "one",
+                "second",
+            ]
         assert await spoken(db) == ["first", "one", "second", "other"]
         log = await db.transcript("talk")
-        assert [parts.text(each.content) for each in log] == ["first", "one", "second", "two", "second", "other"]
+        assert [content_parts.text(each.content) for each in log] == [
+            "first",
+            "one",
+            "second",
+            "two",
+            "second",
+            "other",
+        ]
         assert len({each.uid for each in log}) == 6
 
     stage.run(story)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast import types
-from holdfast.tools import port
+from holdfast.tools import base
 from holdfast.tools.mcp import servers, settings
 
 HERE = Path(__file__).parent
@@ -36,12 +36,12 @@ async def running(*wanted: settings.Wanted, folder: Path = HERE, **given: Any) -
 async def call(all_of_them: servers.Servers, name: str, heard: list[str] | None = None, **arguments: Any) -> Any:
     """What a tool answers when it may do what it wants to."""
     plan = await (await tools(all_of_them))[name].run(arguments)
-    assert isinstance(plan, port.Plan)
-    with port.calling(port.Calling("call", say=[].append if heard is None else heard.append)):
+    assert isinstance(plan, base.Plan)
+    with base.calling(base.Calling("call", say=[].append if heard is None else heard.append)):
         return await plan.go()
 
 
-async def tools(all_of_them: servers.Servers) -> dict[str, port.Tool]:
+async def tools(all_of_them: servers.Servers) -> dict[str, base.Tool]:
     return {tool.spec.name: tool for tool in (await all_of_them.offered()).tools}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.tools.mcp import confidence
+from holdfast.tools.mcp import secret_filter
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from holdfast.tools.mcp import confidence
     ],
 )
 def test_what_is_named_or_looks_secret_stands_in_nothing_a_server_says(name: str, value: str) -> None:
-    told = confidence.Confidence([(name, value)])
+    told = secret_filter.Confidence([(name, value)])
     for word in (value, value.rsplit(maxsplit=1)[-1]):
         assert told.kept(f"<{word}>") == told.untold(f"<{word}>") == "<[redacted]>"
 
@@ -42,15 +42,15 @@ def test_what_is_named_or_looks_secret_stands_in_nothing_a_server_says(name: str
     ],
 )
 def test_what_results_are_about_stays_in_them_and_out_of_errors(name: str, value: str) -> None:
-    told = confidence.Confidence([(name, value)])
+    told = secret_filter.Confidence([(name, value)])
     assert told.kept(f"<{value}>") == f"<{value}>"
     assert told.untold(f"<{value}>") == "<[redacted]>"
 
 
 def test_short_values_are_left_for_they_stand_everywhere() -> None:
-    assert confidence.Confidence([("TOKEN", "on"), ("KEY", "a b c")]).untold("on a b c") == "on a b c"
+    assert secret_filter.Confidence([("TOKEN", "on"), ("KEY", "a b c")]).untold("on a b c") == "on a b c"
 
 
 def test_no_value_is_struck_out_of_the_middle_of_another() -> None:
-    told = confidence.Confidence([("KEY", "password"), ("TOKEN", "password-and-more")])
+    told = secret_filter.Confidence([("KEY", "password"), ("TOKEN", "password-and-more")])
     assert told.kept("password-and-more, password") == "[redacted], [redacted]"

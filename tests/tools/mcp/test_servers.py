@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors, types
-from holdfast.tools import port, registry
+from holdfast.tools import base, registry
 from holdfast.tools.mcp import server, servers, settings
 from tests.agent.stage import LoopClock
 from tests.tools.mcp import stage
@@ -23,7 +23,7 @@ def test_tools_are_called_by_their_server_and_each_call_needs_a_permission(tmp_p
         async with stage.running(stage.raw(file=tmp_path / "log")) as all_of_them:
             tool = (await stage.tools(all_of_them))["raw__echo"]
             plan = await tool.run({"text": "a\x1b[2J"})
-            assert isinstance(plan, port.Plan)
+            assert isinstance(plan, base.Plan)
             # The server says of all its tools that they only read.
             assert plan.act.kind == "reach"
             assert plan.act.summary == 'raw: echo {"text":"a\\u001b[2J"}'
@@ -44,7 +44,7 @@ def test_all_that_would_be_sent_is_shown_before_it_is_permitted() -> None:
             tool = (await stage.tools(all_of_them))["raw__echo"]
             given = {"text": "a  b\n\u202e\x9b\U000e0041" + "x" * 10_000 + "rm -rf /", "more": [1, {"deep": "last"}]}
             plan = await tool.run(given)
-            assert isinstance(plan, port.Plan)
+            assert isinstance(plan, base.Plan)
             lines = plan.act.detail.split("\n")
             assert all(len(line) <= servers.WIDTH and line.isprintable() for line in lines)
             assert lines[0] == '"echo",'
@@ -52,7 +52,7 @@ def test_all_that_would_be_sent_is_shown_before_it_is_permitted() -> None:
             assert json.loads("".join(lines[1:])) == given
             # Two spaces would be one in the line that is shown first.
             other = await tool.run({"text": "a  b"})
-            assert isinstance(other, port.Plan)
+            assert isinstance(other, base.Plan)
             assert json.loads("".join(other.act.detail.split("\n")[1:])) == {"text": "a  b"}
 
     stage.run(work)
@@ -257,7 +257,7 @@ def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monke
 
 def test_one_without_the_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    for name in [name for name in sys.modules if name.startswith("holdfast.tools.mcp.connection")]:
+    for name in [name for name in sys.modules if name.startswith("holdfast.tools.mcp.client")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(errors.PartMissing, match=r"pip install 'holdfast\[mcp\]'"):
         server.loaded()
@@ -313,10 +313,10 @@ def test_hostile_tools_are_made_harmless_or_left_out() -> None:
 
 def test_a_tool_cannot_take_the_name_of_an_own_one() -> None:
     async def work() -> None:
-        async def mine(_: port.Arguments) -> str:
+        async def mine(_: base.Arguments) -> str:
             return "mine"
 
-        own = port.Tool(types.ToolSpec("raw__echo", "", {"properties": {}}), mine)
+        own = base.Tool(types.ToolSpec("raw__echo", "", {"properties": {}}), mine)
         async with stage.running(stage.raw()) as all_of_them:
             tools = registry.Registry([own], more=all_of_them.offered)
             await tools.freshen()

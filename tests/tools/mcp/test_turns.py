@@ -10,20 +10,20 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
-from holdfast.agent import runtime
-from holdfast.model import ScriptedModel, port
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import runtime
 from holdfast.terminal import completion
-from holdfast.tools import port as tools_port
+from holdfast.tools import base as tools_port
 from holdfast.tools.mcp import servers
 from tests.tools.mcp import stage
 
 
-def called(name: str, **arguments: str) -> port.Reply:
-    return port.Reply(calls=(types.ToolCall(f"call {name}", name, arguments),))
+def called(name: str, **arguments: str) -> base.Reply:
+    return base.Reply(calls=(types.ToolCall(f"call {name}", name, arguments),))
 
 
 @asynccontextmanager
-async def agent(model: port.Model, source: tools_port.Source) -> AsyncIterator[AIAgent]:
+async def agent(model: base.Model, source: tools_port.Source) -> AsyncIterator[AIAgent]:
     async with AsyncSessionDB(SessionDB(":memory:")) as db:
         yield AIAgent(db=db, model=model, session_id="here", skip_context_files=True, more_tools=source)
 

@@ -9,15 +9,15 @@ import re
 from collections.abc import Sequence
 
 from holdfast import errors, events
-from holdfast.agent.commands import port, registry
+from holdfast.agent.commands import base, registry
 
 COMMANDS = registry.COMMANDS
-Candidate = port.Candidate
-Desk = port.Desk
-Emit = port.Emit
-Models = port.Models
-Standing = port.Standing
-Words = port.Words
+Candidate = base.Candidate
+Desk = base.Desk
+Emit = base.Emit
+Models = base.Models
+Standing = base.Standing
+Words = base.Words
 
 
 # A word behind a slash.
@@ -48,10 +48,10 @@ async def run(desk: Desk, conversation_id: str, line: str, emit: Emit, place: ev
     slash = COMMANDS.get(name.lower())
     try:
         if slash is None:
-            await _said(port.Asked(desk, conversation_id, argument, emit, place), name)
+            await _said(base.Asked(desk, conversation_id, argument, emit, place), name)
         else:
             await _checked(desk, conversation_id, slash, argument, place)
-            await slash.run(port.Asked(desk, conversation_id, argument, emit, place))
+            await slash.run(base.Asked(desk, conversation_id, argument, emit, place))
     except errors.HoldfastError as error:
         emit(events.Notice(str(error), "error"))
 
@@ -76,7 +76,7 @@ async def complete(
     if slash is None or slash.completes is None or place not in slash.places:
         return []
     try:
-        every = await slash.completes(port.Asked(desk, conversation_id, argument, lambda _: None, place))
+        every = await slash.completes(base.Asked(desk, conversation_id, argument, lambda _: None, place))
     except errors.HoldfastError:
         return []
     return [
@@ -92,7 +92,7 @@ def split(line: str) -> tuple[str, str]:
     return name, "".join(rest).strip()
 
 
-async def _checked(desk: Desk, conversation_id: str, slash: port.Slash, argument: str, place: events.Place) -> None:
+async def _checked(desk: Desk, conversation_id: str, slash: base.Slash, argument: str, place: events.Place) -> None:
     """Refuse, with a sentence, what could only fail."""
     if place not in slash.places:
         raise errors.HoldfastError(f"/{slash.name} means nothing here.")
@@ -111,7 +111,7 @@ async def _checked(desk: Desk, conversation_id: str, slash: port.Slash, argument
             ) from None
 
 
-async def _said(asked: port.Asked, name: str) -> None:
+async def _said(asked: base.Asked, name: str) -> None:
     """Have the words said that a command from elsewhere stands for."""
     others = asked.desk.words
     words = await others.text(name.lower(), asked.argument) if others else None

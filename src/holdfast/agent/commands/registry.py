@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from holdfast import errors, events
-from holdfast.agent.commands import allowing, compacting, port, talks, telling, turns
+from holdfast.agent.commands import base, context, conversations, permissions, status, turns
 
 NEAR = 0.6
 """How alike a name must be to one that exists to be taken for a slip: of 1."""
@@ -33,18 +33,18 @@ A message that comes during a turn waits for it.
 /queue                 list those that wait
 /queue drop 2          take the second one back
 /queue drop all        take back all"""
-IN_CHATS = port.EVERYWHERE - {"once"}
+IN_CHATS = base.EVERYWHERE - {"once"}
 ELSEWHERE = IN_CHATS - {"editor"}
 """Where one conversation is left for another: an editor has a place of its own for each."""
 BEGINS = "A message without -c and -r begins a new conversation."
 STEER = "Without a turn it is a message like any other."
 
 
-async def _quit(asked: port.Asked) -> None:
+async def _quit(asked: base.Asked) -> None:
     asked.emit(events.Quit())
 
 
-async def _help(asked: port.Asked) -> None:
+async def _help(asked: base.Asked) -> None:
     if not asked.argument:
         listed = _here(asked)
         width = max(len(_form(each)) for each in listed)
@@ -54,30 +54,30 @@ async def _help(asked: port.Asked) -> None:
     found = every.get(asked.argument.lstrip("/").lower())
     if found is None:
         raise errors.InvalidArgument(unknown(asked, asked.argument.lstrip("/")))
-    same = COMMANDS[found.same_as] if isinstance(found, port.Slash) and found.same_as else found
-    more = same.more if isinstance(same, port.Slash) else ""
+    same = COMMANDS[found.same_as] if isinstance(found, base.Slash) and found.same_as else found
+    more = same.more if isinstance(same, base.Slash) else ""
     form = f"/{found.name} {same.argument}".rstrip()
     asked.emit(events.Answer("\n".join(line for line in (form, found.help, more) if line)))
 
 
-async def _names(asked: port.Asked) -> Sequence[port.Candidate]:
-    return [port.Candidate(each.name, each.help) for each in _here(asked)]
+async def _names(asked: base.Asked) -> Sequence[base.Candidate]:
+    return [base.Candidate(each.name, each.help) for each in _here(asked)]
 
 
-def _here(asked: port.Asked) -> list[port.Standing]:
+def _here(asked: base.Asked) -> list[base.Standing]:
     """The commands that mean something where this one was given."""
     return [*(each for each in COMMANDS.values() if asked.place in each.places), *_others(asked.desk)]
 
 
-def _form(each: port.Standing) -> str:
+def _form(each: base.Standing) -> str:
     return f"/{each.name} {each.argument}".rstrip()
 
 
-def _others(desk: port.Desk) -> Sequence[port.Standing]:
+def _others(desk: base.Desk) -> Sequence[base.Standing]:
     return desk.words.listed() if desk.words else ()
 
 
-def unknown(asked: port.Asked, name: str) -> str:
+def unknown(asked: base.Asked, name: str) -> str:
     """What to say to a name that is none: the one that was meant, if it can be told."""
     near = nearest(name, [each.name for each in _here(asked)])
     meant = f" Did you mean /{near}?" if near else ""
@@ -90,69 +90,69 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
     return next(iter(begun or get_close_matches(name.lower(), names, 1, NEAR)), None)
 
 
-COMMANDS: dict[str, port.Slash] = {
+COMMANDS: dict[str, base.Slash] = {
     slash.name: slash
     for slash in (
-        port.Slash(
+        base.Slash(
             name="help",
             help="List the commands, or say more of one.",
             run=_help,
             argument="[COMMAND]",
             completes=_names,
         ),
-        port.Slash(
+        base.Slash(
             name="new",
             help="Begin a new conversation.",
-            run=talks.new,
+            run=conversations.new,
             argument="[TITLE]",
             places=ELSEWHERE,
             instead=BEGINS,
         ),
-        port.Slash(
+        base.Slash(
             name="reset",
             help="The same as /new.",
-            run=talks.new,
+            run=conversations.new,
             argument="[TITLE]",
             same_as="new",
             places=ELSEWHERE,
             instead=BEGINS,
         ),
-        port.Slash(name="title", help="Show the title, or set it.", run=talks.title, argument="[TEXT]"),
-        port.Slash(name="sessions", help="List conversations, the most recent first.", run=talks.sessions),
-        port.Slash(
+        base.Slash(name="title", help="Show the title, or set it.", run=conversations.title, argument="[TEXT]"),
+        base.Slash(name="sessions", help="List conversations, the most recent first.", run=conversations.sessions),
+        base.Slash(
             name="resume",
             help="Go on with another conversation: an id, a title, or `last`.",
-            run=talks.resume,
+            run=conversations.resume,
             argument="[ID]",
-            completes=talks.resumable,
+            completes=conversations.resumable,
             places=ELSEWHERE,
             instead="-r ID goes on with another conversation.",
         ),
-        port.Slash(
+        base.Slash(
             name="branch",
             help="Go on in a copy of this conversation; this one stays as it is.",
-            run=talks.branch,
+            run=conversations.branch,
             argument="[TITLE]",
             needs=True,
         ),
-        port.Slash(
+        base.Slash(
             name="search",
             help="Find what was said in any of your conversations.",
-            run=talks.search,
+            run=conversations.search,
             argument="WORDS",
             more=SEARCH,
         ),
-        port.Slash(name="status", help="Show the model, the conversation and what runs.", run=telling.status),
-        port.Slash(name="usage", help="Show the tokens this conversation has used.", run=telling.usage),
-        port.Slash(
+        base.Slash(name="status", help="Show the model, the conversation and what runs.", run=status.status),
+        base.Slash(name="usage", help="Show the tokens this conversation has used.", run=status.usage),
+        base.Slash(
             name="model",
             help="Show which model answers, or choose another.",
-            run=telling.model,
+            run=status.model,
             argument="[PROVIDER/MODEL]",
             more=MODEL,
-            completes=telling.models,
+            completes=status.models,
         ),
-        port.Slash(
+        base.Slash(
             name="undo",
             help="Take back the last turn, or the last N.",
             run=turns.undo,
@@ -160,88 +160,88 @@ COMMANDS: dict[str, port.Slash] = {
             more=UNDO,
             needs=True,
         ),
-        port.Slash(name="redo", help="Bring back what was taken back last.", run=turns.redo, needs=True),
-        port.Slash(name="retry", help="Take back the last answer and ask the same again.", run=turns.retry, needs=True),
-        port.Slash(
+        base.Slash(name="redo", help="Bring back what was taken back last.", run=turns.redo, needs=True),
+        base.Slash(name="retry", help="Take back the last answer and ask the same again.", run=turns.retry, needs=True),
+        base.Slash(
             name="compact",
             help="Let a summary stand for the older part.",
-            run=compacting.compact,
+            run=context.compact,
             argument="[FOCUS | --preview | here N | undo | redo]",
             more=COMPACT,
-            completes=compacting.FORMS,
+            completes=context.FORMS,
             needs=True,
         ),
-        port.Slash(
+        base.Slash(
             name="compress",
             help="The same as /compact.",
-            run=compacting.compact,
+            run=context.compact,
             argument="[...]",
-            completes=compacting.FORMS,
+            completes=context.FORMS,
             needs=True,
             same_as="compact",
         ),
-        port.Slash(
+        base.Slash(
             name="recall",
             help="Show originals: a number, a range, or words.",
-            run=compacting.recall,
+            run=context.recall,
             argument="SEQ|WORDS",
             needs=True,
         ),
-        port.Slash(
+        base.Slash(
             name="pin",
             help="Keep a message word for word, or list what is kept so.",
-            run=compacting.pin,
+            run=context.pin,
             argument="[N | last]",
-            completes=port.choices(("last", "the last message")),
+            completes=base.choices(("last", "the last message")),
         ),
-        port.Slash(
+        base.Slash(
             name="unpin",
             help="Let the next compaction have a message again.",
-            run=compacting.unpin,
+            run=context.unpin,
             argument="N",
-            completes=compacting.pinned,
+            completes=context.pinned,
             needs=True,
         ),
-        port.Slash(
+        base.Slash(
             name="memory",
             help="Show what is remembered about you, or change it.",
-            run=telling.memory,
+            run=status.memory,
             argument="[add TEXT | edit ID TEXT | forget ID|all]",
-            completes=telling.remembered,
+            completes=status.remembered,
         ),
-        port.Slash(name="tools", help="List the tools, and what the settings say of them.", run=telling.tools),
-        port.Slash(
+        base.Slash(name="tools", help="List the tools, and what the settings say of them.", run=status.tools),
+        base.Slash(
             name="permissions",
             help="List what is allowed, or take it back.",
-            run=allowing.permissions,
+            run=permissions.permissions,
             argument="[revoke ID]",
-            completes=allowing.revocable,
+            completes=permissions.revocable,
         ),
-        port.Slash(
+        base.Slash(
             name="approve",
             help="Allow what is asked for.",
-            run=allowing.approve,
+            run=permissions.approve,
             argument="[NUMBER] [once | conversation | always]",
-            completes=allowing.ANSWERS,
+            completes=permissions.ANSWERS,
             places=IN_CHATS,
             instead="Nothing is asked here; --yes allows what tools would ask for.",
         ),
-        port.Slash(
+        base.Slash(
             name="deny",
             help="Deny what is asked for; the model is told why.",
-            run=allowing.deny,
+            run=permissions.deny,
             argument="[NUMBER] [REASON]",
             places=IN_CHATS,
             instead="Nothing is asked here, and what would be is denied.",
         ),
-        port.Slash(
+        base.Slash(
             name="stop",
             help="Stop the running turn, or a compaction; what was said stays.",
             run=turns.stop,
             places=IN_CHATS,
             instead="Ctrl-C stops what runs.",
         ),
-        port.Slash(
+        base.Slash(
             name="steer",
             help="Tell the running turn something before its next step.",
             run=turns.steer,
@@ -250,7 +250,7 @@ COMMANDS: dict[str, port.Slash] = {
             places=IN_CHATS,
             instead="Nothing runs that could be told something.",
         ),
-        port.Slash(
+        base.Slash(
             name="queue",
             help="List the messages that wait, or take one back.",
             run=turns.queue,
@@ -260,7 +260,7 @@ COMMANDS: dict[str, port.Slash] = {
             places=IN_CHATS,
             instead="One message does not wait behind others.",
         ),
-        port.Slash(
+        base.Slash(
             name="quit",
             help="Leave. The conversation stays.",
             run=_quit,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast import errors, events, parts, types
-from holdfast.agent import turn
-from holdfast.agent.commands import port
+from holdfast import content_parts, errors, events, types
+from holdfast.agent import turn_lease
+from holdfast.agent.commands import base
 from holdfast.compaction import speaker
 
 SHOWN = 80
@@ -18,18 +18,18 @@ RUNNING = "A turn is running. Wait for it to end, or /stop it first."
 
 
 @asynccontextmanager
-async def alone(asked: port.Asked) -> AsyncIterator[None]:
+async def alone(asked: base.Asked) -> AsyncIterator[None]:
     """While no turn of this conversation runs, here or anywhere: one that comes now waits. Refused where one does."""
     if asked.desk.running(asked.conversation_id):
         raise errors.HoldfastError(RUNNING)
-    async with turn.begin(asked.desk.db, asked.conversation_id, patience=0):
+    async with turn_lease.begin(asked.desk.db, asked.conversation_id, patience=0):
         yield
 
 
 # --- back and forth ------------------------------------------------------------------------------------
 
 
-async def undo(asked: port.Asked) -> None:
+async def undo(asked: base.Asked) -> None:
     count = _count(asked.argument or "1")
     if count is None:
         raise errors.InvalidArgument("/undo takes how many turns to take back, and without a number takes back one.")
@@ -40,7 +40,7 @@ async def undo(asked: port.Asked) -> None:
     asked.emit(events.Answer("\n".join(lines)))
 
 
-async def redo(asked: port.Asked) -> None:
+async def redo(asked: base.Asked) -> None:
     """What was taken back last, as it was taken back."""
     db, here = asked.desk.db, asked.conversation_id
     async with alone(asked):
@@ -58,15 +58,15 @@ async def redo(asked: port.Asked) -> None:
     asked.emit(events.Answer("\n".join(lines)))
 
 
-async def retry(asked: port.Asked) -> None:
+async def retry(asked: base.Asked) -> None:
     """Whoever asked says the same words again: the answer of before is taken back, and /redo would bring it back."""
     async with alone(asked):
         (message,), _ = await _taken_back(asked, 1, again=True)
     said = _as_said(message.content)
-    asked.emit(events.Say(parts.text(said), None if isinstance(said, str) else said))
+    asked.emit(events.Say(content_parts.text(said), None if isinstance(said, str) else said))
 
 
-async def _taken_back(asked: port.Asked, count: int, again: bool = False) -> tuple[Sequence[types.Message], types.Hide]:
+async def _taken_back(asked: base.Asked, count: int, again: bool = False) -> tuple[Sequence[types.Message], types.Hide]:
     """Hide the last turns: what a person began them with, and all that came after. Refused as a whole, or done."""
     db, here = asked.desk.db, asked.conversation_id
     context = await db.context(here)
@@ -85,14 +85,14 @@ async def _taken_back(asked: port.Asked, count: int, again: bool = False) -> tup
     return taken, hidden
 
 
-async def _too_few(asked: port.Asked, context: types.Context, there: int) -> str:
+async def _too_few(asked: base.Asked, context: types.Context, there: int) -> str:
     many = {0: "There is no turn", 1: "There is only 1 turn"}.get(there, f"There are only {there} turns")
     if not context.cut_seq:
         return f"{many} to take back."
     return f"{many} after the summary. {await _covered(asked, context)}"
 
 
-async def _covered(asked: port.Asked, context: types.Context) -> str:
+async def _covered(asked: base.Asked, context: types.Context) -> str:
     """Why what a summary stands for cannot be taken back or forth, and what to do."""
     stands = f"A summary stands for the messages up to {context.cut_seq}"
     if (await asked.desk.db.conversation(asked.conversation_id)).compaction_epoch is None:
@@ -106,11 +106,11 @@ def _as_said(content: types.Content) -> types.Content:
         return content
     said = [part for part in content if part.get("type") != "note"]
     plain = len(said) == 1 and said[0].keys() == {"type", "text"}
-    return parts.text(said) if plain else said
+    return content_parts.text(said) if plain else said
 
 
 def _line(message: types.Message) -> str:
-    return f"  [{message.seq}] {_short('(redacted)' if message.redacted else parts.text(message.content))}"
+    return f"  [{message.seq}] {_short('(redacted)' if message.redacted else content_parts.text(message.content))}"
 
 
 def _short(words: str) -> str:
@@ -126,12 +126,12 @@ def _count(text: str) -> int | None:
 # --- the turn that runs, and those to come -------------------------------------------------------------
 
 
-async def stop(asked: port.Asked) -> None:
+async def stop(asked: base.Asked) -> None:
     if not asked.desk.stop(asked.conversation_id):
         asked.emit(events.Notice("Nothing is running."))
 
 
-async def steer(asked: port.Asked) -> None:
+async def steer(asked: base.Asked) -> None:
     """Without a turn to tell it to, it is a message like any other."""
     if asked.desk.steer(asked.conversation_id, asked.argument):
         asked.emit(events.Notice("The model is told before its next step."))
@@ -139,7 +139,7 @@ async def steer(asked: port.Asked) -> None:
         asked.emit(events.Say(asked.argument))
 
 
-async def queue(asked: port.Asked) -> None:
+async def queue(asked: base.Asked) -> None:
     desk, here = asked.desk, asked.conversation_id
     asked.emit(events.Answer(queued(asked.argument, desk.waiting(here), lambda each: desk.drop(here, each))))
 
@@ -161,7 +161,7 @@ def queued(argument: str, waiting: Sequence[events.Submit], drop: Callable[[even
             raise errors.InvalidArgument("/queue lists what waits; /queue drop N takes one back, /queue drop all all.")
 
 
-async def droppable(asked: port.Asked) -> Sequence[port.Candidate]:
+async def droppable(asked: base.Asked) -> Sequence[base.Candidate]:
     waiting = asked.desk.waiting(asked.conversation_id)
-    every = [port.Candidate("drop all", "all that waits")] if waiting else []
-    return [port.Candidate(f"drop {number}", _short(each.text)) for number, each in enumerate(waiting, 1)] + every
+    every = [base.Candidate("drop all", "all that waits")] if waiting else []
+    return [base.Candidate(f"drop {number}", _short(each.text)) for number, each in enumerate(waiting, 1)] + every

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast import parts, types
-from holdfast.tools.mcp import naming
+from holdfast import content_parts, types
+from holdfast.tools.mcp import names
 
 PICTURES = 8
 LARGEST_PICTURE = 5_000_000
@@ -36,7 +36,7 @@ def of_result(blocks: Iterable[Any], structured: object, clean: Callable[[str], 
 
 def words(content: types.Content) -> str:
     """The text of a content, for a sentence."""
-    return parts.text(content).strip()
+    return content_parts.text(content).strip()
 
 
 class _Gathered:
@@ -44,7 +44,7 @@ class _Gathered:
 
     def __init__(self, clean: Callable[[str], str]) -> None:
         self._clean = clean
-        self.found: list[parts.Part] = []
+        self.found: list[content_parts.Part] = []
         self._pictures = 0
         self._room = MOST_TEXT
 
@@ -55,13 +55,13 @@ class _Gathered:
             case "image":
                 self._picture(block.mime_type, block.data)
             case "audio":
-                self.text(f"[audio of type {naming.line(block.mime_type, 60)}, left out]")
+                self.text(f"[audio of type {names.line(block.mime_type, 60)}, left out]")
             case "resource_link":
                 self.text(f"[resource {self._line(block.name, 100)}: {self._line(str(block.uri), 500)}]")
             case "resource":
                 self._resource(block.resource)
             case other:
-                self.text(f"[{naming.line(str(other), 60)}, left out]")
+                self.text(f"[{names.line(str(other), 60)}, left out]")
 
     def text(self, text: str) -> None:
         if self._room <= 0:
@@ -69,13 +69,13 @@ class _Gathered:
         text = self._clean(text)
         text, self._room = text[: self._room], self._room - len(text) - 1
         last = self.found[-1] if self.found else None
-        if isinstance(last, parts.Text):
-            self.found[-1] = parts.Text(f"{last.text}\n{text}")
+        if isinstance(last, content_parts.Text):
+            self.found[-1] = content_parts.Text(f"{last.text}\n{text}")
         else:
-            self.found.append(parts.Text(text))
+            self.found.append(content_parts.Text(text))
 
     def _line(self, text: str, limit: int) -> str:
-        return naming.line(self._clean(text), limit)
+        return names.line(self._clean(text), limit)
 
     def _resource(self, resource: Any) -> None:
         where = self._line(str(resource.uri), 500)
@@ -84,7 +84,7 @@ class _Gathered:
         elif resource.mime_type in _SHOWN:
             self._picture(resource.mime_type, resource.blob)
         else:
-            kind = naming.line(resource.mime_type or "an unknown type", 60)
+            kind = names.line(resource.mime_type or "an unknown type", 60)
             self.text(f"[resource {where} of {kind}, {len(resource.blob) * 3 // 4:,} bytes, left out]")
 
     def _picture(self, kind: str, data: str) -> None:
@@ -93,16 +93,16 @@ class _Gathered:
         if why:
             self.text(f"[a picture was left out: {why}]")
         else:
-            self.found.append(parts.Image(media_type=kind, data=data))
+            self.found.append(content_parts.Image(media_type=kind, data=data))
 
     def content(self) -> types.Content:
-        return parts.written(self.found) or "[The server answered with nothing.]"
+        return content_parts.written(self.found) or "[The server answered with nothing.]"
 
 
 def _unfit(kind: str, data: str) -> str:
     """Why a picture cannot be passed on: one that the model's provider refuses would stop the conversation."""
     if kind not in _SHOWN:
-        return f"its type is {naming.line(kind, 60)}"
+        return f"its type is {names.line(kind, 60)}"
     if len(data) > LARGEST_PICTURE:
         return "it is too large"
     try:

@@ -16,11 +16,11 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast import errors, types
-from holdfast.tools import port
-from holdfast.tools.mcp import listing, naming, settings
+from holdfast.tools import base
+from holdfast.tools.mcp import catalog, names, settings
 
 if TYPE_CHECKING:
-    from holdfast.tools.mcp import connection
+    from holdfast.tools.mcp import client
 
 logger = logging.getLogger("holdfast.tools")
 
@@ -49,7 +49,7 @@ class Server:
         self.state: State = "waiting"
         self.why = ""
         """Why it is down."""
-        self.offers = listing.Listing()
+        self.offers = catalog.Listing()
         self.version = 0
         """Changes with what is offered; 0 while that is not known."""
         self.stale = False
@@ -57,7 +57,7 @@ class Server:
         self.tried = asyncio.Event()
         """Set when the first start came to an end, good or bad."""
         self._asked_for, self._settled, self._over = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._connection: connection.Connection | None = None
+        self._connection: client.Connection | None = None
         self._deaths: deque[float] = deque(maxlen=DEATHS)
 
     # --- the owner -----------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Server:
         except errors.PartMissing as error:
             self.why = str(error)
             return
-        made: connection.Connection = part.Connection(self._wanted, self._folder, self._over.set, self._changed)
+        made: client.Connection = part.Connection(self._wanted, self._folder, self._over.set, self._changed)
         why: BaseException | None = None
         try:
             await self._spoken(made)
@@ -96,7 +96,7 @@ class Server:
         finally:
             self.why = made.why(why)
 
-    async def _spoken(self, made: connection.Connection) -> None:
+    async def _spoken(self, made: client.Connection) -> None:
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(STARTING):
@@ -148,14 +148,14 @@ class Server:
     def _changed(self) -> None:
         self.stale = True
 
-    def _take(self, offers: listing.Listing) -> None:
+    def _take(self, offers: catalog.Listing) -> None:
         if offers != self.offers or not self.version:
             self.offers = offers
             self.version += 1
 
     # --- asking --------------------------------------------------------------------------------------
 
-    async def call(self, tool: str, arguments: port.Arguments, say: Callable[[str], None]) -> types.Content:
+    async def call(self, tool: str, arguments: base.Arguments, say: Callable[[str], None]) -> types.Content:
         """What a tool answered; ToolFailed with what it said, or with why it could not be asked."""
         return await (await self._ready()).call(tool, arguments, say)
 
@@ -163,7 +163,7 @@ class Server:
         """The text a prompt stands for; ToolFailed where it cannot be had."""
         return await (await self._ready()).prompt(prompt, arguments)
 
-    async def _ready(self) -> connection.Connection:
+    async def _ready(self) -> client.Connection:
         """The connection, of a server that is started for it where need be."""
         if self._connection is None or self._over.is_set():
             if self._recent() >= DEATHS:
@@ -187,13 +187,13 @@ class Server:
         return sum(each > since for each in self._deaths)
 
     def _absent(self, what: str) -> errors.ToolFailed:
-        return errors.ToolFailed(f"The MCP server {naming.line(self.name, 60)} {what.rstrip('.')}.")
+        return errors.ToolFailed(f"The MCP server {names.line(self.name, 60)} {what.rstrip('.')}.")
 
 
 def loaded() -> Any:
     """What speaks the protocol. It takes a second to load, so that is done beside the work, and only where needed."""
     try:
-        return importlib.import_module("holdfast.tools.mcp.connection")
+        return importlib.import_module("holdfast.tools.mcp.client")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("holdfast"):
             raise

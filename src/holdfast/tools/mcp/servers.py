@@ -18,8 +18,8 @@ from typing import Self
 import msgspec
 
 from holdfast import errors, types
-from holdfast.tools import port
-from holdfast.tools.mcp import listing, naming, server, settings
+from holdfast.tools import base
+from holdfast.tools.mcp import catalog, names, server, settings
 
 PATIENCE = 5.0
 """How long after the start the first turn waits for servers that are not there yet."""
@@ -53,7 +53,7 @@ class Servers:
         self._patience = patience
         self._owners: list[asyncio.Task[None]] = []
         self._until = 0.0
-        self._made: tuple[tuple[int, ...], tuple[port.Tool, ...], int] = ((), (), 0)
+        self._made: tuple[tuple[int, ...], tuple[base.Tool, ...], int] = ((), (), 0)
         self._late = set[str]()
         self._refreshing = set[asyncio.Task[None]]()
 
@@ -86,7 +86,7 @@ class Servers:
 
     # --- tools ---------------------------------------------------------------------------------------
 
-    async def offered(self) -> port.Offer:
+    async def offered(self) -> base.Offer:
         """What there is at the start of a turn. The tools are the same object for as long as they are the same."""
         await self.tried(self._until - asyncio.get_running_loop().time())
         self._refreshing |= {asyncio.create_task(each.refresh()) for each in self.servers if each.stale}
@@ -96,9 +96,9 @@ class Servers:
             if not each.version:
                 each.want()
         tools, beyond = self._tools()
-        return port.Offer(tools, tuple(self._remarks(beyond)))
+        return base.Offer(tools, tuple(self._remarks(beyond)))
 
-    def _tools(self) -> tuple[tuple[port.Tool, ...], int]:
+    def _tools(self) -> tuple[tuple[base.Tool, ...], int]:
         """The tools of all, and how many were too many."""
         versions = tuple(each.version for each in self.servers)
         if versions != self._made[0]:
@@ -108,7 +108,7 @@ class Servers:
 
     def _remarks(self, beyond: int) -> Iterable[str]:
         for each in self.servers:
-            name = naming.line(each.name, 60)
+            name = names.line(each.name, 60)
             if not each.version:
                 self._late.add(each.name)
                 why = f"is not there: {each.why}" if each.why else "is not there yet"
@@ -116,7 +116,7 @@ class Servers:
             elif each.name in self._late:
                 yield f"The MCP server {name} is there now, with {len(each.offers.tools)} tools."
             if each.offers.left_out:
-                which = naming.line(", ".join(each.offers.left_out), 500)
+                which = names.line(", ".join(each.offers.left_out), 500)
                 yield f"The MCP server {name} has tools that cannot be used: {which}."
         if beyond:
             yield f"{beyond} tools of MCP servers are too many, and left out: `tools` of a server says which to take."
@@ -126,7 +126,7 @@ class Servers:
     def listed(self) -> Sequence[Standing]:
         """The prompts there are, as commands."""
         return [
-            Standing(name, prompt.help or f"A prompt of the MCP server {naming.line(each.name, 60)}.", _usage(prompt))
+            Standing(name, prompt.help or f"A prompt of the MCP server {names.line(each.name, 60)}.", _usage(prompt))
             for name, (each, prompt) in self._prompts().items()
         ]
 
@@ -141,31 +141,31 @@ class Servers:
             raise errors.ToolFailed(f"The prompt {errors.shown(name)} is empty.")
         return said
 
-    def _prompts(self) -> Mapping[str, tuple[server.Server, listing.Prompt]]:
-        found: dict[str, tuple[server.Server, listing.Prompt]] = {}
+    def _prompts(self) -> Mapping[str, tuple[server.Server, catalog.Prompt]]:
+        found: dict[str, tuple[server.Server, catalog.Prompt]] = {}
         for each in self.servers:
             for prompt in each.offers.prompts:
                 # Of two that are typed alike, the first one listed is meant.
-                found.setdefault(f"{naming.prefix(each.name)}:{naming.word(prompt.name)}".lower(), (each, prompt))
+                found.setdefault(f"{names.prefix(each.name)}:{names.word(prompt.name)}".lower(), (each, prompt))
         return found
 
 
-def _tool(each: server.Server, listed: listing.Listed) -> port.Tool:
+def _tool(each: server.Server, listed: catalog.Listed) -> base.Tool:
     """A tool of a server. How harmless the server says it is changes nothing: each call needs a permission."""
 
-    async def run(arguments: port.Arguments) -> port.Plan:
+    async def run(arguments: base.Arguments) -> base.Plan:
         given = msgspec.json.encode(arguments).decode()
         whole = f"{each.name}: {listed.name} {given}"
-        summary = naming.line(whole, SUMMARY)
+        summary = names.line(whole, SUMMARY)
         detail = "" if summary == whole else _detail(listed.name, given)
-        act = port.Act(tool=listed.spec.name, kind="reach", summary=summary, detail=detail)
+        act = base.Act(tool=listed.spec.name, kind="reach", summary=summary, detail=detail)
 
         async def go() -> types.Content:
-            return await each.call(listed.name, arguments, port.current().say)
+            return await each.call(listed.name, arguments, base.current().say)
 
-        return port.Plan(act, go)
+        return base.Plan(act, go)
 
-    return port.Tool(listed.spec, run)
+    return base.Tool(listed.spec, run)
 
 
 def _detail(tool: str, given: str) -> str:
@@ -176,14 +176,14 @@ def _detail(tool: str, given: str) -> str:
     return "\n".join(line[at : at + WIDTH] for line in shown for at in range(0, len(line), WIDTH))
 
 
-def _usage(prompt: listing.Prompt) -> str:
-    named = (f"{naming.word(name)}=…" if needed else f"[{naming.word(name)}=…]" for name, needed in prompt.arguments)
+def _usage(prompt: catalog.Prompt) -> str:
+    named = (f"{names.word(name)}=…" if needed else f"[{names.word(name)}=…]" for name, needed in prompt.arguments)
     return " ".join(named)
 
 
-def _arguments(prompt: listing.Prompt, said: str) -> dict[str, str]:
+def _arguments(prompt: catalog.Prompt, said: str) -> dict[str, str]:
     """`name=value` pairs, quoted as in a shell; where no name is given, all of it is the first argument."""
-    known = {naming.word(name): name for name, _ in prompt.arguments}
+    known = {names.word(name): name for name, _ in prompt.arguments}
     given: dict[str, str] = {}
     if said and known:
         try:
@@ -196,7 +196,7 @@ def _arguments(prompt: listing.Prompt, said: str) -> dict[str, str]:
             given = {next(iter(known.values())): said}
     elif said:
         raise errors.ToolFailed("This prompt takes nothing after it.")
-    missing = [naming.word(name) for name, needed in prompt.arguments if needed and name not in given]
+    missing = [names.word(name) for name, needed in prompt.arguments if needed and name not in given]
     if missing:
         raise errors.ToolFailed(f"Missing: {', '.join(missing)}. It takes {_usage(prompt)}.")
     return given

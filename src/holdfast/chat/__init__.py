@@ -1,0 +1,1 @@
+"""The chat in the terminal's scrollback, built on prompt_toolkit."""

@@ -1,0 +1,1 @@
+"""The platforms that the gateway serves, one module or package each."""

@@ -1,0 +1,1 @@
+"""HTTP: OpenAI-compatible chat requests, webhooks, health and metrics on one port."""

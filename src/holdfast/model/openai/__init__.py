@@ -1,0 +1,1 @@
+"""Chat Completions, the API that most model servers offer."""

@@ -1,0 +1,1 @@
+"""The agent over JSON-RPC, for custom clients."""

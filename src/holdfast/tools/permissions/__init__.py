@@ -1,0 +1,1 @@
+"""Rules that decide whether a tool call is allowed, denied or confirmed by a person."""

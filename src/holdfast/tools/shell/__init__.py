@@ -1,0 +1,1 @@
+"""Tools that run commands, in the foreground and in the background."""
