@@ -201,7 +201,7 @@ def process_of(package: str) -> int:
                 return True
         return False
 
-    (found,) = [pid for pid, _, args in rows if package in args and "keeper.py" not in args and below(pid)]
+    (found,) = [pid for pid, _, args in rows if package in args and "supervisor.py" not in args and below(pid)]
     return int(found)
 
 

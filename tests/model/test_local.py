@@ -278,9 +278,9 @@ def test_all_kinds_are_asked_at_once_and_told_in_order() -> None:
 
 def test_nothing_is_found_where_nothing_listens_and_nothing_is_loaded() -> None:
     code = (
-        "import asyncio, socket, sys; from holdfast.model import local\n"
+        "import asyncio, socket, sys; from holdfast.model import local_servers\n"
         "with socket.create_server(('127.0.0.1', 0)) as free: port = free.getsockname()[1]\n"
-        "assert asyncio.run(local.find(kinds=[local.Kind('ollama', port, '')])) == []\n"
+        "assert asyncio.run(local_servers.find(kinds=[local_servers.Kind('ollama', port, '')])) == []\n"
         "assert not {'httpx2', 'http.client'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -343,7 +343,8 @@ def test_proxy_that_is_none_is_our_error(proxy: str, monkeypatch: pytest.MonkeyP
 
 def test_nothing_but_a_provider_model_loads_the_http_library() -> None:
     code = (
-        "import sys; from holdfast.model import failures, gather, local, openai_request, openai_stream, port;"
-        "assert 'httpx2' not in sys.modules; from holdfast.model import openai; assert 'httpx2' in sys.modules"
+        "import sys; from holdfast.model import base, local_servers, provider_errors, reply_builder;"
+        "from holdfast.model.openai import request, stream;"
+        "assert 'httpx2' not in sys.modules; from holdfast.model.openai import adapter; assert 'httpx2' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

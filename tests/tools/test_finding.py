@@ -28,7 +28,7 @@ def matchers() -> list[str]:
             parent = Path("/proc", pid, "stat").read_text("utf-8").rsplit(")", 1)[1].split()[1]
         except OSError:
             continue
-        if "matcher.py" in line and int(parent) == os.getpid():
+        if "regex_process.py" in line and int(parent) == os.getpid():
             found.append(line)
     return found
 
@@ -194,11 +194,11 @@ def test_the_program_goes_on_while_an_expression_takes_forever(tmp_path: Path) -
 def test_an_expression_whose_owner_is_gone_ends_by_itself(slow: None) -> None:
     program = f"""
 import os, sys
-sys.path.insert(0, {str(Path(text_search.__file__).parents[2])!r})
+sys.path.insert(0, {str(Path(text_search.__file__).parents[3])!r})
 from pathlib import Path
-from holdfast.tools import expressions
-expressions._PROGRAM = Path({str(text_search._PROGRAM)!r})
-made = expressions.Expression({EVIL!r}, False, lambda: False)
+from holdfast.tools.files import text_search
+text_search._PROGRAM = Path({str(text_search._PROGRAM)!r})
+made = text_search.Expression({EVIL!r}, False, lambda: False)
 print(made._process.pid, flush=True)
 made.lines(b"a" * 40 + b"!")
 """
@@ -224,7 +224,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     """Forever is sooner in tests."""
     source = Path(regex_process.__file__).read_text("utf-8")
     assert "SECONDS = 3.0" in source
-    path = tmp_path_factory.mktemp("program") / "matcher.py"
+    path = tmp_path_factory.mktemp("program") / "regex_process.py"
     path.write_text(source.replace("SECONDS = 3.0", "SECONDS = 0.5"), encoding="utf-8")
     monkeypatch.setattr(text_search, "_PROGRAM", path)
 

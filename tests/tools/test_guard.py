@@ -136,7 +136,7 @@ def test_a_call_is_cancelled_though_its_wardens_are_stopped(leash: Leash, sleepe
 
 PROGRAM = textwrap.dedent("""
     import asyncio, os, sys
-    from holdfast.tools import shell
+    from holdfast.tools.shell import shell
 
     asyncio.run(shell.run_tied(sys.argv[1], sys.argv[2], 600, dict(os.environ)))
 """)
@@ -173,10 +173,10 @@ def test_nothing_is_left_when_the_program_is_killed_afterwards(
 
 HANGING = textwrap.dedent("""
     import signal, subprocess, sys, time
-    from holdfast.tools import warden
+    from holdfast.tools.shell import supervisor
 
-    warden.LATE = 0.3
-    warden.guarded(sys.argv[1], float(sys.argv[2]), 0)
+    supervisor.LATE = 0.3
+    supervisor.guarded(sys.argv[1], float(sys.argv[2]), 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen(sys.argv[3], shell=True, stdin=subprocess.DEVNULL)
     time.sleep(1000)

@@ -510,12 +510,12 @@ def test_fifty_at_once_are_watched_and_none_is_lost(play: Callable[[Story], Scen
 PROGRAM = textwrap.dedent("""
     import asyncio, os, sys
     from pathlib import Path
-    from holdfast.tools import processes, shell
+    from holdfast.tools.shell import background, shell
     from tests.tools.leash import PaperBook
 
     async def main(folder, *commands):
-        known = processes.Processes(PaperBook(Path(folder) / "book"), folder + "/home", lambda: dict(os.environ))
-        watcher = asyncio.create_task(processes.Watcher(known).run())
+        known = background.Processes(PaperBook(Path(folder) / "book"), folder + "/home", lambda: dict(os.environ))
+        watcher = asyncio.create_task(background.Watcher(known).run())
         for command in commands:
             await known.start("c", command, folder)
         print("up", flush=True)
@@ -527,13 +527,13 @@ PROGRAM = textwrap.dedent("""
 WATCHING = textwrap.dedent("""
     import asyncio, os, sys
     from pathlib import Path
-    from holdfast.tools import processes
+    from holdfast.tools.shell import background
     from tests.tools.leash import PaperBook
 
     async def main(folder):
         book = PaperBook(Path(folder) / "book")
-        known = processes.Processes(book, folder + "/home", dict)
-        watcher = asyncio.create_task(processes.Watcher(known, shortest=0.01).run())
+        known = background.Processes(book, folder + "/home", dict)
+        watcher = asyncio.create_task(background.Watcher(known, shortest=0.01).run())
         while await book.every(None, True):
             await asyncio.sleep(0.02)
 

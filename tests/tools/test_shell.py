@@ -233,7 +233,7 @@ def test_with_a_killed_warden_the_call_ends_and_nothing_is_left(leash: Leash, tm
 
 PROGRAM = textwrap.dedent("""
     import asyncio, os, sys
-    from holdfast.tools import shell
+    from holdfast.tools.shell import shell
 
     asyncio.run(shell.run_tied(sys.argv[1], sys.argv[2], 600, dict(os.environ)))
 """)
