@@ -110,7 +110,7 @@ class Talk:
 
     def ask(self) -> base.Reply:
         """One reply, asked for again where the provider says so; the conversation has it afterwards."""
-        got = reply_builder.Gathering(self._api)
+        got = reply_builder.ReplyBuilder(self._api)
 
         async def run() -> None:
             model = retry.RetryingModel(self._model(), sleep=self._wait)
@@ -158,8 +158,8 @@ def test_parallel_calls_are_streamed_and_their_results_come_back(provider: aimoc
     assert (reply.text, reply.finish) == ("I look at both. 你好", "calls")
     assert [(call.id, call.name) for call in reply.calls] == [("call_a", "read_file"), ("call_b", "read_file")]
     assert [json.loads(str(call.arguments)) for call in reply.calls] == [{"path": "ä.txt"}, {"path": "b.txt"}]
-    assert sum(isinstance(delta, base.Called) and bool(delta.arguments) for delta in talk.deltas) >= 4
-    assert sum(isinstance(delta, base.Said) for delta in talk.deltas) >= 3
+    assert sum(isinstance(delta, base.ToolCallDelta) and bool(delta.arguments) for delta in talk.deltas) >= 4
+    assert sum(isinstance(delta, base.TextDelta) for delta in talk.deltas) >= 3
 
     talk.answer(reply.calls[1], "B!")
     talk.answer(reply.calls[0], "A!")
@@ -177,7 +177,7 @@ def test_a_limit_is_waited_for_as_long_as_the_provider_says(provider: aimock.Pro
     talk = Talk(provider, api, "too often")
     assert talk.ask().text == "Now I can."
     assert talk.waited == [7.0]
-    assert [(delta.seconds, delta.attempt) for delta in talk.deltas if isinstance(delta, base.Waiting)] == [(7.0, 1)]
+    assert [(delta.seconds, delta.attempt) for delta in talk.deltas if isinstance(delta, base.RetryDelta)] == [(7.0, 1)]
     assert [entry["response"]["status"] for entry in talk.journal] == [429, 200]
 
 
@@ -244,7 +244,7 @@ def test_a_conversation_too_large_is_an_overflow_and_nothing_else(provider: aimo
 def test_reasoning_is_heard_apart_from_what_is_said(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "think")
     assert talk.ask().text == "Four."
-    assert "".join(delta.text for delta in talk.deltas if isinstance(delta, base.Thought)) == "Two and two."
+    assert "".join(delta.text for delta in talk.deltas if isinstance(delta, base.ReasoningDelta)) == "Two and two."
 
 
 def test_another_key_is_refused_and_not_shown(provider: aimock.Provider, api: str) -> None:

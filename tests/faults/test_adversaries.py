@@ -13,7 +13,7 @@ from holdfast.store.db import SessionDB
 from tests.faults import adversaries, compacting, turns
 from tests.faults import zygote as zygotes
 
-POLICY = policy.Policy()
+POLICY = policy.CompactionPolicy()
 BEGAN = 1_000_000.0
 # So often one summarizer is asked in an attempt, at most.
 TWICE = 2

@@ -29,7 +29,7 @@ async def deltas(request: base.Request, model: OfflineModel | None = None) -> li
 
 
 def reply(messages: Sequence[types.Message], **request: Any) -> base.Reply:
-    gathering = reply_builder.Gathering("holdfast/offline")
+    gathering = reply_builder.ReplyBuilder("holdfast/offline")
     for delta in asyncio.run(deltas(base.Request(messages=messages, **request))):
         gathering.add(delta)
     return gathering.reply()
@@ -306,11 +306,11 @@ def test_it_streams_words_then_usage_then_the_end() -> None:
     came = asyncio.run(deltas(base.Request(messages=[message(1, "user", "hello")])))
     *said, counted, finished = came
     assert len(said) > 20
-    assert all(isinstance(delta, base.Said) for delta in said)
-    assert isinstance(counted, base.Counted)
+    assert all(isinstance(delta, base.TextDelta) for delta in said)
+    assert isinstance(counted, base.UsageDelta)
     assert counted.usage.input > 0
     assert counted.usage.output > 20
-    assert finished == base.Finished("stop")
+    assert finished == base.FinishDelta("stop")
 
 
 def test_the_same_request_gets_the_same_answer() -> None:
@@ -340,7 +340,7 @@ def test_a_reader_may_stop_in_the_middle() -> None:
         await stream.aclose()
         return delta
 
-    assert asyncio.run(first()) == base.Said("I")
+    assert asyncio.run(first()) == base.TextDelta("I")
 
 
 def test_without_any_message_it_introduces_itself() -> None:

@@ -87,7 +87,7 @@ def test_another_address_is_asked_without_a_key_or_with_the_given_one(name: str,
             created = model.create(name, key=key, **address)  # type: ignore[arg-type]
             deltas = [delta async for delta in created.stream(base.Request(messages=()))]
             await created.close()
-            text = "".join(delta.text for delta in deltas if isinstance(delta, base.Said))
+            text = "".join(delta.text for delta in deltas if isinstance(delta, base.TextDelta))
             return text, {header.lower(): value for header, value in one.asked[0].headers.items()}
 
     text, headers = asyncio.run(run(None))
@@ -111,7 +111,10 @@ def test_a_provider_of_the_caller_replaces_the_table() -> None:
         ("https://api.openai.com/v1", "openai"),
         ("https://openrouter.ai/api/v1/", "openrouter"),
         ("http://localhost:11434/v1", "ollama"),
-        ("http://[::1]:1234/v1", "lmstudio"),
+        ("http://127.0.0.1:1234/v1", "lmstudio"),
+        ("http://[::1]:8000", "vllm"),
+        ("http://10.0.0.1:11434/v1", None),
+        ("https://example.org/v1", None),
         ("http://127.0.0.1:9999/v1", None),
         ("https://example.org:11434/v1", None),
         ("https://[", None),

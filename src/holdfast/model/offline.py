@@ -72,17 +72,19 @@ class OfflineModel:
         answer = await asyncio.to_thread(decide, request)
         if isinstance(answer, Call):
             arguments = msgspec.json.encode(answer.arguments).decode()
-            yield base.Called(0, f"offline_{request.messages[-1].seq}", answer.name, arguments)
-            yield base.Counted(types.Usage(used, tokens.estimate(answer.name) + tokens.estimate(arguments), cost=0.0))
-            yield base.Finished("calls")
+            yield base.ToolCallDelta(0, f"offline_{request.messages[-1].seq}", answer.name, arguments)
+            yield base.UsageDelta(
+                types.Usage(used, tokens.estimate(answer.name) + tokens.estimate(arguments), cost=0.0)
+            )
+            yield base.FinishDelta("calls")
             return
         said, whole = _fitted(answer, request.max_output)
         for word in said:
-            yield base.Said(word)
+            yield base.TextDelta(word)
             # Whoever reads may want to stop here, and others to run.
             await asyncio.sleep(0)
-        yield base.Counted(types.Usage(used, tokens.estimate("".join(said)), cost=0.0))
-        yield base.Finished("stop" if whole else "length")
+        yield base.UsageDelta(types.Usage(used, tokens.estimate("".join(said)), cost=0.0))
+        yield base.FinishDelta("stop" if whole else "length")
 
 
 def _fitted(answer: str, most: int | None) -> tuple[list[str], bool]:

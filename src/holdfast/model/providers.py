@@ -14,7 +14,7 @@ from urllib import parse
 import msgspec
 
 from holdfast import errors, model
-from holdfast.model import base, model_limits, prices, retry
+from holdfast.model import base, model_table, retry
 
 LOCALHOST = "127.0.0.1"
 OFFLINE, OFFLINE_NAME = "offline", "holdfast/offline"
@@ -52,8 +52,8 @@ class Provider(msgspec.Struct, frozen=True):
     """The variable that holds the API key; empty if no key is needed."""
     base_url_env: str = ""
     """The variable that overrides the address."""
-    is_local: bool = False
-    """Whether it is a server on this machine, which costs nothing."""
+    start: str = ""
+    """The command that starts the server, if it runs on this machine and so costs nothing."""
 
 
 _TABLE = (
@@ -66,7 +66,7 @@ _TABLE = (
     Provider("xai", "openai", "https://api.x.ai/v1", "XAI_API_KEY"),
     Provider("groq", "openai", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     Provider("together", "openai", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-    *(Provider(server.name, "openai", server.base_url, is_local=True) for server in LOCAL_SERVERS),
+    *(Provider(server.name, "openai", server.base_url, start=server.start) for server in LOCAL_SERVERS),
 )
 PROVIDERS = {provider.name: provider for provider in _TABLE}
 
@@ -108,8 +108,8 @@ def create(
         # A proxy or a compatible server at another address may need no key.
         raise errors.KeyRefused(f"{name} needs an API key. Set {found.key_env}, or pass `key`.", model=name)
     if price is None:
-        price = FREE if found.is_local else prices.find(url, model_name)
-    limits = model_limits.of(model_name)
+        price = FREE if found.start else model_table.find_price(url, model_name)
+    limits = model_table.find_limits(model_name)
     window = window or limits.window
     created: base.Model
     if found.api == "anthropic":
@@ -134,7 +134,7 @@ def find_by_address(base_url: str) -> Provider | None:
     if host in (LOCALHOST, "localhost", "::1"):
         server = next((server for server in LOCAL_SERVERS if server.port == port), None)
         return PROVIDERS[server.name] if server else None
-    return next((one for one in _TABLE if not one.is_local and parse.urlsplit(one.base_url).hostname == host), None)
+    return next((one for one in _TABLE if not one.start and parse.urlsplit(one.base_url).hostname == host), None)
 
 
 def _is_same_address(url: str, other: str) -> bool:

@@ -81,7 +81,7 @@ class RetryingModel:
                 if has_begun or delay is None:
                     raise
                 reason = str(error)
-                yield base.Waiting(delay, attempt, "" if reason == reported else reason)
+                yield base.RetryDelta(delay, attempt, "" if reason == reported else reason)
                 reported = reason
             await self._sleep(delay)
 
@@ -116,10 +116,10 @@ class FallbackModel:
             try:
                 async with aclosing(model.stream(request)) as deltas:
                     async for delta in deltas:
-                        has_begun = has_begun or not isinstance(delta, base.Waiting)
+                        has_begun = has_begun or not isinstance(delta, base.RetryDelta)
                         yield delta
                 return
             except errors.ModelError as error:
                 if has_begun or fallback is None or not error.elsewhere:
                     raise
-                yield base.Switched(fallback.name, str(error))
+                yield base.FallbackDelta(fallback.name, str(error))
