@@ -196,7 +196,7 @@ def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(monkeypa
         assert (await agent.run_conversation(text)).api_calls == STEPS
         await agent.close()
 
-    monkeypatch.setattr(excerpts, "shortened", watched)
+    monkeypatch.setattr(excerpts, "shorten_all", watched)
     stage.run(story)
     assert len(threads) == STEPS
     assert threading.get_ident() not in threads

@@ -108,7 +108,7 @@ def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
 
         monkeypatch.setattr(local_servers, "find", find)
         monkeypatch.setattr(
-            local_servers, "KINDS", [providers.LocalServer("ollama", int(played.url.rpartition(":")[2]), "")]
+            providers, "LOCAL_SERVERS", [providers.LocalServer("ollama", int(played.url.rpartition(":")[2]), "")]
         )
         assert asyncio.run(costs()) == [0.0]
 

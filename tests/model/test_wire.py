@@ -136,7 +136,7 @@ def test_of_several_addresses_the_first_tells_why() -> None:
     several.__cause__ = ExceptionGroup("all", [ConnectionRefusedError(111, "Connect call failed"), OSError(113, "no")])
     failed = httpx2.ConnectError("All connection attempts failed")
     failed.__cause__ = several
-    assert http._reason(failed) == os.strerror(111).lower()
+    assert http._find_reason(failed) == os.strerror(111).lower()
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "ftp://127.0.0.1/", "http://", "http://[::1/", "http://a:b:c/"])
@@ -187,7 +187,7 @@ def test_certificates_of_the_environment_are_trusted(tmp_path: Path, monkeypatch
 
 
 def test_server_without_tls_at_a_secure_address_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECT", 0.3)  # It never answers: however long one waits, it is the same.
+    monkeypatch.setattr(http, "CONNECT_TIMEOUT", 0.3)  # It never answers: however long one waits, it is the same.
 
     async def run() -> None:
         async with server.Server(server.Answer([STREAM])) as running:
