@@ -276,13 +276,18 @@ def rank(texts: Sequence[frozenset[str]]) -> list[float]:
     if not texts:
         return []
     graph = _build_graph(texts)
-    sums = [sum(weight for _, weight in edges) for edges in graph]
+    sums = [_sum_weights(edges) for edges in graph]
     ranks = [1.0] * len(texts)
     for _ in range(ROUNDS):
         shares = [rank / total if total else 0.0 for rank, total in zip(ranks, sums, strict=True)]
         ranks = [_next_rank(edges, shares) for edges in graph]
     top = max(ranks)
     return [rank / top for rank in ranks]
+
+
+def _sum_weights(edges: list[tuple[int, float]]) -> float:
+    time_slices.yield_cpu()
+    return sum(weight for _, weight in edges)
 
 
 def _next_rank(edges: list[tuple[int, float]], shares: list[float]) -> float:
@@ -292,17 +297,21 @@ def _next_rank(edges: list[tuple[int, float]], shares: list[float]) -> float:
 
 def _build_graph(texts: Sequence[frozenset[str]]) -> Graph:
     """Connect sentences that share rare words."""
-    counts = Counter(word for words in texts for word in words)
+    counts: Counter[str] = Counter()
+    for words in texts:
+        time_slices.yield_cpu()
+        counts.update(words)
     rarity = {word: math.log(1 + len(texts) / count) ** 2 for word, count in counts.items()}
-    # Words are sorted, because sets have no order and sums of floats depend on it.
-    ordered = [sorted(words) for words in texts]
-    lengths = [math.sqrt(sum(rarity[word] for word in words)) or 1.0 for words in ordered]
+    lengths: list[float] = []
     indexes: dict[str, list[int]] = {}
     graph: Graph = [[] for _ in texts]
-    for index, words in enumerate(ordered):
+    for index, unordered in enumerate(texts):
         time_slices.yield_cpu()
+        # Sets have no order, and sums of floats depend on it.
+        ordered = sorted(unordered)
+        lengths.append(math.sqrt(sum(rarity[word] for word in ordered)) or 1.0)
         shared: dict[int, float] = {}
-        for word in words:
+        for word in ordered:
             if 1 < counts[word] <= MAX_SENTENCES_PER_WORD:
                 for other in indexes.setdefault(word, []):
                     shared[other] = shared.get(other, 0.0) + rarity[word]

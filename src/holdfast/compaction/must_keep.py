@@ -80,6 +80,7 @@ def _rank_facts(spoken: Sequence[sentences.Sentence]) -> list[str]:
     worth = {fact: value + 0.3 * math.log(count[fact]) for fact, value in best.items()}
     seen: Counter[str] = Counter()
     for fact in sorted(worth, key=lambda fact: (-worth[fact], fact.text)):
+        time_slices.yield_cpu()
         worth[fact] *= CROWDING ** seen[fact.kind]
         seen[fact.kind] += 1
     return [fact.text for fact in sorted(worth, key=lambda fact: (-worth[fact], fact.text))]

@@ -34,6 +34,7 @@ _WORD = re.compile(r"\w+")
 _NO_SPACES = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]+"
 )
+_CACHE_KEY = "_compaction sentences"
 _ROLE_WEIGHTS = {"user": 2.0, "assistant": 1.0, "tool": 0.2, "system": 0.3}
 
 
@@ -111,12 +112,20 @@ def drop_summaries(messages: Iterable[types.Message]) -> list[types.Message]:
 
 
 def split_messages(messages: Sequence[types.Message]) -> list[Sentence]:
-    """Return the sentences of all messages, in order."""
-    return [
-        build_sentence(message.seq, speaker.role_of(message), line)
-        for message in messages
-        for line in split_text(message_text(message))
-    ]
+    """Return the sentences of all messages, in order.
+
+    They are cached in the messages: one compaction needs them for the texts to keep, the extract and the ledger.
+    """
+    return [sentence for message in messages for sentence in _split_message(message)]
+
+
+def _split_message(message: types.Message) -> list[Sentence]:
+    found: list[Sentence] | None = message.__dict__.get(_CACHE_KEY)
+    if found is None:
+        role = speaker.role_of(message)
+        found = [build_sentence(message.seq, role, line) for line in split_text(message_text(message))]
+        message.__dict__[_CACHE_KEY] = found
+    return found
 
 
 def select_informative(sentences: list[Sentence]) -> list[Sentence]:
