@@ -87,7 +87,7 @@ class RetryingModel:
 
 
 class FallbackModel:
-    """Models in order of preference: if one fails before it has said anything, the next one is asked.
+    """Models in order of preference: if one fails before its first delta, the next one is asked.
 
     A context overflow is not passed on, because the conversation has to be compacted.
     """
