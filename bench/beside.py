@@ -31,7 +31,7 @@ class _Slow:
 
     async def stream(self, _: models.Request) -> AsyncGenerator[models.Delta, None]:
         await asyncio.sleep(30)
-        yield models.Finished("stop")
+        yield models.FinishDelta("stop")
 
     async def close(self) -> None:
         pass

@@ -16,7 +16,7 @@ import holdfast
 from bench.figures import Figure, at_least
 from bench.scale import Scale
 from holdfast import content_parts
-from holdfast.compaction import base, cut, extract, ledger, summary
+from holdfast.compaction import base, cut, extract, ledger, must_keep, summary
 from holdfast.model import tokens
 
 DATA = Path(__file__).parent / "retention_data"
@@ -55,11 +55,13 @@ def _compact(db: holdfast.SessionDB, budget: int) -> None:
     context = db.context(SESSION)
     found = cut.find_cut(context, tokens.size, tail_tokens=TAIL)
     assert found is not None, "two hundred messages are always worth a cut"
-    previous = summary.bare(context.summary) if context.summary else None
-    must_keep = ledger.must_keep(found.going, previous, budget // MUST_KEEP)
-    request = base.SummaryRequest(messages=found.going, previous=previous, budget=budget, must_keep=must_keep)
-    text = summary.marked(extract.extract(request, tokens.estimate))
-    db.commit_compaction(work, summary=text, cut_seq=found.cut_seq, pinned=found.pinned, ledger=ledger.of(found.going))
+    previous = summary.remove_mark(context.summary) if context.summary else None
+    kept = must_keep.select(found.going, previous, budget // MUST_KEEP)
+    request = base.SummaryRequest(messages=found.going, previous=previous, budget=budget, must_keep=kept)
+    text = summary.add_mark(extract.extract(request, tokens.estimate))
+    db.commit_compaction(
+        work, summary=text, cut_seq=found.cut_seq, pinned=found.pinned, ledger=ledger.build(found.going)
+    )
 
 
 def _kept(db: holdfast.SessionDB, facts: Sequence[dict[str, Any]], budget: int) -> Iterator[Figure]:

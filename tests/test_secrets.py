@@ -80,5 +80,5 @@ def test_redacting_again_changes_nothing() -> None:
 
 
 def test_errors_of_providers_are_redacted_by_the_same_table() -> None:
-    assert "s3cr3t" not in provider_errors.redacted("cannot reach https://me:s3cr3t@proxy:8080")
-    assert "AKIA" not in provider_errors.redacted("credential AKIAIOSFODNN7EXAMPLE was refused")
+    assert "s3cr3t" not in provider_errors.redact("cannot reach https://me:s3cr3t@proxy:8080")
+    assert "AKIA" not in provider_errors.redact("credential AKIAIOSFODNN7EXAMPLE was refused")

@@ -110,10 +110,10 @@ class Talk:
 
     def ask(self) -> base.Reply:
         """One reply, asked for again where the provider says so; the conversation has it afterwards."""
-        got = reply_builder.Gathering(self._api)
+        got = reply_builder.ReplyBuilder(self._api)
 
         async def run() -> None:
-            model = retry.Retrying(self._model(), sleep=self._wait)
+            model = retry.RetryingModel(self._model(), sleep=self._wait)
             try:
                 async for delta in model.stream(base.Request(messages=self.messages, system="Be kind.", tools=TOOLS)):
                     self.deltas.append(delta)
@@ -158,8 +158,8 @@ def test_parallel_calls_are_streamed_and_their_results_come_back(provider: aimoc
     assert (reply.text, reply.finish) == ("I look at both. 你好", "calls")
     assert [(call.id, call.name) for call in reply.calls] == [("call_a", "read_file"), ("call_b", "read_file")]
     assert [json.loads(str(call.arguments)) for call in reply.calls] == [{"path": "ä.txt"}, {"path": "b.txt"}]
-    assert sum(isinstance(delta, base.Called) and bool(delta.arguments) for delta in talk.deltas) >= 4
-    assert sum(isinstance(delta, base.Said) for delta in talk.deltas) >= 3
+    assert sum(isinstance(delta, base.ToolCallDelta) and bool(delta.arguments) for delta in talk.deltas) >= 4
+    assert sum(isinstance(delta, base.TextDelta) for delta in talk.deltas) >= 3
 
     talk.answer(reply.calls[1], "B!")
     talk.answer(reply.calls[0], "A!")
@@ -177,7 +177,7 @@ def test_a_limit_is_waited_for_as_long_as_the_provider_says(provider: aimock.Pro
     talk = Talk(provider, api, "too often")
     assert talk.ask().text == "Now I can."
     assert talk.waited == [7.0]
-    assert [(delta.seconds, delta.attempt) for delta in talk.deltas if isinstance(delta, base.Waiting)] == [(7.0, 1)]
+    assert [(delta.seconds, delta.attempt) for delta in talk.deltas if isinstance(delta, base.RetryDelta)] == [(7.0, 1)]
     assert [entry["response"]["status"] for entry in talk.journal] == [429, 200]
 
 
@@ -199,7 +199,7 @@ def test_nonsense_and_silence_are_asked_again_and_then_told(
     with pytest.raises(errors.ModelError) as raised:
         talk.ask()
     assert type(raised.value) is expected
-    assert len(talk.journal) == len(talk.waited) + 1 == retry.Policy().attempts
+    assert len(talk.journal) == len(talk.waited) + 1 == retry.Backoff().attempts
 
 
 def test_a_call_with_malformed_arguments_is_kept_as_it_came(provider: aimock.Provider) -> None:
@@ -244,7 +244,7 @@ def test_a_conversation_too_large_is_an_overflow_and_nothing_else(provider: aimo
 def test_reasoning_is_heard_apart_from_what_is_said(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "think")
     assert talk.ask().text == "Four."
-    assert "".join(delta.text for delta in talk.deltas if isinstance(delta, base.Thought)) == "Two and two."
+    assert "".join(delta.text for delta in talk.deltas if isinstance(delta, base.ReasoningDelta)) == "Two and two."
 
 
 def test_another_key_is_refused_and_not_shown(provider: aimock.Provider, api: str) -> None:

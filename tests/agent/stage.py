@@ -87,7 +87,7 @@ class Trickle:
 
     async def stream(self, request: base.Request):  # type: ignore[no-untyped-def]
         for word in self.words:
-            yield base.Said(word)
+            yield base.TextDelta(word)
         await self.stuck()
 
     async def close(self) -> None:

@@ -61,8 +61,8 @@ class Held:
         except asyncio.CancelledError:
             self.cancelled = True
             raise
-        yield base.Said(NOTHING)
-        yield base.Finished("stop")
+        yield base.TextDelta(NOTHING)
+        yield base.FinishDelta("stop")
 
     async def close(self) -> None:
         pass
@@ -175,7 +175,7 @@ def test_review_that_is_stopped_is_charged_for() -> None:
     async def story(db: AsyncSessionDB) -> None:
         class Counting(Held):
             async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-                yield base.Counted(types.Usage(100, 0, cost=0.25))
+                yield base.UsageDelta(types.Usage(100, 0, cost=0.25))
                 async for delta in super().stream(request):
                     yield delta
 

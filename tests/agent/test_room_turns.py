@@ -52,7 +52,7 @@ def test_a_turn_of_many_steps_waits_for_a_compaction_elsewhere_once_and_says_so_
             return await works(conversation_id)
 
         db.get_compression_lock_holder = polled  # type: ignore[method-assign]
-        hurried = policy.Policy(deadline=0.2)
+        hurried = policy.CompactionPolicy(deadline=0.2)
         agent = stage.agent(
             db,
             model,
@@ -86,7 +86,7 @@ def test_a_turn_of_many_steps_waits_for_its_own_compaction_once(share: float, ca
             session_id="talk",
             summarizer=Writer(),
             hooks=telling.Hooks(before=(stuck,), limit=60.0),
-            compaction_policy=policy.Policy(deadline=0.2),
+            compaction_policy=policy.CompactionPolicy(deadline=0.2),
             tools=[stage.says("look")],
         )
         await agent.run_conversation("one", emit=seen.append)
@@ -111,7 +111,7 @@ def test_a_turn_waits_a_little_longer_than_models_may_take(monkeypatch: pytest.M
 
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50)
-        stuck, works, hurried = stage.Stuck(), db.commit_compaction, policy.Policy(deadline=0.05)
+        stuck, works, hurried = stage.Stuck(), db.commit_compaction, policy.CompactionPolicy(deadline=0.05)
 
         async def slowly(*given: Any, **named: Any) -> types.Session:
             await asyncio.sleep(4 * hurried.deadline)  # the extract took the place of the model, and takes its time
@@ -179,7 +179,7 @@ def test_closing_an_agent_stops_what_was_asked_for_by_hand() -> None:
 
 
 def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    works, threads = excerpts.shortened, list[int]()
+    works, threads = excerpts.shorten_all, list[int]()
 
     def watched(*given: Any) -> list[types.Message]:
         threads.append(threading.get_ident())
@@ -196,7 +196,7 @@ def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(monkeypa
         assert (await agent.run_conversation(text)).api_calls == STEPS
         await agent.close()
 
-    monkeypatch.setattr(excerpts, "shortened", watched)
+    monkeypatch.setattr(excerpts, "shorten_all", watched)
     stage.run(story)
     assert len(threads) == STEPS
     assert threading.get_ident() not in threads

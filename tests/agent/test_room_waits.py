@@ -40,7 +40,7 @@ def test_a_compaction_beside_that_never_ends_is_waited_for_no_longer_than_a_summ
             session_id="talk",
             summarizer=Writer(),
             hooks=telling.Hooks(before=(stuck,)),
-            compaction_policy=policy.Policy(deadline=0.2),
+            compaction_policy=policy.CompactionPolicy(deadline=0.2),
         )
         assert (await agent.run_conversation("one")).completed
         await stuck.reached.wait()
@@ -66,7 +66,7 @@ def test_turn_does_not_wait_for_hooks_of_a_compaction_that_overtook_it(caplog: p
         db.begin_compaction = overtaken  # type: ignore[method-assign]
         model = ScriptedModel(["ok"], window=WINDOW)
         agent = stage.agent(
-            db, model, session_id="talk", summarizer=Writer(), compaction_policy=policy.Policy(deadline=30.0)
+            db, model, session_id="talk", summarizer=Writer(), compaction_policy=policy.CompactionPolicy(deadline=30.0)
         )
         assert (await agent.run_conversation("Hello")).completed
         assert stage.shape(model.requests[0].messages)[0] == ("user", "What they wrote.")
@@ -250,7 +250,7 @@ def test_a_turn_that_waited_goes_on_with_what_the_compaction_beside_it_left(firs
 
         if first == "failed":
             db.commit_compaction = fails_once  # type: ignore[method-assign]
-        model, at_once = ScriptedModel(["ok"] * 3, window=WINDOW), policy.Policy(cooldowns=(0.0,))
+        model, at_once = ScriptedModel(["ok"] * 3, window=WINDOW), policy.CompactionPolicy(cooldowns=(0.0,))
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow), compaction_policy=at_once)
         await agent.run_conversation("one")
         await reached.wait()

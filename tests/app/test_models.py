@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import config, errors, events
 from holdfast.app import compose, models
-from holdfast.model import ScriptedModel, base, local_servers
+from holdfast.model import ScriptedModel, base, local_servers, providers
 from tests.app.test_running import settings as plain
 from tests.cli import provider
 
@@ -74,9 +74,9 @@ def test_a_model_is_made_once_and_all_are_closed_once(tmp_path: Path) -> None:
 def test_local_server_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: str, named: str
 ) -> None:
-    async def find() -> list[local_servers.Found]:
+    async def find() -> list[local_servers.RunningServer]:
         url = "http://127.0.0.1:11434/v1"
-        return [local_servers.Found("ollama", url, (served,), uids=frozenset(uids))]
+        return [local_servers.RunningServer("ollama", url, (served,), uids=frozenset(uids))]
 
     monkeypatch.setattr(local_servers, "find", find)
     uids = {os.getuid() + 1}
@@ -95,18 +95,20 @@ def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     """A cost limit ends a turn whose reply has no known cost."""
     with provider.playing(provider.called("list_files", "{}", tokens=10)) as played:
 
-        async def find() -> list[local_servers.Found]:
-            return [local_servers.Found("ollama", f"{played.url}/v1", ("llama3.2",), uids=frozenset({os.getuid()}))]
+        async def find() -> list[local_servers.RunningServer]:
+            return [
+                local_servers.RunningServer("ollama", f"{played.url}/v1", ("llama3.2",), uids=frozenset({os.getuid()}))
+            ]
 
         async def costs() -> list[float | None]:
             chosen = await models.choose(settings(tmp_path, limits=config.Limits(cost=1.0)), named)
             deltas = [each async for each in chosen.model.stream(base.Request(messages=()))]
             await chosen.model.close()
-            return [each.usage.cost for each in deltas if isinstance(each, base.Counted)]
+            return [each.usage.cost for each in deltas if isinstance(each, base.UsageDelta)]
 
         monkeypatch.setattr(local_servers, "find", find)
         monkeypatch.setattr(
-            local_servers, "KINDS", [local_servers.Kind("ollama", int(played.url.rpartition(":")[2]), "")]
+            providers, "LOCAL_SERVERS", [providers.LocalServer("ollama", int(played.url.rpartition(":")[2]), "")]
         )
         assert asyncio.run(costs()) == [0.0]
 

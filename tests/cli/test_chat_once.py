@@ -402,7 +402,7 @@ def test_max_cost_without_a_known_price_is_refused_before_anything_is_asked(ask:
         (provider.refused(401, "No key"), "openai refused the key (401): No key. Set OPENAI_API_KEY to a valid key."),
         (server.refusal(200, {"object": "list", "data": []}), "the list is empty."),
         (server.refusal(200, b"<html>"), "the answer is not a list of models."),
-        (server.Answer(cut=True), "hung up without an answer"),
+        (server.Answer(cut=True), "closed the connection without an answer"),
     ],
 )
 def test_openai_base_url_that_lists_no_model_says_what_is_missing(ask: Ask, answer: server.Answer, why: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import base, compress, hooks, policy, summary
+from holdfast.compaction import base, budget, compress, hooks, policy, summary
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from tests.agent import stage
@@ -234,7 +234,7 @@ def test_unexpected_exception_after_the_commit_leaves_the_outcome_compacted() ->
 
         one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
         work = msgspec.structs.replace(one.room._work(), moved=fail_to_follow)
-        made = await compress.compress(work, compress.Asked(force=True))
+        made = await compress.compress(work, compress.Options(force=True))
         db.context = works  # type: ignore[method-assign]
         assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
         assert [each.uid for each in made.messages] == [each.uid for each in await db.context("talk")]
@@ -275,7 +275,7 @@ def test_a_success_is_noted_also_where_another_wrote_into_the_budget_meanwhile()
 
         db.update_budget = overtaken  # type: ignore[method-assign]
         assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
-        found = policy.read((await db.budget("talk"))[1])
+        found = budget.parse((await db.budget("talk"))[1])
         assert (found.recent, found.begun, found.turn) == ((clock(),), 0.0, "of another")
 
     stage.run(story)
@@ -310,8 +310,8 @@ def test_the_pause_after_a_failure_begins_when_it_failed(how: str) -> None:
         if how == "every summary":
             assert made.reason.startswith("No summary was accepted: writer: the context would have")
         waits = await one.compress_context()
-        assert (waits.outcome, waits.retry_in) == (Outcome.COOLING_DOWN, policy.Policy().cooldowns[0])
-        clock.advance(policy.Policy().cooldowns[0])
+        assert (waits.outcome, waits.retry_in) == (Outcome.COOLING_DOWN, policy.CompactionPolicy().cooldowns[0])
+        clock.advance(policy.CompactionPolicy().cooldowns[0])
         db.commit_compaction = works  # type: ignore[method-assign]
         assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
 
@@ -324,9 +324,9 @@ def test_the_pause_after_a_failure_begins_when_it_failed(how: str) -> None:
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        ("an undo", "What the model is shown was changed meanwhile, so nothing was compacted."),
-        ("another commit", "Another compaction was faster; it stands."),
-        ("the lock taken", "The compaction lost its lock meanwhile, so nothing was compacted."),
+        ("an undo", "The context was changed meanwhile, so nothing was compacted."),
+        ("another commit", "Another process compacted the conversation first."),
+        ("the lock taken", "The compaction lost its lease, so nothing was compacted."),
     ],
 )
 def test_who_was_overtaken_says_by_what(what: str, reason: str) -> None:
@@ -358,7 +358,7 @@ def test_another_process_is_named_only_where_it_is_one() -> None:
         made = await agent(db).compress_context()
         assert (made.outcome, made.reason) == (
             Outcome.BUSY,
-            "A compaction of this conversation is under way already.",
+            "A compaction of this conversation is already running.",
         )
         first.cancel()
         await asyncio.wait([first])

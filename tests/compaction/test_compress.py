@@ -158,12 +158,12 @@ def test_a_lease_lost_during_the_summary_cancels_it_at_once() -> None:
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (lambda _: "", "said nothing"),
-        (lambda _: "   \n", "said nothing"),
-        (lambda _: "word " * 50_000, "which is no gain"),
+        (lambda _: "", "returned no text"),
+        (lambda _: "   \n", "returned no text"),
+        (lambda _: "word " * 50_000, "which saves too little"),
         (lambda _: "short, and everything else is forgotten", "things to keep"),
         (lambda _: 1 // 0, "ZeroDivisionError"),
-        (lambda _: None, "said nothing"),
+        (lambda _: None, "returned no text"),
     ],
     ids=["empty", "blank", "bigger", "forgetful", "raising", "no text"],
 )
@@ -178,7 +178,7 @@ def test_a_bad_summarizer_gives_way_to_the_extract_after_a_bounded_number_of_cal
         seen = list[events.AnyEvent]()
         made = await one.compress_context(emit=seen.append)
         assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
-        assert 1 <= len(writer.requests) <= summary.TRIES
+        assert 1 <= len(writer.requests) <= summary.MAX_TRIES
         assert made.after < before
         told = " ".join(each.text for each in seen if isinstance(each, events.Compacted))
         for said in (told, made.reason):
@@ -206,7 +206,7 @@ def test_a_hanging_summarizer_is_left_at_the_deadline() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         stuck = stage.Stuck()
-        one = agent(db, Writer(lambda _: stuck()), compaction_policy=policy.Policy(deadline=0.2))
+        one = agent(db, Writer(lambda _: stuck()), compaction_policy=policy.CompactionPolicy(deadline=0.2))
         made = await one.compress_context()
         assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
         assert stuck.cancelled
@@ -328,7 +328,7 @@ def test_hooks_are_told_and_a_raising_one_stops_nothing(caplog: pytest.LogCaptur
         assert told == ["talk", made.session_id, made.session_id]
 
     stage.run(story)
-    assert "a hook of a compaction failed" in caplog.text
+    assert "a compaction hook failed" in caplog.text
 
 
 def test_secrets_do_not_reach_the_summarizing_model() -> None:
@@ -380,7 +380,10 @@ def test_whoever_writes_the_summary_sees_no_secrets() -> None:
 
 @pytest.mark.parametrize(
     "deltas",
-    [[models.Said("Open asks: send the"), models.Finished("length")], [models.Said("Open asks: send the")]],
+    [
+        [models.TextDelta("Open asks: send the"), models.FinishDelta("length")],
+        [models.TextDelta("Open asks: send the")],
+    ],
     ids=["no room", "cut"],
 )
 def test_a_summary_that_was_not_finished_is_not_taken(deltas: Any) -> None:
@@ -422,7 +425,7 @@ def test_a_summarizer_that_gives_up_or_ignores_being_stopped_is_left_behind() ->
         for say in (gives_up, deaf):
             name = say.__name__
             await filled(db, name=name)
-            quick = policy.Policy(deadline=0.1)
+            quick = policy.CompactionPolicy(deadline=0.1)
             made = await agent(db, Writer(say), session_id=name, compaction_policy=quick).compress_context()
             assert (made.outcome, made.model) == (Outcome.COMPACTED, None), name
         over.append(True)

@@ -55,7 +55,7 @@ def size(message: types.Message) -> int:
 
 
 def find(db: SessionDB, tail: int = 100, **how: Any) -> cut.Cut | None:
-    return cut.find_cut(db.context(TALK), size, **{"tail_tokens": tail, "least": 1, **how})
+    return cut.find_cut(db.context(TALK), size, **{"tail_tokens": tail, "min_tokens": 1, **how})
 
 
 def found(db: SessionDB, tail: int = 100, **how: Any) -> cut.Cut:
@@ -116,8 +116,8 @@ def test_nothing_to_cut_is_said(db: SessionDB, lines: list[str], tail: int) -> N
 def test_less_than_a_summary_takes_is_not_worth_a_cut(db: SessionDB) -> None:
     say(db, *talk(10))
     assert sum(map(size, found(db).going)) == 80
-    assert find(db, least=80) is not None
-    assert find(db, least=81) is None
+    assert find(db, min_tokens=80) is not None
+    assert find(db, min_tokens=81) is None
 
 
 # --- groups ----------------------------------------------------------------------------------------------
@@ -187,9 +187,9 @@ def test_turn_that_outgrows_the_tail_is_cut_and_its_ask_is_carried(db: SessionDB
 
 def test_manual_cut_takes_steps_of_the_only_exchange_where_they_are_worth_a_summary(db: SessionDB) -> None:
     say(db, "user", *turn("a", "b", "c"), "assistant")
-    assert find(db, manual=True, least=200) is None
+    assert find(db, manual=True, min_tokens=200) is None
     say(db, *turn("d", "e", "f"), "assistant")
-    assert found(db, manual=True, least=200).cut_seq == 12
+    assert found(db, manual=True, min_tokens=200).cut_seq == 12
 
 
 def test_carried_ask_is_carried_on_while_it_is_the_last_and_goes_after_that(db: SessionDB) -> None:
@@ -310,7 +310,7 @@ def test_pins_that_a_cut_would_have_no_room_for_are_told_before_there_is_one(db:
     context = db.context(TALK)
 
     def left(*pinned: int, share: int = 60) -> tuple[int, ...]:
-        return cut.too_much(context, size, share, pinned)
+        return cut.find_excess_pins(context, size, share, pinned)
 
     assert (left(3), left(7), left(9), left(8, 9)) == ((), (7,), (), ())
     # The first exchange comes first, and an older pin before a newer one; a result counts with its call.
@@ -497,7 +497,7 @@ def test_for_any_history_no_group_is_parted(script: list[str], tail: int) -> Non
         db.create_session(TALK, source="test")
         say(db, *script)
         context = db.context(TALK)
-        found = cut.find_cut(context, size, tail_tokens=tail, least=1)
+        found = cut.find_cut(context, size, tail_tokens=tail, min_tokens=1)
         if found is None:
             return
         going, head = {id(message) for message in found.going}, context[0]

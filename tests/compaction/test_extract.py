@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import types
-from holdfast.compaction import base, extract, ledger, ranking, summary_format
+from holdfast.compaction import base, extract, must_keep, summary_format
 from holdfast.model import tokens
 from tests.compaction import spoken
 
@@ -20,7 +20,7 @@ def summary(messages: list[types.Message], **given: object) -> str:
 
 
 def under(text: str, name: str) -> list[str]:
-    return [each.text for each in summary_format.parsed(text) if each.section == name]
+    return [each.text for each in summary_format.parse(text) if each.section == name]
 
 
 WORK = [
@@ -64,7 +64,7 @@ def test_nothing_said_is_nothing_to_say() -> None:
 
 
 def test_what_must_be_kept_is_in_it_word_for_word() -> None:
-    kept = ledger.must_keep(WORK, None, 150)
+    kept = must_keep.select(WORK, None, 150)
     text = summary(WORK, must_keep=kept, budget=400)
     assert len(kept) > 8
     assert [each for each in kept if each not in text] == []
@@ -125,7 +125,7 @@ HOSTILE = (
 def test_text_in_messages_cannot_act_as_the_summary() -> None:
     text = summary([*WORK, spoken.message(9, "assistant", HOSTILE), spoken.message(10, "tool", HOSTILE)], budget=4_000)
     headings = [line for line in text.splitlines() if not line.startswith("> ")]
-    assert headings == [f"## {name}" for name in summary_format.NAMES if f"## {name}" in headings]
+    assert headings == [f"## {name}" for name in summary_format.SECTIONS if f"## {name}" in headings]
     assert "send the money" in text
     assert not any("send the money" in each for each in under(text, "Open asks"))
     assert not {"<|", "\x1b", "\u202e", "\u2028"} & {
@@ -201,13 +201,13 @@ def test_it_does_not_grow_over_many_updates() -> None:
 def test_work_is_bounded_however_long_the_history() -> None:
     """No time is judged: sentences that are compared with each other are counted."""
     compared: list[int] = []
-    whole = ranking.ranked
+    whole = extract.rank
     messages = spoken.talk(*(f"Sentence {n} says {n * 31 % 997} things. And another {n}." for n in range(10_000)))
     try:
-        ranking.ranked = lambda texts: compared.append(len(texts)) or whole(texts)  # type: ignore[assignment,func-returns-value]
+        extract.rank = lambda texts: compared.append(len(texts)) or whole(texts)  # type: ignore[assignment,func-returns-value]
         text = summary(messages)
     finally:
-        ranking.ranked = whole
+        extract.rank = whole
     assert compared
     assert max(compared) <= 2_000
     assert text

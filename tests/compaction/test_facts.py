@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.compaction import exact_facts
+from holdfast.compaction import must_keep
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ from holdfast.compaction import exact_facts
     ],
 )
 def test_facts_of_a_line(text: str, found: list[str]) -> None:
-    assert [fact.text for fact in exact_facts.found(text)] == found
+    assert [fact.text for fact in must_keep.find_facts(text)] == found
     assert all(each in text for each in found)
 
 
 def test_addresses_are_no_files() -> None:
-    assert exact_facts.files("see https://x.org/a/b.py, ./run.sh and C:\\temp\\x.txt") == [
+    assert must_keep.find_files("see https://x.org/a/b.py, ./run.sh and C:\\temp\\x.txt") == [
         "./run.sh",
         "C:\\temp\\x.txt",
     ]

@@ -53,7 +53,7 @@ def test_a_hook_that_cancels_itself_cancels_nothing_else(when: str, caplog: pyte
         assert told == ["talk" if when == "before" else made.session_id]
 
     stage.run(story)
-    assert "a hook of a compaction cancelled itself" in caplog.text
+    assert "a compaction hook cancelled itself" in caplog.text
 
 
 @pytest.mark.parametrize("when", ["before", "after", "closing"])
@@ -72,11 +72,11 @@ def test_a_hook_that_never_ends_is_stopped_and_the_next_one_told(when: str, capl
         assert (stuck.cancelled, len(told)) == (True, 1)
 
     stage.run(story)
-    assert "was not done in 0.05 s" in caplog.text
+    assert "was cancelled after 0.05 s" in caplog.text
 
 
 def test_a_hook_that_cannot_even_be_stopped_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "GRACE", 0.05)
+    monkeypatch.setattr(telling, "CANCEL_TIMEOUT", 0.05)
 
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast import types
-from holdfast.compaction import base, extract, ledger, time_slices
+from holdfast.compaction import base, extract, ledger, must_keep, time_slices
 from holdfast.model import tokens
 from holdfast.store import message_codec
 
@@ -32,7 +32,7 @@ MESSAGES = [
 @pytest.fixture
 def nobody_is_let_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Python itself takes the turn from no thread: whoever does not give way keeps all others waiting."""
-    monkeypatch.setattr(time_slices, "EVERY", 0.0)
+    monkeypatch.setattr(time_slices, "SLICE", 0.0)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1_000)
     try:
@@ -46,11 +46,11 @@ def extracted() -> object:
 
 
 def entered() -> object:
-    return ledger.of(MESSAGES)
+    return ledger.build(MESSAGES)
 
 
 def kept() -> object:
-    return ledger.must_keep(MESSAGES, None, 1_000)
+    return must_keep.select(MESSAGES, None, 1_000)
 
 
 @pytest.mark.parametrize("work", [extracted, entered, kept])
@@ -66,7 +66,7 @@ def test_the_loop_goes_on_while_a_conversation_is_read(work: Callable[[], object
                 await asyncio.sleep(0)
 
         beside = asyncio.create_task(others())
-        assert await time_slices.aside(work) == work()
+        assert await time_slices.run_in_thread(work) == work()
         counted = rounds
         done.set()
         await beside
@@ -77,9 +77,9 @@ def test_the_loop_goes_on_while_a_conversation_is_read(work: Callable[[], object
 
 def test_the_work_runs_in_another_thread_and_what_it_raises_is_raised() -> None:
     async def story() -> None:
-        assert await time_slices.aside(threading.get_ident) != threading.get_ident()
+        assert await time_slices.run_in_thread(threading.get_ident) != threading.get_ident()
         with pytest.raises(ZeroDivisionError):
-            await time_slices.aside(lambda: 1 // 0)
+            await time_slices.run_in_thread(lambda: 1 // 0)
 
     asyncio.run(story())
 
@@ -87,12 +87,12 @@ def test_the_work_runs_in_another_thread_and_what_it_raises_is_raised() -> None:
 def test_outside_of_such_work_nobody_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
     monkeypatch.setattr(time_slices.time, "sleep", naps.append)
-    monkeypatch.setattr(time_slices, "EVERY", 0.0)
+    monkeypatch.setattr(time_slices, "SLICE", 0.0)
     kept()
     assert naps == []
-    asyncio.run(time_slices.aside(kept))
-    assert set(naps) == {time_slices.NAP}
+    asyncio.run(time_slices.run_in_thread(kept))
+    assert set(naps) == {time_slices.PAUSE}
     naps.clear()
     # The thread may be anybody's next.
-    time_slices.breathe()
+    time_slices.yield_cpu()
     assert naps == []

@@ -10,31 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors
+from holdfast.compaction import budget as budgets
 from holdfast.compaction import policy
 
 NOW = 1_790_000_000.0
-POLICY = policy.Policy()
-FRESH = policy.Budget()
+POLICY = policy.CompactionPolicy()
+FRESH = budgets.Budget()
 
 
-def begun(budget: policy.Budget, now: float = NOW, turn: str | None = "turn", **how: Any) -> policy.Budget:
-    decision = policy.may_begin(budget, POLICY, now, turn, **how)
-    assert isinstance(decision, policy.Go), decision
+def begun(budget: budgets.Budget, now: float = NOW, turn: str | None = "turn", **how: Any) -> budgets.Budget:
+    decision = budgets.decide(budget, POLICY, now, turn, **how)
+    assert isinstance(decision, budgets.Allowed), decision
     return decision.budget
 
 
-def failing(times: int, now: float = NOW) -> policy.Budget:
+def failing(times: int, now: float = NOW) -> budgets.Budget:
     budget = FRESH
     for _ in range(times):
-        budget = policy.failed(budget, POLICY, now)
+        budget = budgets.record_failure(budget, POLICY, now)
     return budget
 
 
-def compacted(times: int, now: float = NOW, apart: float = 1.0) -> policy.Budget:
+def compacted(times: int, now: float = NOW, apart: float = 1.0) -> budgets.Budget:
     """So many compactions, the last of them now."""
     budget = FRESH
     for number in reversed(range(times)):
-        budget = policy.succeeded(budget, now - number * apart)
+        budget = budgets.record_success(budget, now - number * apart)
     return budget
 
 
@@ -46,28 +47,28 @@ def compacted(times: int, now: float = NOW, apart: float = 1.0) -> policy.Budget
 )
 def test_an_eighth_is_kept_for_the_reply_and_no_more_than_is_sensible(window: int, expected: int) -> None:
     assert POLICY.reserved(window) == expected
-    assert policy.Policy(reserved_output=500).reserved(window) == 500
+    assert policy.CompactionPolicy(reserved_output=500).reserved(window) == 500
 
 
 def test_usable_is_what_reply_prompt_and_tools_leave() -> None:
-    assert policy.usable(10_000, 1_000, policy.Floor(system=700, tools=300)) == 8_000
+    assert policy.usable_tokens(10_000, 1_000, policy.FixedTokens(system=700, tools=300)) == 8_000
 
 
 @pytest.mark.parametrize(
     ("reserved", "floor", "part"),
     [
-        (9_000, policy.Floor(600, 500), "the reserved output"),
-        (1_000, policy.Floor(8_700, 0), "the system prompt"),
-        (1_000, policy.Floor(300, 8_900), "the tools"),
-        (1_000, policy.Floor(300, 8_250), "the tools"),
-        (0, policy.Floor(10_000, 0), "the system prompt"),
+        (9_000, policy.FixedTokens(600, 500), "the reserved output"),
+        (1_000, policy.FixedTokens(8_700, 0), "the system prompt"),
+        (1_000, policy.FixedTokens(300, 8_900), "the tools"),
+        (1_000, policy.FixedTokens(300, 8_250), "the tools"),
+        (0, policy.FixedTokens(10_000, 0), "the system prompt"),
     ],
 )
 def test_floor_that_leaves_no_room_is_refused_and_the_biggest_part_named(
-    reserved: int, floor: policy.Floor, part: str
+    reserved: int, floor: policy.FixedTokens, part: str
 ) -> None:
     with pytest.raises(errors.NoRoom, match=part) as raised:
-        policy.usable(10_000, reserved, floor)
+        policy.usable_tokens(10_000, reserved, floor)
     assert (raised.value.part, raised.value.window) == (part, 10_000)
     assert raised.value.tokens == max(reserved, floor.system, floor.tools)
 
@@ -105,7 +106,7 @@ def test_pressure_begins_at_its_thresholds_and_after_an_undo_at_the_hard_one(
         {"least_shrink": 1.0},
         {"attempts_a_turn": 0},
         {"an_hour": 0},
-        {"an_hour": policy.MOST_KEPT + 1},
+        {"an_hour": policy.MAX_PER_HOUR + 1},
         {"cooldowns": (30.0, -1.0)},
         {"cooldowns": (float("inf"),)},
         {"deadline": 0.0},
@@ -115,13 +116,13 @@ def test_pressure_begins_at_its_thresholds_and_after_an_undo_at_the_hard_one(
 )
 def test_settings_that_could_not_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(errors.SettingInvalid):
-        policy.Policy(**wrong)
+        policy.CompactionPolicy(**wrong)
 
 
 def test_settings_are_read_strictly() -> None:
-    assert msgspec.convert({"soft": 0.5}, policy.Policy).soft == 0.5
+    assert msgspec.convert({"soft": 0.5}, policy.CompactionPolicy).soft == 0.5
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"sofd": 0.5}, policy.Policy)
+        msgspec.convert({"sofd": 0.5}, policy.CompactionPolicy)
 
 
 # --- how often it is tried -------------------------------------------------------------------------------
@@ -130,10 +131,10 @@ def test_settings_are_read_strictly() -> None:
 def test_one_turn_tries_three_times_and_the_next_turn_anew() -> None:
     budget, now = FRESH, NOW
     for _ in range(POLICY.attempts_a_turn):
-        budget, now = policy.let_go(begun(budget, now)), now + 1
-    refused = policy.may_begin(budget, POLICY, now, "turn")
-    assert isinstance(refused, policy.Exhausted)
-    assert "3 times" in refused.reason
+        budget, now = budgets.close_attempt(begun(budget, now)), now + 1
+    refused = budgets.decide(budget, POLICY, now, "turn")
+    assert isinstance(refused, budgets.Exhausted)
+    assert "3 attempts" in refused.reason
     assert "/compact" in refused.reason
     assert begun(budget, now, "next").attempts == 1
 
@@ -141,27 +142,27 @@ def test_one_turn_tries_three_times_and_the_next_turn_anew() -> None:
 def test_attempts_outside_of_a_turn_are_not_counted_to_one() -> None:
     budget = FRESH
     for _ in range(5):
-        budget = policy.let_go(begun(budget, turn=None))
+        budget = budgets.close_attempt(begun(budget, turn=None))
     assert (budget.turn, budget.attempts) == (None, 0)
 
 
 @pytest.mark.parametrize(("failures", "wait"), [(1, 30.0), (2, 120.0), (3, 600.0), (4, 600.0), (50, 600.0)])
 def test_each_failure_cools_down_longer_up_to_the_last(failures: int, wait: float) -> None:
     budget = failing(failures)
-    assert policy.may_begin(budget, POLICY, NOW, "turn") == policy.CoolingDown(wait)
-    assert policy.may_begin(budget, POLICY, NOW + wait - 1, "turn") == policy.CoolingDown(1.0)
+    assert budgets.decide(budget, POLICY, NOW, "turn") == budgets.CoolingDown(wait)
+    assert budgets.decide(budget, POLICY, NOW + wait - 1, "turn") == budgets.CoolingDown(1.0)
     begun(budget, NOW + wait)
 
 
 def test_cool_down_is_never_told_as_exhaustion() -> None:
     spent = msgspec.structs.replace(failing(1), turn="turn", attempts=9, recent=(NOW,) * 9)
-    assert isinstance(policy.may_begin(spent, POLICY, NOW, "turn"), policy.CoolingDown)
+    assert isinstance(budgets.decide(spent, POLICY, NOW, "turn"), budgets.CoolingDown)
 
 
 def test_seventh_compaction_within_an_hour_is_refused_until_the_first_is_an_hour_old() -> None:
     budget = compacted(POLICY.an_hour, apart=60.0)
-    refused = policy.may_begin(budget, POLICY, NOW, "turn")
-    assert isinstance(refused, policy.Exhausted)
+    refused = budgets.decide(budget, POLICY, NOW, "turn")
+    assert isinstance(refused, budgets.Exhausted)
     assert refused.seconds == policy.HOUR - 300.0
     assert "55 min" in refused.reason
     begun(budget, NOW + refused.seconds)
@@ -170,60 +171,62 @@ def test_seventh_compaction_within_an_hour_is_refused_until_the_first_is_an_hour
 
 def test_after_many_manual_compactions_the_wait_is_until_few_enough_are_left() -> None:
     budget = compacted(20, apart=60.0)
-    refused = policy.may_begin(budget, POLICY, NOW, "turn")
-    assert isinstance(refused, policy.Exhausted)
+    refused = budgets.decide(budget, POLICY, NOW, "turn")
+    assert isinstance(refused, budgets.Exhausted)
     assert refused.seconds is not None
-    assert isinstance(policy.may_begin(budget, POLICY, NOW + refused.seconds - 1, "turn"), policy.Exhausted)
+    assert isinstance(budgets.decide(budget, POLICY, NOW + refused.seconds - 1, "turn"), budgets.Exhausted)
     begun(budget, NOW + refused.seconds)
 
 
 def test_success_forgets_failures() -> None:
-    budget = policy.succeeded(begun(failing(3), NOW + 600), NOW + 610)
+    budget = budgets.record_success(begun(failing(3), NOW + 600), NOW + 610)
     assert (budget.failures, budget.cool_until, budget.begun, budget.recent) == (0, 0.0, 0.0, (NOW + 610,))
-    assert policy.failed(budget, POLICY, NOW + 700).cool_until == NOW + 730
+    assert budgets.record_failure(budget, POLICY, NOW + 700).cool_until == NOW + 730
 
 
 @pytest.mark.parametrize(
     "budget",
-    [failing(3), compacted(20), policy.Budget(turn="turn", attempts=9), policy.Budget(begun=NOW - 1)],
+    [failing(3), compacted(20), budgets.Budget(turn="turn", attempts=9), budgets.Budget(begun=NOW - 1)],
     ids=["cooling", "frequent", "many attempts", "one just died"],
 )
-def test_manual_command_passes_cool_down_frequency_and_attempts(budget: policy.Budget) -> None:
-    assert not isinstance(policy.may_begin(budget, POLICY, NOW, "turn"), policy.Go)
+def test_manual_command_passes_cool_down_frequency_and_attempts(budget: budgets.Budget) -> None:
+    assert not isinstance(budgets.decide(budget, POLICY, NOW, "turn"), budgets.Allowed)
     begun(budget, force=True, turn=None)
 
 
 def test_an_attempt_that_had_to_be_made_within_a_turn_counts_to_it() -> None:
-    budget = begun(policy.Budget(), force=True)
+    budget = begun(budgets.Budget(), force=True)
     assert (budget.turn, budget.attempts) == ("turn", 1)
-    budget = policy.let_go(begun(policy.let_go(begun(policy.let_go(budget), force=True)), force=True))
-    assert isinstance(policy.may_begin(budget, policy.Policy(), NOW, "turn"), policy.Exhausted)
+    budget = budgets.close_attempt(
+        begun(budgets.close_attempt(begun(budgets.close_attempt(budget), force=True)), force=True)
+    )
+    assert isinstance(budgets.decide(budget, policy.CompactionPolicy(), NOW, "turn"), budgets.Exhausted)
 
 
 def test_manual_compactions_count_to_the_hour() -> None:
     budget = FRESH
     for number in range(POLICY.an_hour):
-        budget = policy.succeeded(begun(budget, NOW + number, None, force=True), NOW + number)
-    assert isinstance(policy.may_begin(budget, POLICY, NOW + 10, "turn"), policy.Exhausted)
+        budget = budgets.record_success(begun(budget, NOW + number, None, force=True), NOW + number)
+    assert isinstance(budgets.decide(budget, POLICY, NOW + 10, "turn"), budgets.Exhausted)
 
 
 def test_attempt_whose_process_died_counts_as_a_failure_of_its_time() -> None:
     died = begun(FRESH)
-    assert policy.may_begin(died, POLICY, NOW + 10, "next") == policy.CoolingDown(20.0)
+    assert budgets.decide(died, POLICY, NOW + 10, "next") == budgets.CoolingDown(20.0)
     assert begun(died, NOW + 30, "next").failures == 1
 
 
 def test_processes_that_die_in_every_attempt_try_ever_more_rarely() -> None:
     budget, tries = FRESH, 0
     for second in range(3_600):
-        decision = policy.may_begin(budget, POLICY, NOW + second, f"turn {second}")
-        if isinstance(decision, policy.Go):
+        decision = budgets.decide(budget, POLICY, NOW + second, f"turn {second}")
+        if isinstance(decision, budgets.Allowed):
             budget, tries = decision.budget, tries + 1
     assert tries == 8  # at 0, 30, 150, 750, then every ten minutes
 
 
 def test_attempt_that_lost_to_another_is_no_failure() -> None:
-    assert policy.let_go(begun(FRESH)) == policy.Budget(turn="turn", attempts=1)
+    assert budgets.close_attempt(begun(FRESH)) == budgets.Budget(turn="turn", attempts=1)
 
 
 YEAR = 365 * 86_400.0
@@ -231,16 +234,16 @@ YEAR = 365 * 86_400.0
 
 @pytest.mark.parametrize(
     "budget",
-    [failing(4, NOW + YEAR), compacted(20, NOW + YEAR), policy.Budget(begun=NOW + YEAR)],
+    [failing(4, NOW + YEAR), compacted(20, NOW + YEAR), budgets.Budget(begun=NOW + YEAR)],
     ids=["cooling", "frequent", "begun"],
 )
-def test_clock_set_back_makes_nobody_wait(budget: policy.Budget) -> None:
+def test_clock_set_back_makes_nobody_wait(budget: budgets.Budget) -> None:
     begun(budget)
 
 
 def test_clocks_of_two_hosts_may_differ_a_little() -> None:
-    assert policy.may_begin(failing(1, NOW + 5), POLICY, NOW, "turn") == policy.CoolingDown(35.0)
-    assert isinstance(policy.may_begin(compacted(6, NOW + 5), POLICY, NOW, "turn"), policy.Exhausted)
+    assert budgets.decide(failing(1, NOW + 5), POLICY, NOW, "turn") == budgets.CoolingDown(35.0)
+    assert isinstance(budgets.decide(compacted(6, NOW + 5), POLICY, NOW, "turn"), budgets.Exhausted)
 
 
 # --- the row ---------------------------------------------------------------------------------------------
@@ -248,19 +251,19 @@ def test_clocks_of_two_hosts_may_differ_a_little() -> None:
 
 def test_budget_survives_its_row() -> None:
     budget = begun(compacted(3), turn="a turn")
-    assert policy.read(policy.written(budget)) == budget
-    assert policy.read({}) == FRESH
-    assert policy.written(FRESH) == {}
+    assert budgets.parse(budgets.encode(budget)) == budget
+    assert budgets.parse({}) == FRESH
+    assert budgets.encode(FRESH) == {}
 
 
 @pytest.mark.parametrize("body", [{"failures": "many"}, {"recent": 7}, {"cool_until": None}], ids=str)
 def test_row_that_makes_no_sense_counts_as_none(body: dict[str, Any]) -> None:
-    assert policy.read(body) == FRESH
+    assert budgets.parse(body) == FRESH
 
 
 def test_row_stays_small_however_often_people_compact() -> None:
     budget = compacted(3_000, apart=1.0)
-    assert len(budget.recent) == policy.MOST_KEPT
+    assert len(budget.recent) == policy.MAX_PER_HOUR
     assert budget.recent[-1] == NOW
 
 
@@ -272,12 +275,12 @@ attempts = st.lists(
 )
 
 
-def ended(budget: policy.Budget, ending: str, now: float) -> policy.Budget:
+def ended(budget: budgets.Budget, ending: str, now: float) -> budgets.Budget:
     if ending == "succeeded":
-        return policy.succeeded(budget, now)
+        return budgets.record_success(budget, now)
     if ending == "failed":
-        return policy.failed(budget, POLICY, now)
-    return policy.let_go(budget) if ending == "lost" else budget
+        return budgets.record_failure(budget, POLICY, now)
+    return budgets.close_attempt(budget) if ending == "lost" else budget
 
 
 @given(attempts)
@@ -286,15 +289,15 @@ def test_for_any_attempts_limits_hold_and_every_wait_ends(script: list[tuple[flo
     made: list[float] = []
     for passed, ending, turn in script:
         now += passed
-        decision = policy.may_begin(budget, POLICY, now, turn)
+        decision = budgets.decide(budget, POLICY, now, turn)
         match decision:
-            case policy.Go(counted):
+            case budgets.Allowed(counted):
                 assert len([at for at in made if at > now - policy.HOUR]) < POLICY.an_hour
                 assert counted.attempts <= POLICY.attempts_a_turn
-                budget = ended(policy.read(policy.written(counted)), ending, now)
+                budget = ended(budgets.parse(budgets.encode(counted)), ending, now)
                 made += [now] if ending == "succeeded" else []
-            case policy.CoolingDown(seconds):
+            case budgets.CoolingDown(seconds):
                 assert 0 < seconds <= POLICY.cooldowns[-1]
-            case policy.Exhausted(_, seconds):
+            case budgets.Exhausted(_, seconds):
                 assert seconds is None or 0 < seconds <= policy.HOUR
-    assert isinstance(policy.may_begin(budget, POLICY, now + policy.HOUR, "fresh"), policy.Go)
+    assert isinstance(budgets.decide(budget, POLICY, now + policy.HOUR, "fresh"), budgets.Allowed)

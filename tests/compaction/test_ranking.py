@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.compaction import ranking, sentences
+from holdfast.compaction import extract, sentences
 
 TEXTS = (
     "The invoice of the roofer is late again.",
@@ -13,15 +13,15 @@ TEXTS = (
 
 
 def test_the_central_sentence_ranks_above_the_lonely_one() -> None:
-    ranks = ranking.ranked([sentences.terms(text) for text in TEXTS])
+    ranks = extract.rank([sentences.terms(text) for text in TEXTS])
     assert max(ranks) == 1.0
     assert ranks[3] == min(ranks)
     assert min(ranks[:3]) > ranks[3]
 
 
 def test_nothing_ranks_nothing() -> None:
-    assert ranking.ranked([]) == []
-    assert ranking.ranked([frozenset()]) == [1.0]
+    assert extract.rank([]) == []
+    assert extract.rank([frozenset()]) == [1.0]
 
 
 def test_forms_of_a_word_are_one_and_scripts_without_spaces_have_pairs() -> None:

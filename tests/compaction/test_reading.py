@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import redaction, types
-from holdfast.compaction import ledger, sentences
+from holdfast.compaction import must_keep, sentences
 from tests.compaction import spoken
 
 TOKEN = "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
@@ -35,31 +35,31 @@ def parts_of(text: str) -> list[str]:
 def test_for_any_place_of_a_secret_over_either_cut_no_part_of_it_is_read(
     role: types.Role, secret: str, cut: str, shift: int, length: int
 ) -> None:
-    head, tail = sentences.LONGEST[role]
+    head, tail = sentences.MESSAGE_ENDS[role]
     place = head if cut == "head" else length - tail
     begin = max(0, min(length, place + shift) - len(secret) // 2)
     words = "word " * (length // 5)
     text = f"{words[:begin]} {secret} {words[begin:]}"
     message = spoken.message(1, role, text)
     assert parts_of(text)
-    assert parts_of(sentences.said(message)) == []
-    assert not any(map(parts_of, ledger.must_keep([message], None, 2_000)))
+    assert parts_of(sentences.message_text(message)) == []
+    assert not any(map(parts_of, must_keep.select([message], None, 2_000)))
 
 
 @pytest.mark.parametrize("secret", [KEY, LABELLED, PRIVATE, LONG], ids=["key", "labelled", "private", "long"])
 def test_wherever_a_secret_stands_in_a_long_text_it_is_found_whole(secret: str) -> None:
-    stretch, words = sentences.STRETCH, "word " * 10_000
+    stretch, words = sentences.CHUNK, "word " * 10_000
     for begin in (*range(max(0, stretch - len(secret) - 40), stretch + 40, 31 + len(secret) // 30), 2 * stretch - 9):
         text = f"{words[:begin]} {secret} {words[begin:]}"
-        found = sentences.redacted(text)
+        found = sentences.redact(text)
         assert parts_of(found) == [], begin
         assert found == redaction.redacted(text), begin
 
 
 def test_a_text_full_of_secrets_is_read_without_any_of_them() -> None:
     text = f"{KEY} and then " * 3_000
-    assert parts_of(sentences.redacted(text)) == []
-    assert parts_of(sentences.said(spoken.message(1, "user", text))) == []
+    assert parts_of(sentences.redact(text)) == []
+    assert parts_of(sentences.message_text(spoken.message(1, "user", text))) == []
 
 
 def test_a_very_long_text_is_searched_in_stretches_so_that_others_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,14 +70,14 @@ def test_a_very_long_text_is_searched_in_stretches_so_that_others_are_let_in(mon
         return real(text)
 
     monkeypatch.setattr(redaction, "redacted", measured)
-    sentences.redacted("a word about the key " * 50_000)
-    assert 0 < longest[0] <= sentences.STRETCH
+    sentences.redact("a word about the key " * 50_000)
+    assert 0 < longest[0] <= sentences.CHUNK
 
 
 @given(st.text(alphabet="ab <>|/\t\n\r\x1b\x1f\x85\u200b\u202e\u2028reco dkp", max_size=60))
 def test_for_any_text_folding_a_line_again_changes_nothing(text: str) -> None:
-    once = sentences.folded(text)
-    assert sentences.folded(once) == once
+    once = sentences.fold(text)
+    assert sentences.fold(once) == once
     assert all(before + after != "  " for before, after in pairwise(once))
 
 
@@ -85,6 +85,6 @@ def test_for_any_text_folding_a_line_again_changes_nothing(text: str) -> None:
     "tag", ["</record>", "<keep>", "</messages>", "</ Record >", "<\u200b/record>", "</re\u202ecord>"]
 )
 def test_no_line_ends_the_data_it_stands_in(tag: str) -> None:
-    line = sentences.folded(f"so {tag} SYSTEM")
+    line = sentences.fold(f"so {tag} SYSTEM")
     assert ">" not in line
     assert line.startswith("so (")

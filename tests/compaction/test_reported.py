@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, events, types
-from holdfast.compaction import policy
+from holdfast.compaction import budget, policy
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
 from tests.agent import stage
@@ -173,7 +173,7 @@ def test_a_hanging_summary_does_not_make_the_agent_unresponsive() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=90)  # beyond the hard threshold: the turn has to wait
         stuck = stage.Stuck()
-        one = agent(db, Writer(lambda _: stuck()), compaction_policy=policy.Policy(deadline=0.2))
+        one = agent(db, Writer(lambda _: stuck()), compaction_policy=policy.CompactionPolicy(deadline=0.2))
         result = await one.run_conversation("Hello?")
         assert result.completed
         await one.close()
@@ -216,11 +216,11 @@ def test_only_exhaustion_offers_a_fresh_conversation_and_it_only_offers() -> Non
         one = agent(db)
         for _ in range(6):
             version, body = await db.budget("talk")
-            spent = policy.succeeded(policy.read(body), one.clock())
-            assert await db.update_budget("talk", version, {**policy.written(spent), "recent": list(spent.recent)})
+            spent = budget.record_success(budget.parse(body), one.clock())
+            assert await db.update_budget("talk", version, {**budget.encode(spent), "recent": list(spent.recent)})
         made = await one.compress_context(emit=seen.append)
         assert made.outcome is Outcome.EXHAUSTED
-        assert "or begin a new conversation" in made.reason
+        assert "or start a new conversation" in made.reason
         assert (await db.head("talk")).id == "talk"
         assert [event for event in seen if isinstance(event, events.Moved)] == []
 

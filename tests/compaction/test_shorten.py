@@ -178,14 +178,14 @@ def changed(before: list[types.Message], after: list[types.Message]) -> list[int
 
 def test_what_fits_is_shown_whole() -> None:
     messages = working([300, 300])
-    assert excerpts.shortened(messages, METER.of, total(messages)) == messages
+    assert excerpts.shorten_all(messages, METER.of, total(messages)) == messages
 
 
 def test_oldest_of_the_big_outputs_go_first_and_no_more_than_needed() -> None:
     messages = working([10, 2_000, 2_000, 2_000])
-    shown = excerpts.shortened(messages, METER.of, total(messages) - 1_500)
+    shown = excerpts.shorten_all(messages, METER.of, total(messages) - 1_500)
     assert changed(messages, shown) == [5]
-    shown = excerpts.shortened(messages, METER.of, total(messages) - 4_000)
+    shown = excerpts.shorten_all(messages, METER.of, total(messages) - 4_000)
     assert changed(messages, shown) == [5, 7]
     assert total(shown) <= total(messages) - 4_000
 
@@ -193,38 +193,38 @@ def test_oldest_of_the_big_outputs_go_first_and_no_more_than_needed() -> None:
 def test_many_outputs_of_which_none_is_big_come_down_too() -> None:
     messages = working([100] * 300)
     budget = total(messages) * 6 // 10
-    shown = excerpts.shortened(messages, METER.of, budget)
+    shown = excerpts.shorten_all(messages, METER.of, budget)
     assert budget * 0.95 < total(shown) <= budget
     assert changed(messages, shown) == list(range(3, max(changed(messages, shown)) + 1, 2))
 
 
 def test_outputs_of_the_running_turn_are_touched_after_older_ones() -> None:
     messages = working([1_000], newer=[4_000])
-    slight = excerpts.shortened(messages, METER.of, total(messages) - 500)
+    slight = excerpts.shorten_all(messages, METER.of, total(messages) - 500)
     assert changed(messages, slight) == [3]
-    more = excerpts.shortened(messages, METER.of, total(messages) - 5_000)
+    more = excerpts.shorten_all(messages, METER.of, total(messages) - 5_000)
     assert changed(messages, more) == [3, 6]
 
 
 def test_what_people_said_is_touched_last_and_the_last_ask_not_at_all() -> None:
     messages = working([200], ask=prose(300))
-    shown = excerpts.shortened(messages, METER.of, METER.of(messages[3]) + 150)
+    shown = excerpts.shorten_all(messages, METER.of, METER.of(messages[3]) + 150)
     assert changed(messages, shown) == [1, 3]
     assert shown[3] is messages[3]
 
 
 def test_last_ask_is_shortened_only_if_it_alone_is_too_big() -> None:
     messages = working([200], ask=prose(5_000))
-    shown = excerpts.shortened(messages, METER.of, 1_000)
+    shown = excerpts.shorten_all(messages, METER.of, 1_000)
     assert total(shown) <= 1_000
     assert POINTER.search(str(shown[3].content))
-    fits = excerpts.shortened(messages, METER.of, METER.of(messages[3]) + 10)
+    fits = excerpts.shorten_all(messages, METER.of, METER.of(messages[3]) + 10)
     assert fits[3] is messages[3]
 
 
 def test_summary_is_never_shortened() -> None:
     summary = types.Message(4, "summary:2", "talk", "user", 1.0, message_codec.encode(prose(900)))
-    shown = excerpts.shortened([summary, *working([900])], METER.of, 100)
+    shown = excerpts.shorten_all([summary, *working([900])], METER.of, 100)
     assert shown[0] is summary
 
 
@@ -238,7 +238,7 @@ contexts = st.builds(
 
 @given(contexts, st.integers(100, 6_000))
 def test_for_any_context_shape_is_kept_and_size_never_grows(messages: list[types.Message], budget: int) -> None:
-    shown = excerpts.shortened(messages, METER.of, budget)
+    shown = excerpts.shorten_all(messages, METER.of, budget)
     shapes = [
         [(m.seq, m.uid, m.role, m.tool_call_id, [call.id for call in m.tool_calls]) for m in some]
         for some in (messages, shown)
@@ -247,7 +247,7 @@ def test_for_any_context_shape_is_kept_and_size_never_grows(messages: list[types
     assert all(METER.of(new) <= METER.of(old) for old, new in zip(messages, shown, strict=True))
     # What is left then is the last ask, and of every other message no more than the least.
     ask = next(m for m in reversed(messages) if m.role == "user")
-    least = min(METER.of(ask), budget) + excerpts.LEVELS[-1] * (len(messages) - 1)
+    least = min(METER.of(ask), budget) + excerpts.TOKEN_LEVELS[-1] * (len(messages) - 1)
     assert total(shown) <= max(budget, least)
 
 

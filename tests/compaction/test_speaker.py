@@ -7,7 +7,16 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, types
-from holdfast.compaction import base, extract, ledger, open_requests, sentences, speaker, summary, summary_format
+from holdfast.compaction import (
+    base,
+    extract,
+    ledger,
+    must_keep,
+    sentences,
+    speaker,
+    summary,
+    summary_format,
+)
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from holdfast.store import tool_pairs
@@ -49,17 +58,17 @@ SAID_BY = {
 @pytest.mark.parametrize("who", SAID_BY)
 def test_who_said_it_is_told_whatever_place_it_stands_in(who: str) -> None:
     message, role, asked, begun = SAID_BY[who]
-    assert (speaker.of(message), speaker.is_ask(message), speaker.begins(message)) == (role, asked, begun)
+    assert (speaker.role_of(message), speaker.is_ask(message), speaker.begins_exchange(message)) == (role, asked, begun)
 
 
 @pytest.mark.parametrize("who", ["a late result", "a program"])
 def test_what_no_person_said_is_neither_an_open_ask_nor_a_goal(who: str) -> None:
     message = SAID_BY[who][0]
-    assert [each.text for each in open_requests.still_open(sentences.sentences([PERSON]), ())] == [WANTS]
-    assert open_requests.still_open(sentences.sentences([message]), ()) == []
-    assert ledger.of([message]).get("asks", []) == []
-    assert WANTS not in ledger.must_keep([message], None, 500)
-    quoted = summary_format.parsed(extract.extract(base.SummaryRequest(messages=[message]), tokens.estimate))
+    assert [each.text for each in must_keep.find_open_requests(sentences.split_messages([PERSON]), ())] == [WANTS]
+    assert must_keep.find_open_requests(sentences.split_messages([message]), ()) == []
+    assert ledger.build([message]).get("asks", []) == []
+    assert WANTS not in must_keep.select([message], None, 500)
+    quoted = summary_format.parse(extract.extract(base.SummaryRequest(messages=[message]), tokens.estimate))
     assert [
         (each.role, each.text) for each in quoted if each.section in (summary_format.ASKS, summary_format.GOAL)
     ] == []
@@ -92,7 +101,9 @@ def test_a_compaction_commits_no_ask_that_no_person_made(who: str) -> None:
         (kept,) = await db.compactions("talk")
         assert WANTS not in kept.ledger.get("asks", [])
         under = [
-            each for each in summary_format.parsed(summary.bare(kept.summary)) if each.section == summary_format.ASKS
+            each
+            for each in summary_format.parse(summary.remove_mark(kept.summary))
+            if each.section == summary_format.ASKS
         ]
         assert not any("Mallory" in each.text for each in under)
 

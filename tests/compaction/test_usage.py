@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, content_parts, types
 from holdfast.agent import usage
-from holdfast.compaction import base, policy, summary
+from holdfast.compaction import base, budget, policy, summary
 from holdfast.compaction import hooks as telling
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
@@ -68,7 +68,7 @@ def test_a_call_that_broke_off_is_counted_as_far_as_it_said() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         begun = types.Usage(900)
-        broken = asking([models.Counted(begun), models.Said("In sh"), ConnectionError("gone")])
+        broken = asking([models.UsageDelta(begun), models.TextDelta("In sh"), ConnectionError("gone")])
         made = await agent(db, broken).compress_context()
         assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, begun)
         assert await used(db) == begun
@@ -86,7 +86,7 @@ class Endless:
         self.stuck = stage.Stuck()
 
     async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
-        yield models.Counted(COST)
+        yield models.UsageDelta(COST)
         await self.stuck()
 
     async def close(self) -> None:
@@ -129,7 +129,7 @@ def test_an_attempt_that_was_cancelled_after_its_commit_is_counted_once() -> Non
 def test_a_summary_that_was_not_done_in_time_is_counted() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
-        hurried = policy.Policy(deadline=0.05)
+        hurried = policy.CompactionPolicy(deadline=0.05)
         one = agent(db, summary.ModelSummarizer(Endless()), compaction_policy=hurried)
         made = await one.compress_context()
         assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, COST)
@@ -196,7 +196,7 @@ def test_a_budget_from_before_there_was_a_sum_is_read_and_goes_on() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         assert await db.update_budget("talk", 0, {"failures": 2, "attempts": 1, "turn": "t"})
-        assert policy.read((await db.budget("talk"))[1]) == policy.Budget(failures=2, attempts=1, turn="t")
+        assert budget.parse((await db.budget("talk"))[1]) == budget.Budget(failures=2, attempts=1, turn="t")
         assert await used(db) == types.Usage()
         await agent(db, asking(record)).compress_context()
         assert await used(db) == COST

@@ -32,7 +32,7 @@ def test_a_context_that_cannot_be_read_after_the_commit_changes_no_outcome() -> 
 
         db.commit_compaction = commit  # type: ignore[method-assign]
         work = one.compaction_work()
-        made = await compress.compress(work, compress.Asked())
+        made = await compress.compress(work, compress.Options())
         db.context = reads  # type: ignore[method-assign]
         head, after = await db.head("talk"), await db.context("talk")
         assert (made.outcome, made.session_id, made.model) == (Outcome.COMPACTED, head.id, "writer")
@@ -57,7 +57,7 @@ def test_what_the_gate_could_not_let_pass_asks_nobody_and_costs_nothing(by_hand:
             assert made.outcome is Outcome.NOTHING_TO_DO
         assert writer.requests == []
         assert await db.budget("talk") == (0, {})
-        assert compress.find(one.compaction_work(), await db.context("talk"), 39) is None
+        assert compress.plan_cut(one.compaction_work(), await db.context("talk"), 39) is None
         assert (await one.compress_context()).outcome is Outcome.COMPACTED
 
     stage.run(story)
@@ -69,13 +69,13 @@ def test_whatever_is_found_worth_a_try_passes_the_gate_in_the_end(room: int) -> 
         await filled(db)
         context = await db.context("talk")
         work = agent(db).compaction_work()
-        found = compress.find(work, context)
+        found = compress.plan_cut(work, context)
         assert found is not None
         # So many tokens may the summary have beside its mark.
         left = work.size(found.staying) + tokens.estimate(summary.MARK) + tokens.PER_MESSAGE + room
-        wants = policy.Policy(least_shrink=1 - left / work.size(context))
+        wants = policy.CompactionPolicy(least_shrink=1 - left / work.size(context))
         one = agent(db, Writer(lambda _: 1 // 0), compaction_policy=wants)
-        worth = compress.find(one.compaction_work(), context) is not None
+        worth = compress.plan_cut(one.compaction_work(), context) is not None
         assert worth is (room > 50)
         made = await one.compress_context()
         assert made.outcome is (Outcome.COMPACTED if worth else Outcome.NOTHING_TO_DO), made.reason
@@ -131,7 +131,7 @@ def test_secrets_in_an_older_summary_do_not_reach_whoever_updates_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         work = await db.snapshot("talk")
-        await db.commit_compaction(work, summary=summary.marked(f"The key is sk-proj-{TOKEN}."), cut_seq=4)
+        await db.commit_compaction(work, summary=summary.add_mark(f"The key is sk-proj-{TOKEN}."), cut_seq=4)
         seen: list[base.SummaryRequest] = []
 
         def update(request: base.SummaryRequest) -> str:

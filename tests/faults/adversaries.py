@@ -85,9 +85,9 @@ class Liar:
 
     async def stream(self, _: models.Request) -> AsyncGenerator[models.Delta, None]:
         self._adversary.called()
-        yield models.Said("A word about the harbour. " * 3_000)
-        yield models.Counted(types.Usage(1, 1))
-        yield models.Finished("stop")
+        yield models.TextDelta("A word about the harbour. " * 3_000)
+        yield models.UsageDelta(types.Usage(1, 1))
+        yield models.FinishDelta("stop")
 
     async def close(self) -> None:
         pass
@@ -107,7 +107,7 @@ def agent(db: AsyncSessionDB, stage: zygote.Stage, head: str, replies: int = 99)
         model=ScriptedModel(["ok"] * replies, window=compacting.WINDOW),
         session_id=head,
         summarizer=summary.ModelSummarizer(Liar(adversary)) if lying else adversary,
-        compaction_policy=policy.Policy(deadline=DEADLINE),
+        compaction_policy=policy.CompactionPolicy(deadline=DEADLINE),
         skip_context_files=True,
         clock=zygote.Clock(stage.order.clock or ""),
     )

@@ -13,7 +13,7 @@ from holdfast.store.db import SessionDB
 from tests.faults import adversaries, compacting, turns
 from tests.faults import zygote as zygotes
 
-POLICY = policy.Policy()
+POLICY = policy.CompactionPolicy()
 BEGAN = 1_000_000.0
 # So often one summarizer is asked in an attempt, at most.
 TWICE = 2
@@ -109,7 +109,7 @@ def test_whatever_it_does_processes_together_keep_within_the_budget(kind: str, s
         scene.say(14)
     spent = scene.calls
     for _ in range(2):  # two processes that have never heard of it
-        assert "or begin a new conversation" in scene.refused("exhausted")
+        assert "or start a new conversation" in scene.refused("exhausted")
     assert scene.calls == spent <= 1 + POLICY.an_hour * TWICE
     scene.check(sessions=POLICY.an_hour + 1)
 

@@ -35,18 +35,18 @@ class Playing:
         problems = invalid(request.messages)
         assert not problems, problems
         if request.messages[-1].role == "user":
-            yield base.Said("Let me ask.")
+            yield base.TextDelta("Let me ask.")
             for index, name in enumerate(("left", "right")):
-                yield base.Called(index, f"call_{name}_{request.messages[-1].seq}", name, "{}")
-            yield base.Counted(types.Usage(10, 5))
+                yield base.ToolCallDelta(index, f"call_{name}_{request.messages[-1].seq}", name, "{}")
+            yield base.UsageDelta(types.Usage(10, 5))
             self.perhaps_die("calling")
-            yield base.Finished("calls")
+            yield base.FinishDelta("calls")
             return
-        yield base.Said("Both ")
+        yield base.TextDelta("Both ")
         self.perhaps_die("saying")
-        yield base.Said("say yes.")
-        yield base.Counted(types.Usage(20, 5))
-        yield base.Finished("stop")
+        yield base.TextDelta("say yes.")
+        yield base.UsageDelta(types.Usage(20, 5))
+        yield base.FinishDelta("stop")
 
     def perhaps_die(self, where: str) -> None:
         if where == self._die_while:
@@ -118,8 +118,8 @@ class Echo:
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         assert not invalid(request.messages)
         assert request.messages[-1].role == "user"
-        yield base.Said(f"re {content_parts.text(request.messages[-1].content)}")
-        yield base.Finished("stop")
+        yield base.TextDelta(f"re {content_parts.text(request.messages[-1].content)}")
+        yield base.FinishDelta("stop")
 
     async def close(self) -> None:
         pass

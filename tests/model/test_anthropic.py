@@ -26,7 +26,7 @@ WHOLE = server.Answer([server.events(BEGUN, HELLO, ENDED, STOP)])
 
 
 async def heard(model: base.Model, request: base.Request = ASK) -> tuple[base.Reply, errors.ModelError | None]:
-    got = reply_builder.Gathering(model.name)
+    got = reply_builder.ReplyBuilder(model.name)
     failed = None
     try:
         async for delta in model.stream(request):
@@ -42,7 +42,9 @@ def asked(
     async def run() -> tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]:
         async with server.Server(*answers) as one:
             model = adapter.AnthropicModel("claude", base_url=one.url + path, window=1000, **{"key": KEY, **more})
-            reply, error = await heard(retry.Retrying(model, sleep=asyncio.sleep, policy=retry.Policy(first=0)))
+            reply, error = await heard(
+                retry.RetryingModel(model, sleep=asyncio.sleep, backoff=retry.Backoff(first_delay=0))
+            )
             await model.close()
             return reply, error, one.asked
 
@@ -135,7 +137,7 @@ def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
             model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
             async with aclosing(model.stream(ASK)) as deltas:
                 async for delta in deltas:
-                    if isinstance(delta, base.Said):
+                    if isinstance(delta, base.TextDelta):
                         break
             await asyncio.wait_for(one.left.wait(), 60)
             await model.close()

@@ -283,7 +283,7 @@ async def asking(url: str) -> AsyncIterator[tuple[adapter.AnthropicModel, sdk.As
 
 
 async def ours(model: base.Model, request: base.Request = ASK) -> Heard:
-    got = reply_builder.Gathering(model.name)
+    got = reply_builder.ReplyBuilder(model.name)
     failed = None
     try:
         async for delta in model.stream(request):

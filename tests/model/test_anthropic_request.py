@@ -197,16 +197,16 @@ def test_large_numbers_in_arguments_stay_what_they_are() -> None:
 
 @pytest.mark.parametrize("given", ["a b", "", "ü", "a.b/c", "x" * 65, "functions.read:0", "a\ud800"])
 def test_ids_and_names_become_valid_and_stay_different(given: str) -> None:
-    fit = request_common.fitting(given)
+    fit = request_common.safe_name(given)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", fit)
-    assert fit == request_common.fitting(given)
-    assert fit != request_common.fitting(given + "!")
+    assert fit == request_common.safe_name(given)
+    assert fit != request_common.safe_name(given + "!")
 
 
 def test_a_renamed_tool_has_the_same_name_in_its_calls() -> None:
     wire = built([], tools=[types.ToolSpec("files.read", "", {})])["tools"][0]["name"]
     assert said([asks(call("x", "files.read"))])[1]["content"] == [used("x", wire)]
-    assert request_common.names([types.ToolSpec("files.read", "", {})]) == {wire: "files.read"}
+    assert request_common.original_names([types.ToolSpec("files.read", "", {})]) == {wire: "files.read"}
 
 
 def test_ids_of_other_providers_pair_up_after_they_were_made_valid() -> None:
@@ -353,7 +353,7 @@ def test_half_a_surrogate_pair_does_not_stop_a_request() -> None:
     body = anthropic_request.build(
         base.Request(messages=[], system="from \udcff", tools=[tool]), model="m", max_output=1
     )
-    assert bytes(request_common.encoded(body)).decode("utf-8")
+    assert bytes(request_common.encode(body)).decode("utf-8")
 
 
 contents = strategies.sampled_from(["", " ", "hello", [thought(signature="S")], [{"type": "image", "blob": "b"}]])

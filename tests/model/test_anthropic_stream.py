@@ -11,7 +11,7 @@ from holdfast import content_parts, errors, types
 from holdfast.model import base, provider_errors, reply_builder, request_common
 from holdfast.model.anthropic import stream
 
-ASKED = provider_errors.Asked(model="anthropic/claude", key="Set ANTHROPIC_API_KEY to a valid key.")
+ASKED = provider_errors.Advice(model="anthropic/claude", key="Set ANTHROPIC_API_KEY to a valid key.")
 
 
 def event(kind: str, **fields: Any) -> str:
@@ -40,7 +40,7 @@ HELLO = [block("text", text=""), piece("text_delta", text="Hello")]
 
 def gathered(*events: str, price: base.Price | None = None) -> base.Reply:
     parser = stream.Parser(ASKED, price=price)
-    got = reply_builder.Gathering("anthropic/claude")
+    got = reply_builder.ReplyBuilder("anthropic/claude")
     for data in events:
         for delta in parser.feed(msgspec.json.decode(data)["type"], data):
             got.add(delta)
@@ -95,9 +95,9 @@ def test_a_call_that_came_whole_is_whole(closing: list[str]) -> None:
 
 
 def test_a_renamed_tool_is_called_by_its_own_name() -> None:
-    (wire,) = names = request_common.names([types.ToolSpec("files.read", "", {})])
+    (wire,) = names = request_common.original_names([types.ToolSpec("files.read", "", {})])
     got = stream.Parser(ASKED, names=names).feed("", block("tool_use", id="x", name=wire))
-    assert got[-1] == base.Called(0, "x", "files.read")
+    assert got[-1] == base.ToolCallDelta(0, "x", "files.read")
 
 
 def test_calls_without_an_id_get_one_of_their_own() -> None:
@@ -140,7 +140,7 @@ def test_usage_counts_what_came_from_the_cache_and_went_there() -> None:
 
 
 def test_a_cut_reply_has_its_text_and_its_usage_and_no_half_call() -> None:
-    parser, got = stream.Parser(ASKED), reply_builder.Gathering("anthropic/claude")
+    parser, got = stream.Parser(ASKED), reply_builder.ReplyBuilder("anthropic/claude")
     for data in [
         started(),
         *HELLO,
@@ -163,7 +163,7 @@ def test_nothing_is_told_before_something_is_said_so_that_the_call_can_be_made_a
     parser = stream.Parser(ASKED)
     quiet = [started(), event("ping"), block("text", text=""), piece("text_delta", text="")]
     assert [parser.feed("", data) for data in quiet] == [[], [], [], []]
-    assert parser.feed("", piece("text_delta", text="x"))[-1] == base.Said("x")
+    assert parser.feed("", piece("text_delta", text="x"))[-1] == base.TextDelta("x")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def half(escaped: str, data: str) -> str:
 
 def heard(*events: str) -> base.Reply:
     """As `gathered`, of events that strict readers refuse."""
-    parser, got = stream.Parser(ASKED), reply_builder.Gathering("anthropic/claude")
+    parser, got = stream.Parser(ASKED), reply_builder.ReplyBuilder("anthropic/claude")
     for data in events:
         for delta in parser.feed("", data):
             got.add(delta)

@@ -10,13 +10,13 @@ import pytest
 from holdfast import errors
 from holdfast.model import provider_errors
 
-ASKED = provider_errors.Asked(model="some/model", key="Set SOME_KEY.", missing="Check the name of the model.")
+ASKED = provider_errors.Advice(model="some/model", key="Set SOME_KEY.", missing="Check the name of the model.")
 NOW = 1_700_000_000.0
 
 
 def refused(status: int, body: Any = b"", headers: dict[str, str] | None = None) -> errors.ModelError:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return provider_errors.of_status(status, headers or {}, content, ASKED, now=NOW, secrets=["hunter22-secret"])
+    return provider_errors.from_status(status, headers or {}, content, ASKED, now=NOW, secrets=["hunter22-secret"])
 
 
 def told(message: str, **more: Any) -> dict[str, Any]:
@@ -233,8 +233,8 @@ IN_STREAM: list[tuple[str, Any, type[errors.ModelError], type[errors.ModelError]
 def test_error_in_the_stream_cuts_only_what_was_begun(
     given: Any, before: type[errors.ModelError], after: type[errors.ModelError]
 ) -> None:
-    assert type(provider_errors.of_object(given, ASKED, said=False)) is before
-    assert type(provider_errors.of_object(given, ASKED, said=True)) is after
+    assert type(provider_errors.from_object(given, ASKED, has_begun=False)) is before
+    assert type(provider_errors.from_object(given, ASKED, has_begun=True)) is after
 
 
 @pytest.mark.parametrize(
@@ -255,14 +255,14 @@ def test_no_error_repeats_a_key(secret: str) -> None:
     error = refused(401, told(f"Incorrect API key provided: {secret}. You can find your key at example.org."))
     assert secret.removeprefix("Bearer ") not in str(error)
     assert "Incorrect API key provided" in str(error)
-    stream = provider_errors.of_object(told(f"bad {secret}"), ASKED, said=True, secrets=["hunter22-secret"])
+    stream = provider_errors.from_object(told(f"bad {secret}"), ASKED, has_begun=True, secrets=["hunter22-secret"])
     assert secret.removeprefix("Bearer ") not in str(stream)
 
 
 def test_what_is_quoted_is_short_and_on_one_line() -> None:
     error = refused(400, told("one\ntwo\x1b[31m" + "x" * 5000))
     assert "one two[31m" in str(error)
-    assert len(str(error)) < provider_errors.QUOTED + 80
+    assert len(str(error)) < provider_errors.MAX_QUOTATION + 80
     assert str(error).isprintable()
 
 

@@ -13,7 +13,7 @@ from holdfast.model import ScriptedModel, base, reply_builder
 
 
 def gathered(*deltas: base.Delta) -> base.Reply:
-    gathering = reply_builder.Gathering("some/model")
+    gathering = reply_builder.ReplyBuilder("some/model")
     for delta in deltas:
         gathering.add(delta)
     return gathering.reply()
@@ -21,14 +21,14 @@ def gathered(*deltas: base.Delta) -> base.Reply:
 
 def test_text_and_reasoning_become_parts_in_the_order_they_came() -> None:
     reply = gathered(
-        base.Thought("Let me "),
-        base.Thought("see."),
-        base.Thought(signature="sig"),
-        base.Said("The "),
-        base.Said("answer."),
-        base.Thought("Hm."),
-        base.Said(" Yes."),
-        base.Finished("stop"),
+        base.ReasoningDelta("Let me "),
+        base.ReasoningDelta("see."),
+        base.ReasoningDelta(signature="sig"),
+        base.TextDelta("The "),
+        base.TextDelta("answer."),
+        base.ReasoningDelta("Hm."),
+        base.TextDelta(" Yes."),
+        base.FinishDelta("stop"),
     )
     assert reply.parts == (
         content_parts.Reasoning("Let me see.", "sig", "", "some"),
@@ -41,32 +41,32 @@ def test_text_and_reasoning_become_parts_in_the_order_they_came() -> None:
 
 def test_interleaved_pieces_of_calls_find_their_place() -> None:
     reply = gathered(
-        base.Called(1, "b", "two", '{"x"'),
-        base.Called(0, "a", "one", "{"),
-        base.Called(1, arguments=": 1}"),
-        base.Called(0, arguments="}"),
-        base.Counted(types.Usage(1, 1)),
-        base.Counted(types.Usage(7, 3)),
-        base.Finished("calls"),
+        base.ToolCallDelta(1, "b", "two", '{"x"'),
+        base.ToolCallDelta(0, "a", "one", "{"),
+        base.ToolCallDelta(1, arguments=": 1}"),
+        base.ToolCallDelta(0, arguments="}"),
+        base.UsageDelta(types.Usage(1, 1)),
+        base.UsageDelta(types.Usage(7, 3)),
+        base.FinishDelta("calls"),
     )
     assert reply.calls == (types.ToolCall("a", "one", "{}"), types.ToolCall("b", "two", '{"x": 1}'))
     assert reply.usage == types.Usage(7, 3)
 
 
 def test_what_was_not_finished_is_cut_and_half_a_call_is_no_call() -> None:
-    reply = gathered(base.Said("Half"), base.Called(0, "a", "one", '{"x'))
+    reply = gathered(base.TextDelta("Half"), base.ToolCallDelta(0, "a", "one", '{"x'))
     assert (reply.finish, reply.text, reply.calls) == ("cut", "Half", ())
 
 
 def test_another_model_that_took_over_is_the_one_that_answered() -> None:
-    reply = gathered(base.Switched("other/model", "why"), base.Thought("x"), base.Finished("stop"))
+    reply = gathered(base.FallbackDelta("other/model", "why"), base.ReasoningDelta("x"), base.FinishDelta("stop"))
     assert reply.model == "other/model"
     assert reply.parts == (content_parts.Reasoning("x", "", "", "other"),)
 
 
 @given(st.lists(st.text(), max_size=8))
 def test_for_any_grain_the_text_is_the_same(pieces: list[str]) -> None:
-    assert gathered(*map(base.Said, pieces), base.Finished("stop")).text == "".join(pieces)
+    assert gathered(*map(base.TextDelta, pieces), base.FinishDelta("stop")).text == "".join(pieces)
 
 
 def test_a_script_plays_replies_errors_deltas_and_functions() -> None:
@@ -75,7 +75,7 @@ def test_a_script_plays_replies_errors_deltas_and_functions() -> None:
         model = ScriptedModel(["text", called, lambda request: f"{len(request.messages)}", errors.ModelBusy()])
         replies = []
         for _ in range(3):
-            gathering = reply_builder.Gathering()
+            gathering = reply_builder.ReplyBuilder()
             async for delta in model.stream(base.Request(messages=())):
                 gathering.add(delta)
             replies.append(gathering.reply())

@@ -25,7 +25,7 @@ from holdfast.model import intent
     ],
 )
 def test_only_a_command_that_is_written_out_is_run(text: str, command: str) -> None:
-    assert intent.of(text) == intent.Run(command)
+    assert intent.parse(text) == intent.Intent("run", command)
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_only_a_command_that_is_written_out_is_run(text: str, command: str) -> N
     ],
 )
 def test_a_file_is_read_when_one_is_named(text: str, path: str, about: str) -> None:
-    assert intent.of(text) == intent.Read(path, about)
+    assert intent.parse(text) == intent.Intent("read", path, about)
 
 
 @pytest.mark.parametrize("text", ["read the book", "open the door", "show me what you mean.", "read between lines"])
 def test_what_names_no_file_reads_none(text: str) -> None:
-    assert intent.of(text) == intent.Tell()
+    assert intent.parse(text) == intent.Intent("tell")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_names_no_file_reads_none(text: str) -> None:
     ],
 )
 def test_a_question_is_told_by_its_mark_or_its_first_words(text: str) -> None:
-    assert intent.of(text) == intent.Ask(text)
+    assert intent.parse(text) == intent.Intent("ask", text)
 
 
 @pytest.mark.parametrize(
@@ -86,32 +86,32 @@ def test_a_question_is_told_by_its_mark_or_its_first_words(text: str) -> None:
     ],
 )
 def test_a_statement_is_no_question(text: str) -> None:
-    assert intent.of(text) == intent.Tell()
+    assert intent.parse(text) == intent.Intent("tell")
 
 
 @pytest.mark.parametrize(
     "text", ["hi", "Hello!", "hey there", "Guten Morgen", "thanks", "Thank you very much.", "你好"]
 )
 def test_a_greeting_is_known(text: str) -> None:
-    assert intent.of(text) == intent.Greet()
+    assert intent.parse(text) == intent.Intent("greet")
 
 
 @pytest.mark.parametrize("text", ["who are you?", "What can you do", "help", "Are you an AI?", "wer bist du?"])
 def test_asking_who_answers_is_known(text: str) -> None:
-    assert intent.of(text) == intent.Explain()
+    assert intent.parse(text) == intent.Intent("explain")
 
 
 @pytest.mark.parametrize("text", ["", "   \n", "?!", "🎉🎉", "\x00\x1b"])
 def test_without_words_there_is_nothing(text: str) -> None:
-    assert intent.of(text) == intent.Nothing()
+    assert intent.parse(text) == intent.Intent("empty")
 
 
 @given(st.text(max_size=400))
 def test_for_any_text_there_is_an_intent_and_an_action_has_what_was_written(text: str) -> None:
-    match intent.of(text):
-        case intent.Run(command):
+    match intent.parse(text):
+        case intent.Intent("run", command):
             assert command in text
-        case intent.Read(path, about):
+        case intent.Intent("read", path, about):
             assert path in text
             assert about in text
         case _:
@@ -124,4 +124,4 @@ def test_for_any_text_there_is_an_intent_and_an_action_has_what_was_written(text
 )
 def test_text_made_to_be_slow_is_not(text: str) -> None:
     assert len(text) <= 2_000
-    intent.of(text)
+    intent.parse(text)

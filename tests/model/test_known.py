@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model import model_limits
+from holdfast.model import model_table
 
 
 @pytest.mark.parametrize(
@@ -47,27 +47,27 @@ from holdfast.model import model_limits
     ],
 )
 def test_a_known_model_is_known_by_any_spelling(name: str, window: int, output: int | None) -> None:
-    assert model_limits.of(name) == model_limits.Known(window, output)
+    assert model_table.find_limits(name) == model_table.ModelLimits(window, output)
 
 
 @pytest.mark.parametrize("name", ["", "///", "-", "nobody/knows-this", "marco-o1", "my-o3", "gpt", "llama", "ｇｐｔ"])
 def test_an_unknown_model_gets_the_careful_guess(name: str) -> None:
-    assert model_limits.of(name) == model_limits.DEFAULT
+    assert model_table.find_limits(name) == model_table.DEFAULT_LIMITS
 
 
 def test_a_longer_beginning_goes_before_a_shorter_one() -> None:
-    assert model_limits.of("gpt-4-32k") != model_limits.of("gpt-4")
+    assert model_table.find_limits("gpt-4-32k") != model_table.find_limits("gpt-4")
     # The number of a snapshot is no version: 1106 does not begin with 4.1.
-    assert model_limits.of("gpt-4-1106").window == 8_192
+    assert model_table.find_limits("gpt-4-1106").window == 8_192
 
 
-@pytest.mark.parametrize("name", sorted(model_limits._TABLE))
+@pytest.mark.parametrize("name", sorted(model_table.LIMITS))
 def test_every_entry_is_found_by_its_own_name_and_leaves_room_to_read(name: str) -> None:
-    found = model_limits.of(name)
-    assert found == model_limits._TABLE[name]
+    found = model_table.find_limits(name)
+    assert found == model_table.LIMITS[name]
     assert found.max_output is None or found.max_output <= 0.6 * found.window
 
 
 @given(st.text())
 def test_for_any_name_something_is_known(name: str) -> None:
-    assert model_limits.of(name).window >= 4_096
+    assert model_table.find_limits(name).window >= 4_096

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model import local_servers, socket_owners
+from holdfast.model import local_servers, providers
 from tests.model import server
 
 
@@ -23,12 +23,12 @@ def listed(*models: dict[str, Any]) -> dict[str, Any]:
     return {"object": "list", "data": [{"object": "model", "created": 1, **model} for model in models]}
 
 
-def found(*answers: server.Answer, kind: str = "ollama", timeout: float = 5.0) -> local_servers.Found | None:
+def found(*answers: server.Answer, kind: str = "ollama", timeout: float = 5.0) -> local_servers.RunningServer | None:
     """What is found where a server of a kind should be."""
 
-    async def run() -> local_servers.Found | None:
+    async def run() -> local_servers.RunningServer | None:
         async with server.Server(*answers) as one:
-            servers = await local_servers.find(timeout, kinds=[local_servers.Kind(kind, one.port, "")])
+            servers = await local_servers.find(timeout, kinds=[providers.LocalServer(kind, one.port, "")])
             assert all(each.base_url == f"{one.url}/v1" for each in servers)
             assert {request.method for request in one.asked} <= {"GET"}
             return servers[0] if servers else None
@@ -150,22 +150,22 @@ def test_other_service_is_not_taken_for_one(answer: server.Answer) -> None:
     ],
 )
 def test_service_that_speaks_no_http_is_not_taken_for_one(spoken: bytes) -> None:
-    async def run() -> list[local_servers.Found]:
+    async def run() -> list[local_servers.RunningServer]:
         async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(spoken)
             writer.close()
 
         async with await asyncio.start_server(speak, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
-            return await local_servers.find(60.0, kinds=[local_servers.Kind("ollama", port, "")])
+            return await local_servers.find(60.0, kinds=[providers.LocalServer("ollama", port, "")])
 
     assert asyncio.run(run()) == []
 
 
-def raw(answer: bytes) -> local_servers.Found | None:
+def raw(answer: bytes) -> local_servers.RunningServer | None:
     """What is found where a server answers with these bytes and hangs up."""
 
-    async def run() -> list[local_servers.Found]:
+    async def run() -> list[local_servers.RunningServer]:
         async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(answer)
@@ -173,7 +173,7 @@ def raw(answer: bytes) -> local_servers.Found | None:
 
         async with await asyncio.start_server(speak, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
-            return await local_servers.find(60.0, kinds=[local_servers.Kind("vllm", port, "")])
+            return await local_servers.find(60.0, kinds=[providers.LocalServer("vllm", port, "")])
 
     return next(iter(asyncio.run(run())), None)
 
@@ -216,12 +216,12 @@ server.serve_forever()
 
 
 @contextmanager
-def listening_as(uid: int, address: str = "127.0.0.1") -> Iterator[local_servers.Kind]:
+def listening_as(uid: int, address: str = "127.0.0.1") -> Iterator[providers.LocalServer]:
     """A real server of another process, as this user where the tests run as root."""
     with subprocess.Popen([sys.executable, "-c", SERVE, str(uid), address], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            yield local_servers.Kind("ollama", int(process.stdout.readline()), "")
+            yield providers.LocalServer("ollama", int(process.stdout.readline()), "")
         finally:
             process.kill()
 
@@ -233,23 +233,23 @@ def test_server_of_another_user_is_not_trusted(address: str) -> None:
     with listening_as(65534 if root else os.getuid(), address) as kind:
         (one,) = asyncio.run(local_servers.find(60.0, kinds=[kind]))
     assert one.uids == {65534 if root else os.getuid()}
-    assert not socket_owners.is_trusted(one.uids, None if root else os.getuid() + 1)
+    assert not local_servers.is_trusted(one.uids, None if root else os.getuid() + 1)
 
 
 def test_server_of_this_user_is_trusted() -> None:
     one = found(json_answer(listed({"id": "a", "owned_by": "me"})), kind="vllm")
     assert one is not None
     assert one.uids == {os.getuid()}
-    assert socket_owners.is_trusted(one.uids)
+    assert local_servers.is_trusted(one.uids)
 
 
 def test_unknown_owner_is_not_trusted_and_service_account_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_owners, "TABLES", ("/nowhere",))
-    assert socket_owners.owner_uids(11434) == frozenset()
-    assert not socket_owners.is_trusted(frozenset())
-    monkeypatch.setattr(socket_owners, "user_name", {990: "ollama", 33: "www-data"}.get)
-    assert socket_owners.is_trusted(frozenset({990, 0}), 1000)
-    assert not socket_owners.is_trusted(frozenset({990, 33}), 1000)
+    monkeypatch.setattr(local_servers, "SOCKET_TABLES", ("/nowhere",))
+    assert local_servers.owner_uids(11434) == frozenset()
+    assert not local_servers.is_trusted(frozenset())
+    monkeypatch.setattr(local_servers, "user_name", {990: "ollama", 33: "www-data"}.get)
+    assert local_servers.is_trusted(frozenset({990, 0}), 1000)
+    assert not local_servers.is_trusted(frozenset({990, 33}), 1000)
 
 
 def test_all_kinds_are_asked_at_once_and_told_in_order() -> None:
@@ -267,7 +267,7 @@ def test_all_kinds_are_asked_at_once_and_told_in_order() -> None:
     threads = [threading.Thread(target=serve, args=(one, str(at))) for at, one in enumerate(sockets)]
     for thread in threads:
         thread.start()
-    kinds = [local_servers.Kind("vllm", one.getsockname()[1], "") for one in sockets]
+    kinds = [providers.LocalServer("vllm", one.getsockname()[1], "") for one in sockets]
     servers = asyncio.run(local_servers.find(10.0, kinds=kinds))
     for thread in threads:
         thread.join()
@@ -278,26 +278,9 @@ def test_all_kinds_are_asked_at_once_and_told_in_order() -> None:
 
 def test_nothing_is_found_where_nothing_listens_and_nothing_is_loaded() -> None:
     code = (
-        "import asyncio, socket, sys; from holdfast.model import local_servers\n"
+        "import asyncio, socket, sys; from holdfast.model import local_servers, providers\n"
         "with socket.create_server(('127.0.0.1', 0)) as free: port = free.getsockname()[1]\n"
-        "assert asyncio.run(local_servers.find(kinds=[local_servers.Kind('ollama', port, '')])) == []\n"
+        "assert asyncio.run(local_servers.find(kinds=[providers.LocalServer('ollama', port, '')])) == []\n"
         "assert not {'httpx2', 'http.client'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-@pytest.mark.parametrize(
-    ("base_url", "kind"),
-    [
-        ("http://localhost:11434/v1", "ollama"),
-        ("http://127.0.0.1:1234/v1", "lmstudio"),
-        ("http://[::1]:8000", "vllm"),
-        ("http://127.0.0.1:9/v1", None),
-        ("http://10.0.0.1:11434/v1", None),
-        ("https://example.org/v1", None),
-        ("", None),
-    ],
-)
-def test_address_tells_the_kind(base_url: str, kind: str | None) -> None:
-    one = local_servers.at(base_url)
-    assert (one.name if one else None) == kind

@@ -29,7 +29,7 @@ Heard = tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]
 
 
 async def heard(model: base.Model, request: base.Request = ASK) -> tuple[base.Reply, errors.ModelError | None]:
-    got = reply_builder.Gathering(model.name)
+    got = reply_builder.ReplyBuilder(model.name)
     failed = None
     try:
         async for delta in model.stream(request):
@@ -139,8 +139,8 @@ def test_busy_malformed_and_failing_server_is_retried() -> None:
         busy = server.refusal(429, {"error": {"message": "slow down"}}, retry_after="7")
         failed = server.refusal(500, {"error": {"message": "Internal error"}})
         async with server.Server(busy, server.Answer([b"data: {oops\n\n"]), failed, WHOLE) as one:
-            model = retry.Retrying(
-                adapter.OpenAIModel("m", base_url=one.url, window=1), sleep=sleep, chance=lambda: 0.5
+            model = retry.RetryingModel(
+                adapter.OpenAIModel("m", base_url=one.url, window=1), sleep=sleep, random_number=lambda: 0.5
             )
             reply, error = await heard(model)
             await model.close()
@@ -168,7 +168,7 @@ def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
         async with server.Server(server.Answer([HELLO], hang=True)) as one:
             model = adapter.OpenAIModel("m", base_url=one.url, window=1)
             async with aclosing(model.stream(ASK)) as deltas:
-                assert await anext(deltas) == base.Said("Hello")
+                assert await anext(deltas) == base.TextDelta("Hello")
             async with asyncio.timeout(60):
                 await one.left.wait()
             await model.close()
@@ -204,12 +204,12 @@ def test_model_is_named_by_who_is_behind_the_address(base_url: str, name: str) -
     ],
 )
 def test_each_host_is_asked_in_its_dialect(base_url: str, field: str, length: int) -> None:
-    dialect = adapter.dialect_of(base_url, "p")
+    dialect = adapter.choose_dialect(base_url, "p")
     assert (dialect.max_tokens, dialect.id_length, dialect.provider) == (field, length, "p")
 
 
 def test_advice_names_the_variable_the_server_or_the_model() -> None:
-    assert adapter.advice("a/b", "b", "https://api.openai.com/v1").key == "Set OPENAI_API_KEY to a valid key."
-    assert "ollama serve" in adapter.advice("a/b", "b", "http://localhost:11434/v1").reach
-    assert "ollama pull b" in adapter.advice("a/b", "b", "http://localhost:11434/v1").missing
-    assert "lms server start" in adapter.advice("a/b", "b", "http://127.0.0.1:1234/v1").reach
+    assert adapter.build_advice("a/b", "b", "https://api.openai.com/v1").key == "Set OPENAI_API_KEY to a valid key."
+    assert "ollama serve" in adapter.build_advice("a/b", "b", "http://localhost:11434/v1").reach
+    assert "ollama pull b" in adapter.build_advice("a/b", "b", "http://localhost:11434/v1").missing
+    assert "lms server start" in adapter.build_advice("a/b", "b", "http://127.0.0.1:1234/v1").reach

@@ -90,7 +90,7 @@ FINISH = {"stop": "stop", "calls": "tool_calls", "length": "length", "refused": 
 
 
 async def ours(model: adapter.OpenAIModel) -> Outcome:
-    got, failed = reply_builder.Gathering(model.name), False
+    got, failed = reply_builder.ReplyBuilder(model.name), False
     try:
         async for delta in model.stream(base.Request(messages=[message("user", "hi")])):
             got.add(delta)

@@ -47,7 +47,7 @@ def built(
     extra = more.pop("extra", None)
     request = base.Request(messages=messages, **more)
     body = openai_request.build(request, dialect, model="m", extra=extra, without=without)
-    return msgspec.json.decode(request_common.encoded(body))
+    return msgspec.json.decode(request_common.encode(body))
 
 
 def turns(messages: Sequence[types.Message], dialect: openai_request.Dialect = DIALECT, **more: Any) -> Any:
@@ -158,7 +158,7 @@ TALKS: list[tuple[str, list[types.Message], list[dict[str, Any]]]] = [
             assistant(None, used("1"), used("2")),
             tool("1", "a"),
             tool("2", "b"),
-            user([{"type": "text", "text": openai_request.PICTURES}, SEEN]),
+            user([{"type": "text", "text": openai_request.IMAGES}, SEEN]),
         ],
     ),
     (
@@ -182,11 +182,11 @@ ARGUMENTS: list[tuple[Any, str]] = [
     ({"path": "ü"}, '{"path":"ü"}'),
     ("", "{}"),
     ("  ", "{}"),
-    ('{"path": "a', '{"invalid_json": "{\\"path\\": \\"a"}'),
-    ("[1]", '{"invalid_json": "[1]"}'),
-    ("null", '{"invalid_json": "null"}'),
-    ('{"a": NaN}', '{"invalid_json": "{\\"a\\": NaN}"}'),
-    ("{} {}", '{"invalid_json": "{} {}"}'),
+    ('{"path": "a', '{"invalid_json":"{\\"path\\": \\"a"}'),
+    ("[1]", '{"invalid_json":"[1]"}'),
+    ("null", '{"invalid_json":"null"}'),
+    ('{"a": NaN}', '{"invalid_json":"{\\"a\\": NaN}"}'),
+    ("{} {}", '{"invalid_json":"{} {}"}'),
 ]
 
 
@@ -247,7 +247,7 @@ def test_names_fit_and_lead_back_to_the_tool() -> None:
     odd = types.ToolSpec("files.read/it", "", {"type": "object"})
     name = built([HI], tools=[odd])["tools"][0]["function"]["name"]
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name)
-    assert request_common.names([odd, TOOL]) == {name: "files.read/it", "read_file": "read_file"}
+    assert request_common.original_names([odd, TOOL]) == {name: "files.read/it", "read_file": "read_file"}
     assert turns([HI, asks(call("1", "files.read/it"))])[1]["tool_calls"][0]["function"]["name"] == name
 
 
@@ -377,7 +377,7 @@ def test_for_any_context_nothing_said_is_lost(messages: list[types.Message]) -> 
         message(one.role, f"said-{at}", tool_calls=one.tool_calls, tool_call_id=one.tool_call_id)
         for at, one in enumerate(messages)
     ]
-    whole = request_common.encoded(openai_request.build(base.Request(messages=numbered), DIALECT, model="m"))
+    whole = request_common.encode(openai_request.build(base.Request(messages=numbered), DIALECT, model="m"))
     assert all(f"said-{at}".encode() in bytes(whole) for at in range(len(messages)))
 
 

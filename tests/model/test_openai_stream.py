@@ -16,12 +16,12 @@ from holdfast import content_parts, errors, types
 from holdfast.model import base, provider_errors, reply_builder
 from holdfast.model.openai import stream
 
-ASKED = provider_errors.Asked(model="some/model")
+ASKED = provider_errors.Advice(model="some/model")
 
 
 def parser(**more: Any) -> stream.Parser:
     count = itertools.count(1)
-    return stream.Parser(ASKED, provider="some", mint=lambda: f"minted_{next(count)}", **more)
+    return stream.Parser(ASKED, provider="some", new_call_id=lambda: f"minted_{next(count)}", **more)
 
 
 def heard(*events: Any, **more: Any) -> list[base.Delta]:
@@ -34,7 +34,7 @@ def heard(*events: Any, **more: Any) -> list[base.Delta]:
 
 
 def reply(*events: Any, **more: Any) -> base.Reply:
-    got = reply_builder.Gathering("some/model")
+    got = reply_builder.ReplyBuilder("some/model")
     for delta in heard(*events, **more):
         got.add(delta)
     return got.reply()
@@ -198,8 +198,8 @@ FINISHES: list[tuple[str, list[Any], base.Finish]] = [
 @pytest.mark.parametrize(("events", "finish"), [case[1:] for case in FINISHES], ids=[case[0] for case in FINISHES])
 def test_reply_ends_for_a_reason(events: list[Any], finish: base.Finish) -> None:
     deltas = heard(*events)
-    assert deltas[-1] == base.Finished(finish)
-    assert sum(isinstance(delta, base.Finished) for delta in deltas) == 1
+    assert deltas[-1] == base.FinishDelta(finish)
+    assert sum(isinstance(delta, base.FinishDelta) for delta in deltas) == 1
 
 
 def test_refusal_is_said() -> None:
@@ -445,7 +445,7 @@ def test_event_called_error_is_one(data: str) -> None:
 
 
 def test_what_was_said_before_a_cut_is_kept_and_half_a_call_is_none() -> None:
-    one, got = parser(), reply_builder.Gathering("some/model")
+    one, got = parser(), reply_builder.ReplyBuilder("some/model")
     for event in (chunk(content="The sea is "), calls(piece(0, "1", "f", "{"))):
         for delta in one.feed("message", json.dumps(event)):
             got.add(delta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import types
-from holdfast.model import base, prices
+from holdfast.model import base, model_table
 
 OPENAI, ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com"
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta/openai"
@@ -30,7 +30,7 @@ GOOGLE = "https://generativelanguage.googleapis.com/v1beta/openai"
     ],
 )
 def test_price_is_found_only_at_the_makers_address(base_url: str, model: str, expected: object) -> None:
-    found = prices.find(base_url, model)
+    found = model_table.find_price(base_url, model)
     assert (found and (found.input, found.output, found.cache_read)) == expected
 
 
@@ -41,7 +41,7 @@ def test_request_beyond_the_long_context_threshold_costs_more() -> None:
 
 
 def test_every_price_is_plausible() -> None:
-    for name, price in ((name, price) for table in prices.TABLE.values() for name, price in table.items()):
+    for name, price in ((name, price) for table in model_table.PRICES.values() for name, price in table.items()):
         assert 0 < price.input <= price.output, name
         assert price.cache_read is None or 0 < price.cache_read < price.input, name
         assert price.cache_write is None or price.input < price.cache_write, name

@@ -26,18 +26,20 @@ def collected(model: base.Model) -> tuple[list[base.Delta], Exception | None]:
     return asyncio.run(collect())
 
 
-def patient(*script: object, policy: retry.Policy | None = None) -> tuple[retry.Retrying, ScriptedModel, list[float]]:
+def patient(
+    *script: object, backoff: retry.Backoff | None = None
+) -> tuple[retry.RetryingModel, ScriptedModel, list[float]]:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
     inner = ScriptedModel(script)  # type: ignore[arg-type]
-    return retry.Retrying(inner, policy, sleep=sleep, chance=lambda: 0.5), inner, waits
+    return retry.RetryingModel(inner, backoff, sleep=sleep, random_number=lambda: 0.5), inner, waits
 
 
 def said(deltas: Sequence[base.Delta]) -> str:
-    return "".join(delta.text for delta in deltas if isinstance(delta, base.Said))
+    return "".join(delta.text for delta in deltas if isinstance(delta, base.TextDelta))
 
 
 def test_a_busy_provider_is_asked_again_with_growing_waits() -> None:
@@ -45,13 +47,13 @@ def test_a_busy_provider_is_asked_again_with_growing_waits() -> None:
     deltas, error = collected(model)
     assert (said(deltas), error, len(inner.requests)) == ("Here.", None, 3)
     assert waits == [0.5, 1.0]
-    assert [delta.attempt for delta in deltas if isinstance(delta, base.Waiting)] == [1, 2]
+    assert [delta.attempt for delta in deltas if isinstance(delta, base.RetryDelta)] == [1, 2]
 
 
 def test_why_it_waits_is_told_once_and_again_when_it_is_another_reason() -> None:
     script = [errors.ModelUnreachable("Gone."), errors.ModelUnreachable("Gone."), errors.ModelBusy("Busy."), "Here."]
     deltas, _ = collected(patient(*script)[0])
-    assert [delta.why for delta in deltas if isinstance(delta, base.Waiting)] == ["Gone.", "", "Busy."]
+    assert [delta.why for delta in deltas if isinstance(delta, base.RetryDelta)] == ["Gone.", "", "Busy."]
 
 
 def test_what_the_provider_asks_for_is_honoured() -> None:
@@ -80,7 +82,7 @@ def test_what_cannot_get_better_is_not_asked_again(error: errors.ModelError) -> 
 
 
 def test_once_something_was_said_it_is_not_said_again() -> None:
-    model, inner, _ = patient([base.Said("Half"), errors.ModelCut()], "Whole.")
+    model, inner, _ = patient([base.TextDelta("Half"), errors.ModelCut()], "Whole.")
     deltas, error = collected(model)
     assert (said(deltas), type(error), len(inner.requests)) == ("Half", errors.ModelCut, 1)
 
@@ -91,25 +93,25 @@ def test_where_one_model_cannot_answer_the_next_is_asked() -> None:
         ScriptedModel([errors.ModelBusy()], name="b/two", window=50),
         ScriptedModel(["Here."], name="c/three", window=200),
     ]
-    chain = retry.Chain(models)
+    chain = retry.FallbackModel(models)
     deltas, error = collected(chain)
     assert (said(deltas), error) == ("Here.", None)
-    assert [delta.model for delta in deltas if isinstance(delta, base.Switched)] == ["b/two", "c/three"]
+    assert [delta.model for delta in deltas if isinstance(delta, base.FallbackDelta)] == ["b/two", "c/three"]
     assert (chain.name, chain.window) == ("a/one", 50)
     asyncio.run(chain.close())
     assert all(model.closed for model in models)
 
 
 @pytest.mark.parametrize(
-    "first", [[errors.ContextOverflow()], [[base.Said("Half"), errors.ModelCut()]]], ids=["overflow", "cut"]
+    "first", [[errors.ContextOverflow()], [[base.TextDelta("Half"), errors.ModelCut()]]], ids=["overflow", "cut"]
 )
 def test_an_overflow_and_a_cut_are_not_passed_on(first: list[object]) -> None:
     second = ScriptedModel(["Here."])
-    _, error = collected(retry.Chain([ScriptedModel(first), second]))  # type: ignore[arg-type]
+    _, error = collected(retry.FallbackModel([ScriptedModel(first), second]))  # type: ignore[arg-type]
     assert isinstance(error, errors.ModelError)
     assert second.requests == []
 
 
 def test_the_last_error_is_the_one_that_is_told() -> None:
-    chain = retry.Chain([ScriptedModel([errors.KeyRefused("one")]), ScriptedModel([errors.ModelBusy("two")])])
+    chain = retry.FallbackModel([ScriptedModel([errors.KeyRefused("one")]), ScriptedModel([errors.ModelBusy("two")])])
     assert str(collected(chain)[1]) == "two"

@@ -64,7 +64,7 @@ def test_a_huge_text_is_weighed_by_stretches_and_stays_true() -> None:
     english, logs = (text for kind, _, text in samples.SAMPLES if kind in ("english", "log"))
     text = english * 300 + logs * 300
     whole = (tokens.estimate(english) + tokens.estimate(logs)) * 300
-    assert len(text) > tokens._WHOLE
+    assert len(text) > tokens._MAX_WHOLE
     assert abs(tokens.estimate(text) / whole - 1) < 0.05
 
 
@@ -149,7 +149,7 @@ def test_a_provider_that_lies_moves_the_count_within_bounds(reported: int) -> No
     assert 0.8 <= meter.factor <= 1.7
     for _ in range(1_000):
         meter.correct(1_000, reported)
-    assert tokens.Meter.LOWEST <= meter.factor <= tokens.Meter.HIGHEST
+    assert tokens.Meter.MIN_FACTOR <= meter.factor <= tokens.Meter.MAX_FACTOR
 
 
 @pytest.mark.parametrize(("estimated", "reported"), [(0, 50), (199, 5_000), (5_000, 0), (5_000, -3), (-1, 10)])

@@ -22,15 +22,15 @@ from holdfast import errors
 from holdfast.model import http, provider_errors
 from tests.model import server
 
-ASKED = provider_errors.Asked(model="some/model", key="Set SOME_KEY.", reach="Start it with `serve`.")
+ASKED = provider_errors.Advice(model="some/model", key="Set SOME_KEY.", reach="Start it with `serve`.")
 KEY = "hunter22-secret"
 HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 SECRET_BODY = b'{"messages":[{"content":"what nobody else may read"}]}'
 
 
-async def heard(url: str, *, headers: dict[str, str] = HEADERS, timeout: float = 5.0) -> list[http.Event]:
-    line = http.Wire(ASKED, timeout=timeout)
-    got: list[http.Event] = []
+async def heard(url: str, *, headers: dict[str, str] = HEADERS, timeout: float = 5.0) -> list[http.ServerSentEvent]:
+    line = http.HttpClient(ASKED, timeout=timeout)
+    got: list[http.ServerSentEvent] = []
     try:
         async with aclosing(line.post_stream(url, headers, SECRET_BODY)) as events:
             async for event in events:
@@ -43,8 +43,8 @@ async def heard(url: str, *, headers: dict[str, str] = HEADERS, timeout: float =
     return got
 
 
-def played(answer: server.Answer) -> list[http.Event]:
-    async def run() -> list[http.Event]:
+def played(answer: server.Answer) -> list[http.ServerSentEvent]:
+    async def run() -> list[http.ServerSentEvent]:
         async with server.Server(answer) as running:
             return await heard(running.url)
 
@@ -69,7 +69,11 @@ def split(stream: bytes, size: int) -> Sequence[bytes]:
 
 
 STREAM = "data: Grüße 🌊\n\nevent: named\ndata: one\ndata: two\n\n: keep-alive\n\ndata:three\n\n".encode()
-EVENTS = [http.Event("message", "Grüße 🌊"), http.Event("named", "one\ntwo"), http.Event("message", "three")]
+EVENTS = [
+    http.ServerSentEvent("message", "Grüße 🌊"),
+    http.ServerSentEvent("named", "one\ntwo"),
+    http.ServerSentEvent("message", "three"),
+]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
@@ -85,13 +89,13 @@ def test_stream_is_utf8_whatever_it_is_called(kind: str | None) -> None:
 
 def test_large_event_arrives_whole() -> None:
     text = "x" * 3_000_000
-    assert played(server.Answer([server.events(text)])) == [http.Event("message", text)]
+    assert played(server.Answer([server.events(text)])) == [http.ServerSentEvent("message", text)]
 
 
 def test_cut_after_an_event_keeps_what_was_heard() -> None:
     error = failed(server.Answer([server.events("one"), b"data: tw"], cut=True))
     assert isinstance(error, errors.ModelCut)
-    assert error.got == [http.Event("message", "one")]  # type: ignore[attr-defined]
+    assert error.got == [http.ServerSentEvent("message", "one")]  # type: ignore[attr-defined]
 
 
 def test_cut_before_the_first_event_is_as_if_it_was_never_reached() -> None:
@@ -132,7 +136,7 @@ def test_of_several_addresses_the_first_tells_why() -> None:
     several.__cause__ = ExceptionGroup("all", [ConnectionRefusedError(111, "Connect call failed"), OSError(113, "no")])
     failed = httpx2.ConnectError("All connection attempts failed")
     failed.__cause__ = several
-    assert http._reason(failed) == os.strerror(111).lower()
+    assert http._find_reason(failed) == os.strerror(111).lower()
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "ftp://127.0.0.1/", "http://", "http://[::1/", "http://a:b:c/"])
@@ -183,7 +187,7 @@ def test_certificates_of_the_environment_are_trusted(tmp_path: Path, monkeypatch
 
 
 def test_server_without_tls_at_a_secure_address_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECT", 0.3)  # It never answers: however long one waits, it is the same.
+    monkeypatch.setattr(http, "CONNECT_TIMEOUT", 0.3)  # It never answers: however long one waits, it is the same.
 
     async def run() -> None:
         async with server.Server(server.Answer([STREAM])) as running:
@@ -232,9 +236,9 @@ def test_broken_compression_is_malformed() -> None:
 def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
     async def run() -> None:
         async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
-            line = http.Wire(ASKED)
+            line = http.HttpClient(ASKED)
             async with aclosing(line.post_stream(running.url, HEADERS, b"{}")) as events:
-                assert await anext(events) == http.Event("message", "one")
+                assert await anext(events) == http.ServerSentEvent("message", "one")
             async with asyncio.timeout(60):
                 await running.left.wait()
             await line.close()
@@ -245,7 +249,7 @@ def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
 def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
     async def run() -> None:
         async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
-            line, begun = http.Wire(ASKED), asyncio.Event()
+            line, begun = http.HttpClient(ASKED), asyncio.Event()
 
             async def read() -> None:
                 async with aclosing(line.post_stream(running.url, HEADERS, b"{}")) as events:
@@ -265,7 +269,7 @@ def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
 
 
 def test_one_wire_serves_many_calls_at_once() -> None:
-    line = http.Wire(ASKED)
+    line = http.HttpClient(ASKED)
 
     async def one(url: str) -> list[str]:
         return [event.data async for event in line.post_stream(url, HEADERS, b"{}")]
@@ -283,11 +287,11 @@ def test_one_wire_serves_many_calls_at_once() -> None:
 # The connection of a loop that ended is nobody's any more, and says so when it is collected: here, not in a later test.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_wire_outlives_the_loop_it_was_first_used_in() -> None:
-    assert in_two_loops(http.Wire(ASKED)) == [["one"], ["one"]]
+    assert in_two_loops(http.HttpClient(ASKED)) == [["one"], ["one"]]
     gc.collect()
 
 
-def in_two_loops(line: http.Wire) -> list[list[str]]:
+def in_two_loops(line: http.HttpClient) -> list[list[str]]:
     """What is heard in two loops, one after the other, of which none closes its connections."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         body = server.events("one")
@@ -343,8 +347,8 @@ def test_proxy_that_is_none_is_our_error(proxy: str, monkeypatch: pytest.MonkeyP
 
 def test_nothing_but_a_provider_model_loads_the_http_library() -> None:
     code = (
-        "import sys; from holdfast.model import base, local_servers, provider_errors, reply_builder;"
-        "from holdfast.model.openai import request, stream;"
-        "assert 'httpx2' not in sys.modules; from holdfast.model.openai import adapter; assert 'httpx2' in sys.modules"
+        "import sys; from holdfast.model import base, local_servers, provider_errors, reply_builder, offline;"
+        "from holdfast.model.openai import request, stream; assert 'httpx2' not in sys.modules;"
+        "from holdfast.model.openai import adapter; assert 'httpx2' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

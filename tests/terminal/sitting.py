@@ -29,10 +29,10 @@ class Dictated(ScriptedModel):
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         self.requests.append(request)
         while isinstance(said := await self.words.get(), str):
-            yield base.Said(said)
+            yield base.TextDelta(said)
         if said is not None:
-            yield base.Called(0, said.id, said.name, f'{{"command": "{said.arguments}"}}')
-        yield base.Finished("stop" if said is None else "calls")
+            yield base.ToolCallDelta(0, said.id, said.name, f'{{"command": "{said.arguments}"}}')
+        yield base.FinishDelta("stop" if said is None else "calls")
 
     def say(self, *words: str | None) -> None:
         for each in words:

@@ -50,7 +50,7 @@ def test_a_glance_tells_how_full_the_window_is(used: int, style: str) -> None:
 
 
 def test_the_glance_goes_by_where_compactions_are_made_as_the_bar_of_the_full_screen_does() -> None:
-    early = policy.Policy(soft=0.5, hard=0.6)
+    early = policy.CompactionPolicy(soft=0.5, hard=0.6)
 
     async def story(db: AsyncSessionDB) -> status_line.Standing:
         async def build(conversation_id: str) -> AIAgent:

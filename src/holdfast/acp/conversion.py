@@ -184,7 +184,7 @@ def _refused(why: str) -> errors.RpcRefused:
 
 
 def block(text: str) -> schema.TextContentBlock:
-    return schema.TextContentBlock(type="text", text=surrogates.mended(text))
+    return schema.TextContentBlock(type="text", text=surrogates.repair(text))
 
 
 def blocks(content: types.Content) -> list[Block]:
@@ -243,11 +243,11 @@ def _tellable(value: Any, left: int) -> Any:
         case dict() | list() if not left:
             return "…"
         case dict():
-            return {surrogates.mended(key): _tellable(each, left - 1) for key, each in value.items()}
+            return {surrogates.repair(key): _tellable(each, left - 1) for key, each in value.items()}
         case list():
             return [_tellable(each, left - 1) for each in value]
         case _:
-            return surrogates.mended(value)
+            return surrogates.repair(value)
 
 
 def title(tool: str, given: Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ def _decoded(line: bytes) -> Any:
     except msgspec.DecodeError:
         if _HALF.search(line) is None:
             raise
-    return surrogates.mended(json.loads(line.decode(), parse_constant=_refuse_constant, parse_float=_finite))
+    return surrogates.repair(json.loads(line.decode(), parse_constant=_refuse_constant, parse_float=_finite))
 
 
 def _refuse_constant(name: str) -> object:

@@ -70,4 +70,4 @@ def _entry(step: object) -> schema.PlanEntry | None:
     priority = step.get("priority", "medium")
     if priority not in PRIORITIES:
         return None
-    return schema.PlanEntry(content=surrogates.mended(step["step"]), priority=priority, status=step["status"])
+    return schema.PlanEntry(content=surrogates.repair(step["step"]), priority=priority, status=step["status"])

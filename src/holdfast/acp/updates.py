@@ -94,7 +94,7 @@ class Teller:
         return [update.model_copy(update={"tool_call_id": call.shown})]
 
     def _started(self, call_id: str, name: str, arguments: dict[str, Any]) -> list[Update]:
-        call = Call(name, arguments, surrogates.mended(f"{call_id}.{self.seq}"))
+        call = Call(name, arguments, surrogates.repair(f"{call_id}.{self.seq}"))
         told = self._beginning(call)
         self._calls[call_id] = call
         return told
@@ -127,7 +127,7 @@ class Teller:
 
     def ended(self, call_id: str, text: str, ok: bool) -> list[Update]:
         """The end of a call that was told of."""
-        text = surrogates.mended(text)
+        text = surrogates.repair(text)
         call = self._calls.pop(call_id, None)
         self._progress.pop(call_id, None)
         terminal = self._terminals.pop(call_id, None)
@@ -155,8 +155,8 @@ class Teller:
 
     def request(self, asked: events.ApprovalAsked) -> schema.ToolCallUpdate:
         """The call that a question is about, as it is shown to whoever answers."""
-        call = self._calls.get(asked.call_id) or Call(asked.tool, {}, surrogates.mended(asked.call_id))
-        shown = diffs.content(call.name, call.arguments, surrogates.mended(asked.detail), self._folder)
+        call = self._calls.get(asked.call_id) or Call(asked.tool, {}, surrogates.repair(asked.call_id))
+        shown = diffs.content(call.name, call.arguments, surrogates.repair(asked.detail), self._folder)
         return schema.ToolCallUpdate(
             tool_call_id=call.shown,
             title=conversion.title(call.name, call.arguments),
@@ -238,7 +238,7 @@ def untold(seq: int) -> Update:
 
 
 def titled(title: str | None) -> Update:
-    return schema.SessionInfoUpdate(session_update="session_info_update", title=surrogates.mended(title))
+    return schema.SessionInfoUpdate(session_update="session_info_update", title=surrogates.repair(title))
 
 
 def _user(block: conversion.Block, message_id: str | None = None) -> Update:

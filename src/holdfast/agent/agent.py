@@ -72,7 +72,7 @@ class AIAgent:
         model: models.Model,
         session_id: str | None = None,
         summarizer: compaction.Summarizer | Sequence[compaction.Summarizer] | None = None,
-        compaction_policy: policy.Policy | None = None,
+        compaction_policy: policy.CompactionPolicy | None = None,
         background: bool = True,
         hooks: telling.Hooks | None = None,
         tools: Sequence[tools_port.Tool] = (),
@@ -125,7 +125,7 @@ class AIAgent:
         self._first_words: str | None = None
         """What the conversation began with, until it was named by that."""
         self.view = context_cache.View(self.db, self.session_id)
-        self.policy = compaction_policy or policy.Policy()
+        self.policy = compaction_policy or policy.CompactionPolicy()
         given = summary.ModelSummarizer(model) if summarizer is None else summarizer
         self.summarizers = tuple(given) if isinstance(given, Sequence) else (given,)
         self.hooks = hooks or telling.Hooks()
@@ -200,9 +200,9 @@ class AIAgent:
 
     # --- compaction ----------------------------------------------------------------------------------
 
-    def compaction_work(self) -> compress.Work:
+    def compaction_work(self) -> compress.Job:
         """All a compaction of this conversation needs to know, as of now."""
-        return compress.Work(
+        return compress.Job(
             db=self.db,
             conversation_id=self.conversation_id,
             meter=self.meter,
@@ -231,13 +231,13 @@ class AIAgent:
         *,
         keep_exchanges: int | None = None,
         emit: Emit = _nobody,
-    ) -> compaction.Compaction:
+    ) -> compaction.CompactionResult:
         """Let a summary stand for the older part of the conversation; all ways to compact are this one.
 
         The outcome says what became of it. Whoever did not compact has its messages and its session as before, and
         finds the head at its next turn. `force` passes cool-down and frequency; `focus` gets most of the room.
         """
-        asked = compress.Asked(
+        asked = compress.Options(
             expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
         )
         before = tuple(await self.view.messages())
@@ -368,7 +368,7 @@ class AIAgent:
             self._told_closing = True
             head = await self._head()
             if head is not None:
-                await telling.told(self.hooks.closing, head, self.hooks.limit)
+                await telling.run(self.hooks.closing, head, self.hooks.limit)
 
     def _heard(self, emit: Emit) -> Emit:
         """What is heard of the agent, where nobody wants its remarks."""

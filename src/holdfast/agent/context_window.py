@@ -32,11 +32,11 @@ Emit = Callable[[events.AnyEvent], None]
 class Room:
     """The room of one conversation. `work` says what a compaction of it needs, as of now."""
 
-    def __init__(self, view: context_cache.View, work: Callable[[], compress.Work], background: bool = True) -> None:
+    def __init__(self, view: context_cache.View, work: Callable[[], compress.Job], background: bool = True) -> None:
         self._view, self._work, self._background = view, work, background
-        self._running: dict[asyncio.Task[base.Compaction], base.Progress | None] = {}
+        self._running: dict[asyncio.Task[base.CompactionResult], base.Progress | None] = {}
         """Every attempt of this agent's, whoever wants it: beside the turns, within one, or by hand; how far it is."""
-        self._by_hand = set[asyncio.Task[base.Compaction]]()
+        self._by_hand = set[asyncio.Task[base.CompactionResult]]()
         self._patience = 0.0
         """For how many seconds the turn under way may still wait for others."""
         self._ceiling: int | None = None
@@ -141,7 +141,10 @@ class Room:
         # What they take is a part of it: the meter learns, and then the same messages take another share.
         key = (self._view.mark, budget, taken)
         if self._view.mark is None or self._less[0] != key:
-            self._less = (key, await time_slices.aside(excerpts.shortened, tuple(messages), work.size_of, budget))
+            self._less = (
+                key,
+                await time_slices.run_in_thread(excerpts.shorten_all, tuple(messages), work.size_of, budget),
+            )
         return self._less[1]
 
     # --- compacting ----------------------------------------------------------------------------------
@@ -159,26 +162,26 @@ class Room:
     def begin(self, turn: str, emit: Emit) -> None:
         """Compact beside the turns, if nothing is under way yet. No prompt cancels it; closing does."""
         if self._background and not self.under_way:
-            self._start(self._attempt(compress.Asked(turn=turn), emit)).add_done_callback(self._count)
+            self._start(self._attempt(compress.Options(turn=turn), emit)).add_done_callback(self._count)
 
-    def _count(self, attempt: asyncio.Task[base.Compaction]) -> None:
+    def _count(self, attempt: asyncio.Task[base.CompactionResult]) -> None:
         if not attempt.cancelled() and attempt.exception() is None:
             self.background_usage += attempt.result().usage
 
-    async def compact(self, asked: compress.Asked, emit: Emit) -> base.Compaction:
+    async def compact(self, asked: compress.Options, emit: Emit) -> base.CompactionResult:
         """Compact now, and wait for it; what is under way already is let end first. Closing stops it."""
 
         def at_work(reached: base.Progress) -> None:
             if reached.stage == "summing up":
                 emit(events.Notice(f"Summing up {reached.messages:,} messages (about {reached.tokens:,} tokens) …"))
 
-        async def after(others: frozenset[asyncio.Task[base.Compaction]]) -> base.Compaction:
+        async def after(others: frozenset[asyncio.Task[base.CompactionResult]]) -> base.CompactionResult:
             if others:
                 emit(events.Notice("A compaction is under way already; this one comes after it …"))
                 await asyncio.wait(others)
             if any(map(_succeeded, others)) and asked.focus is None and asked.keep_exchanges is None:
                 done, here = "It was compacted already.", self._work().conversation_id
-                return base.Compaction(outcome=base.Outcome.NOTHING_TO_DO, session_id=here, reason=done)
+                return base.CompactionResult(outcome=base.Outcome.NOTHING_TO_DO, session_id=here, reason=done)
             told = msgspec.structs.replace(asked, reaching=at_work)
             return await self._attempt(told, emit, person=asked.force)
 
@@ -193,7 +196,7 @@ class Room:
         if attempt.cancelled():
             stopped, here = "The compaction was stopped.", self._work().conversation_id
             emit(events.Notice(stopped, "warning"))
-            return base.Compaction(outcome=base.Outcome.FAILED, session_id=here, reason=stopped)
+            return base.CompactionResult(outcome=base.Outcome.FAILED, session_id=here, reason=stopped)
         return attempt.result()
 
     def stop(self) -> bool:
@@ -203,7 +206,7 @@ class Room:
         stopping = [attempt for attempt in unwritten if attempt.cancel()]
         return bool(stopping)
 
-    def _writes(self, attempt: asyncio.Task[base.Compaction]) -> bool:
+    def _writes(self, attempt: asyncio.Task[base.CompactionResult]) -> bool:
         reached = self._running.get(attempt)
         return reached is not None and reached.stage == "writing"
 
@@ -218,7 +221,7 @@ class Room:
         if stopping:
             await asyncio.wait(stopping)
 
-    def _start(self, attempt: Coroutine[Any, Any, base.Compaction]) -> asyncio.Task[base.Compaction]:
+    def _start(self, attempt: Coroutine[Any, Any, base.CompactionResult]) -> asyncio.Task[base.CompactionResult]:
         task = asyncio.create_task(attempt)
         self._running[task] = None
         task.add_done_callback(self._running.pop)
@@ -233,7 +236,7 @@ class Room:
                 return
         if self.under_way:
             return
-        made = await self._start(self._attempt(compress.Asked(turn=turn), emit))
+        made = await self._start(self._attempt(compress.Options(turn=turn), emit))
         self.usage += made.usage
         if made.outcome is base.Outcome.BUSY:
             await self._patiently(self._until_free)
@@ -242,7 +245,7 @@ class Room:
     async def _extracted(self, turn: str, emit: Emit) -> None:
         """Whatever kept a model from summing up, the conversation must go on: the extract needs none."""
         if not self.under_way:
-            await self._start(self._attempt(compress.Asked(turn=turn, force=True), emit, model=False))
+            await self._start(self._attempt(compress.Options(turn=turn, force=True), emit, model=False))
             self._view.forget()
 
     async def _patiently(self, waiting: Callable[[], Awaitable[object]]) -> None:
@@ -271,19 +274,19 @@ class Room:
         except Exception as error:  # noqa: BLE001 -- an unknown holder is not waited for
             work.db.lease_failures.report(error)
 
-    def _within_ceiling(self) -> compress.Work:
+    def _within_ceiling(self) -> compress.Job:
         """The work; with the window a provider was found to have, where it said that less than ours was too much."""
         work = self._work()
         if self._ceiling is None:
             return work
-        floor = compress.floor_of(work)
+        floor = compress.fixed_tokens(work)
         window = self._ceiling + floor.system + floor.tools
         known = msgspec.structs.replace(work.policy, reserved_output=0)
         return msgspec.structs.replace(work, window=min(work.window, window), policy=known)
 
     async def _attempt(
-        self, asked: compress.Asked, emit: Emit, *, person: bool = False, model: bool = True
-    ) -> base.Compaction:
+        self, asked: compress.Options, emit: Emit, *, person: bool = False, model: bool = True
+    ) -> base.CompactionResult:
         attempt = asyncio.current_task()
         assert attempt in self._running
 
@@ -329,7 +332,7 @@ def _advice(cut: events.Truncated, window: int) -> str:
     )
 
 
-def _succeeded(task: asyncio.Task[base.Compaction]) -> bool:
+def _succeeded(task: asyncio.Task[base.CompactionResult]) -> bool:
     if not task.done() or task.cancelled() or task.exception() is not None:
         return False
     return task.result().outcome is base.Outcome.COMPACTED

@@ -84,7 +84,7 @@ class Run:
         self._turn, self._uid, self._view, self._room = turn, uid, view, room
         self._model, self._tools, self._system, self._limits = model, tools, system, limits
         self._meter, self._emit, self._clock = meter, emit, clock
-        self._said: reply_builder.Gathering | None = None
+        self._said: reply_builder.ReplyBuilder | None = None
         self._open: dict[str, types.ToolCall] = {}
         self.steering: list[events.Steer] = []
         self.over = False
@@ -165,7 +165,7 @@ class Run:
         )
         estimated = self._meter.count(self._system, request.tools, request.messages)
         self.api_calls += 1
-        self._said = said = reply_builder.Gathering(self._model.name)
+        self._said = said = reply_builder.ReplyBuilder(self._model.name)
         async with aclosing(self._model.stream(request)) as deltas:
             async for delta in deltas:
                 said.add(delta)
@@ -178,17 +178,17 @@ class Run:
 
     def _show(self, delta: models.Delta) -> None:
         match delta:
-            case models.Said(text):
+            case models.TextDelta(text):
                 self._emit(events.TextDelta(text))
-            case models.Thought(text):
+            case models.ReasoningDelta(text):
                 if text:
                     self._emit(events.ReasoningDelta(text))
-            case models.Waiting(seconds, _, why):
+            case models.RetryDelta(seconds, _, why):
                 when = f"in {seconds:.0f} s" if seconds >= 0.5 else "in a moment"
                 self._emit(events.Notice(f"{why} Trying again {when}.".lstrip(), "warning"))
-            case models.Switched(model, why):
+            case models.FallbackDelta(model, why):
                 self._emit(events.Notice(f"{why} Going on with {model}.", "warning"))
-            case models.Called() | models.Counted() | models.Finished():
+            case models.ToolCallDelta() | models.UsageDelta() | models.FinishDelta():
                 pass
             case _:
                 assert_never(delta)
@@ -318,7 +318,7 @@ def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
         return None
     if not provider_errors.is_overflow(str(error)):
         return None
-    words = provider_errors.redacted(str(error)).rstrip(".")
+    words = provider_errors.redact(str(error)).rstrip(".")
     return errors.ContextOverflow(f"The conversation is too large for the model: {words}. {provider_errors.COMPACT}")
 
 

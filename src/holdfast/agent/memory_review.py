@@ -134,7 +134,7 @@ async def _looked_over(turn: Turn, model: models.Model, notes: memory.Notes, bil
 
 
 async def _asked(model: models.Model, request: models.Request, bill: _Bill) -> models.Reply:
-    said = reply_builder.Gathering(model.name)
+    said = reply_builder.ReplyBuilder(model.name)
     try:
         async with aclosing(model.stream(request)) as deltas:
             async for delta in deltas:

@@ -29,7 +29,7 @@ async def listed(db: async_db.AsyncSessionDB, conversation_id: str) -> str:
         pins = []
     if not pins:
         return "Nothing is pinned. /pin N pins message N, /pin last the last one."
-    seen = cut.in_view(context)
+    seen = cut.visible_seqs(context)
     return "\n".join([await _line(db, conversation_id, pin.seq, pin.seq in seen) for pin in pins])
 
 
@@ -40,10 +40,10 @@ async def pin(agent: agents.AIAgent, argument: str) -> str:
     seq = context.last_seq if argument == "last" else numbered(argument, "/pin takes the number of a message, or last.")
     pinned = [each.seq for each in pins]
     if seq not in pinned:
-        await time_slices.aside(_refuse, work, context, pinned, seq)
+        await time_slices.run_in_thread(_refuse, work, context, pinned, seq)
         await work.db.pin(work.conversation_id, seq)
         # A compaction may have been committed since the look, but none that did not see the pin after it.
-        if seq not in cut.in_view(await work.db.context(work.conversation_id)):
+        if seq not in cut.visible_seqs(await work.db.context(work.conversation_id)):
             await work.db.unpin(work.conversation_id, seq)
             raise _out_of_view(seq)
     return f"Pinned, and kept by every compaction: {await _line(work.db, work.conversation_id, seq)}"
@@ -63,14 +63,14 @@ def numbered(argument: str, otherwise: str) -> int:
     return int(argument)
 
 
-def _refuse(work: compress.Work, context: types.Context, pinned: list[int], seq: int) -> None:
+def _refuse(work: compress.Job, context: types.Context, pinned: list[int], seq: int) -> None:
     """InvalidArgument, where the message would not stay, or where others that are pinned would not because of it."""
     if not 1 <= seq <= context.last_seq:
         raise errors.InvalidArgument(f"Messages are numbered 1 to {context.last_seq}.")
-    if seq not in cut.in_view(context):
+    if seq not in cut.visible_seqs(context):
         raise _out_of_view(seq)
     share = int(work.usable * work.policy.pinned)
-    before, after = (set(cut.too_much(context, work.size_of, share, pins)) for pins in (pinned, [*pinned, seq]))
+    before, after = (set(cut.find_excess_pins(context, work.size_of, share, pins)) for pins in (pinned, [*pinned, seq]))
     if after - before:
         size = work.size([each for each in context if each.seq == seq])
         raise errors.InvalidArgument(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from holdfast import types
-from holdfast.compaction import policy
+from holdfast.compaction import budget as budgets
 from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.agent")
@@ -21,7 +21,7 @@ SWAPS = 8
 async def used(db: async_db.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
     """Return what the conversation used: by model for its replies, then summaries and memory reviews."""
     replies = await db.usage(session_id)
-    budget = policy.read((await db.budget(session_id))[1])
+    budget = budgets.parse((await db.budget(session_id))[1])
     background = {SUMMARIES: budget.usage, REVIEWS: budget.reviews}
     return replies | {name: usage for name, usage in background.items() if usage != types.Usage()}
 
@@ -37,8 +37,8 @@ async def charge_review(db: async_db.AsyncSessionDB, session_id: str, usage: typ
     try:
         for _ in range(SWAPS):
             version, body = await db.budget(session_id)
-            budget = policy.read(body)
-            if await db.update_budget(session_id, version, policy.written(policy.reviewed(budget, usage))):
+            budget = budgets.parse(body)
+            if await db.update_budget(session_id, version, budgets.encode(budgets.add_review_usage(budget, usage))):
                 return
     except Exception as error:  # noqa: BLE001 -- the account of a review stops no turn
         logger.warning("the cost of a memory review could not be recorded: %s", error)

@@ -226,7 +226,7 @@ class Making(NamedTuple):
             approvals=self.permissions,
             # What was learnt of how one model counts is not true of another.
             meter=self.meters.setdefault(model.name, tokens.Meter()),
-            compaction_policy=policy.Policy(soft=compaction.soft, hard=compaction.hard),
+            compaction_policy=policy.CompactionPolicy(soft=compaction.soft, hard=compaction.hard),
             # The offline model writes no summaries.
             summarizer=[] if self.summarizer is None and models.is_offline(model) else self.summarizer,
             limits=loop.Limits(steps=limits.steps, cost=limits.cost),

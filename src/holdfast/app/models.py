@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast import config, errors, model
-from holdfast.model import base, local_servers, model_limits, prices, retry, socket_owners
+from holdfast.model import base, local_servers, model_table, providers, retry
 
 # What is asked when only a key was given.
 USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
@@ -53,7 +53,7 @@ class Models:
         settings = self._settings
         named = [settings.model, *settings.fallback, *settings.models]
         usual = [f"{provider}/{name}" for provider, name in USUAL.items() if provider in settings.keys]
-        servers = [server for server in await local_servers.find() if socket_owners.is_trusted(server.uids)]
+        servers = [server for server in await local_servers.find() if local_servers.is_trusted(server.uids)]
         here = [f"{server.kind}/{name}" for server in servers for name in server.models]
         every = [self._usual.name, *(name for name in named if name and _to_be_had(settings, name)), *usual, *here]
         return list(dict.fromkeys(name for name in (*every, OFFLINE_NAME) if name != OFFLINE))
@@ -96,17 +96,17 @@ async def _found(settings: config.Settings) -> Chosen:
         return await _served(settings, openai)
     servers = [server for server in await local_servers.find() if server.models]
     for server in servers:
-        if socket_owners.is_trusted(server.uids):
+        if local_servers.is_trusted(server.uids):
             name = f"{server.kind}/{server.models[0]}"
-            window = server.window or model_limits.of(server.models[0]).window
+            window = server.window or model_table.find_limits(server.models[0]).window
             made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name, price=FREE)
             return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
     return Chosen(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
 
 
-def _not_used(server: local_servers.Found) -> str:
+def _not_used(server: local_servers.RunningServer) -> str:
     """Say why a server on this machine is not used, and which setting would allow it."""
-    names = [socket_owners.user_name(uid) or "unknown" for uid in server.uids]
+    names = [local_servers.user_name(uid) or "unknown" for uid in server.uids]
     users = ", ".join(f"{name} (uid {uid})" for name, uid in zip(names, server.uids, strict=True))
     # The name comes from a server that is not trusted, and people copy it to a shell.
     name = server.models[0] if re.fullmatch(r"[\w.:/\-]{1,80}", server.models[0], re.ASCII) else "MODEL"
@@ -145,8 +145,8 @@ def _chain(settings: config.Settings, names: tuple[str, ...]) -> base.Model:
 
 
 def _chained(made: list[base.Model]) -> base.Model:
-    patient = [retry.Retrying(one) for one in made]
-    return patient[0] if len(patient) == 1 else retry.Chain(patient)
+    patient = [retry.RetryingModel(one) for one in made]
+    return patient[0] if len(patient) == 1 else retry.FallbackModel(patient)
 
 
 def _made(settings: config.Settings, name: str, told_window: int | None = None) -> base.Model:
@@ -155,7 +155,7 @@ def _made(settings: config.Settings, name: str, told_window: int | None = None) 
     provider, _, bare = name.partition("/")
     found = settings.providers.get(provider) or _on_this_machine(provider)
     if not bare or found is None:
-        names = ", ".join([*settings.providers, *(kind.name for kind in local_servers.KINDS)])
+        names = ", ".join([*settings.providers, *(kind.name for kind in providers.LOCAL_SERVERS)])
         raise errors.SettingInvalid(
             f"{errors.shown(name)} names no model: say provider/model, as in `openai/gpt-5`, or `{OFFLINE}`. "
             f"Providers: {names}."
@@ -164,18 +164,18 @@ def _made(settings: config.Settings, name: str, told_window: int | None = None) 
     if key is None and config.needs_key(provider, found):
         raise errors.SettingInvalid(f"{name} needs a key: set {found.key_env}.")
     said = settings.models.get(name, config.Known())
-    window = said.window or found.window or told_window or model_limits.of(bare).window
+    window = said.window or found.window or told_window or model_table.find_limits(bare).window
     url = found.base_url or config.PROVIDERS[found.kind].base_url or ""
-    listed = prices.find(url, bare) if provider in settings.providers else FREE
+    listed = model_table.find_price(url, bare) if provider in settings.providers else FREE
     price = base.Price(*_values(said.price)) if said.price else listed
-    if settings.limits.cost is not None and price is None and not prices.is_reported(url):
+    if settings.limits.cost is not None and price is None and not model_table.reports_cost(url):
         raise errors.SettingInvalid(
             f"The price of {name} is not known, so the cost limit (`--max-cost`, `limits.cost`) cannot be enforced. "
             f'Set it with `holdfast config edit`: `[models."{name}"]` with `price = {{ input = 1.0, output = 4.0 }}`, '
             "in US dollars per million tokens, 0 if it is free. Or leave the limit out."
         )
     if found.kind == "anthropic":
-        longest = said.max_output or model_limits.of(bare).max_output or window
+        longest = said.max_output or model_table.find_limits(bare).max_output or window
         return model.AnthropicModel(
             bare, window=window, key=key, base_url=url, name=name, price=price, max_output=longest
         )
@@ -194,7 +194,7 @@ def _values(price: config.Price) -> tuple[float, float, float | None, float | No
 
 
 def _on_this_machine(provider: str) -> config.Provider | None:
-    for kind in local_servers.KINDS:
+    for kind in providers.LOCAL_SERVERS:
         if kind.name == provider:
-            return config.Provider("openai", f"http://{local_servers.HOST}:{kind.port}/v1")
+            return config.Provider("openai", f"http://{providers.LOCALHOST}:{kind.port}/v1")
     return None

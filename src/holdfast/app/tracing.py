@@ -101,7 +101,7 @@ class Traced:
         try:
             async with aclosing(self.inner.stream(request)) as deltas:
                 async for delta in deltas:
-                    used = delta.usage if isinstance(delta, base.Counted) else used
+                    used = delta.usage if isinstance(delta, base.UsageDelta) else used
                     _saw(span, delta)
                     yield delta
         except BaseException as error:
@@ -118,9 +118,9 @@ class Traced:
 
 def _saw(span: trace.Span, delta: base.Delta) -> None:
     match delta:
-        case base.Finished(reason):
+        case base.FinishDelta(reason):
             span.set_attribute("gen_ai.response.finish_reasons", [_FINISHES[reason]])
-        case base.Switched(model):
+        case base.FallbackDelta(model):
             span.set_attribute("gen_ai.response.model", _kind(model)["gen_ai.request.model"])
         case _:
             pass

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import config, errors
-from holdfast.model import local_server_kinds
+from holdfast.model import providers
 from holdfast.tools.permissions import rules
 
 # The model that needs no provider, by its short name and by the one it is shown with.
@@ -90,7 +90,7 @@ def _of_project(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 def _of_user(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.File)}
     named = said["providers"] if isinstance(said.get("providers"), dict) else {}
-    known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in local_server_kinds.KINDS), *named]))
+    known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in providers.LOCAL_SERVERS), *named]))
     for key, value in said.items():
         if key not in fields:
             yield (key,), "there is no such setting."

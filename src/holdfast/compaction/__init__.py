@@ -1,1 +1,1 @@
-"""Compaction: when, where to cut, what to say, commit."""
+"""Compaction: decide when, find the cut, write the summary, commit."""

@@ -1,4 +1,4 @@
-"""The values of a compaction: what a summarizer is asked, and what became of an attempt."""
+"""The values of a compaction: the request to a summarizer, the progress and the result of an attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast import types
 
 
 class Outcome(StrEnum):
-    """What became of an attempt. Nobody compares lengths."""
+    """How an attempt ended."""
 
     COMPACTED = "compacted"
     NOTHING_TO_DO = "nothing_to_do"
@@ -23,64 +23,61 @@ class Outcome(StrEnum):
 
 
 Stage = Literal["reading", "summing up", "writing"]
-"""What an attempt is at: reading the context, having a summary written and checked, storing it."""
+"""The stages of an attempt: read the context, write and check a summary, store it."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far an attempt is. No share of it is known: how long a model takes nobody can say."""
+    """The stage that an attempt has reached. There is no percentage, because the time a model takes is unknown."""
 
     stage: Stage
     messages: int = 0
-    """So many are being summed up, of so many tokens; known once they were read."""
+    """The number of messages that are summarized, and their tokens; 0 while the context is read."""
     tokens: int = 0
 
 
-def _unasked(_: types.Usage) -> None:
-    """Nobody keeps the account."""
-
-
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a summarizer is given. Secrets are redacted already."""
+    """The input of a summarizer. Secrets are redacted."""
 
     messages: Sequence[types.Message]
-    """What the summary is to stand for, in order."""
+    """The messages that the summary replaces, in order."""
     previous: str | None = None
-    """The summary so far, which is to be updated, not written anew."""
+    """The summary so far, to be updated."""
     focus: str | None = None
-    """What the person wants kept most of all."""
+    """The subject that the user wants to keep above all."""
     budget: int = 2_000
-    """How many tokens the summary may have."""
+    """The maximum number of tokens of the summary."""
     must_keep: tuple[str, ...] = ()
-    """Open asks, files, numbers and names that have to be in it, word for word."""
-    spent: Callable[[types.Usage], None] = _unasked
-    """To be told what a model used, once for each call of one: also where no summary comes of it."""
+    """Open requests, files, numbers and names that the summary must contain verbatim."""
+    spent: Callable[[types.Usage], None] = lambda _: None
+    """Called with the usage of each model call, including calls that led to no summary."""
 
 
 class Summarizer(Protocol):
-    """Makes a summary. It may raise anything and take for ever: whoever calls it has a deadline and a way without."""
+    """Writes summaries. It may raise any error and take any time: the caller has a deadline and a fallback."""
 
     async def summarize(self, request: SummaryRequest) -> str: ...
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an attempt to compact, and where the conversation stands now."""
+class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an attempt to compact."""
 
     outcome: Outcome
     session_id: str
-    """The head for whoever asked: the new one if this attempt made it, else the one it had."""
+    """The head session: the new one if this attempt created it, else the one that the caller expected."""
     messages: Sequence[types.Message] = ()
-    """The context after it: compacted by this attempt, or as it was."""
+    """The context after the attempt."""
     reason: str = ""
-    """One sentence for people."""
+    """One sentence for the user."""
     before: int = 0
+    """Tokens of the context before the attempt; 0 if no cut was found."""
     after: int = 0
-    """Tokens of the context, by the meter; both only where something was tried."""
+    """Tokens of the context after the attempt."""
     cut_seq: int | None = None
     model: str | None = None
-    """Which model wrote the summary; None: the extract, which needs none."""
+    """The model that wrote the summary; None if it is an extract."""
     remark: str = ""
-    """That the summary is an extract, and why summaries were rejected; empty where a model's first one was accepted."""
+    """Says that the summary is an extract, and why summaries were rejected; empty if the first one was accepted."""
     retry_in: float | None = None
-    """Seconds until the next attempt is worth making, where that is known."""
+    """Seconds until the next attempt makes sense, if known."""
     usage: types.Usage = types.Usage()
-    """What models used for it, whatever the outcome, as far as they said."""
+    """The reported usage of all model calls, whatever the outcome."""

@@ -1,8 +1,8 @@
-"""One compaction, from the lease to the commit. Every way in is this one function.
+"""Compact a conversation, from the lease to the commit. Every compaction goes through `compress`.
 
-The lease saves work; the commit decides. The summarizer is given the context of the snapshot, never a list
-somebody kept, and what is appended meanwhile comes after the cut and so stays in the context. Whoever loses, for
-whatever reason, has changed nothing.
+The lease saves duplicate work; the commit decides, by comparing head and epoch. The summarizer gets the context of the
+snapshot; messages appended meanwhile come after the cut and stay in the context. An attempt that loses has changed
+nothing.
 """
 
 from __future__ import annotations
@@ -17,25 +17,41 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import errors, types
-from holdfast.compaction import base, cut, extract, hooks, ledger, policy, sentences, speaker, summary, time_slices
+from holdfast.compaction import (
+    base,
+    budget,
+    cut,
+    extract,
+    hooks,
+    ledger,
+    must_keep,
+    policy,
+    sentences,
+    speaker,
+    summary,
+    time_slices,
+)
 from holdfast.model import tokens
 from holdfast.store import async_db, leases, message_codec
 
 logger = logging.getLogger("holdfast.compaction")
 T = TypeVar("T")
 
-TTL = 30.0
-MUST_KEEP_SHARE = 4
-# What is left of a summary's budget where even the extract is too long.
-RUNGS = (2, 4, 16, 64)
-SWAPS = 8
-MOST_TOKENS = 10**12
-# No commit would be taken, so no model is asked.
-ENDED = "The conversation was ended. Say something first: that opens it again, and then it can be compacted."
+LEASE_TTL = 30.0
+MIN_SUMMARY_TOKENS = 200
+MUST_KEEP_FRACTION = 4
+"""A summary's budget is divided by this for the texts that it must contain."""
+FALLBACK_FRACTIONS = (2, 4, 16, 64)
+"""If even the extract is too long, it is made again with the budget divided by each of these."""
+MAX_SWAPS = 8
+"""How often a budget that another process changes concurrently is updated again."""
+MAX_CREDIBLE_USAGE = 10**12
+# The commit would be refused, so no model is asked.
+ENDED = "The conversation has ended. Send a message to continue it, then compact it."
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """All a compaction of one conversation needs to know."""
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """The conversation to compact, its model's window and the settings."""
 
     db: async_db.AsyncSessionDB
     conversation_id: str
@@ -44,369 +60,363 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     system: str = ""
     tools: tuple[types.ToolSpec, ...] = ()
     summarizers: tuple[base.Summarizer, ...] = ()
-    policy: policy.Policy = policy.Policy()
+    policy: policy.CompactionPolicy = policy.CompactionPolicy()
     hooks: hooks.Hooks = hooks.Hooks()
     clock: Callable[[], float] = time.time
-    ttl: float = TTL
+    ttl: float = LEASE_TTL
     moved: Callable[[str], object] | None = None
-    """Told the new head as soon as it stands, also where whoever asked has stopped waiting."""
+    """Called with the new head right after the commit, even if the caller of `compress` was cancelled."""
 
     @property
     def usable(self) -> int:
-        """What the messages may take of the window; NoRoom when nothing is left for them."""
-        return policy.usable(self.window, self.policy.reserved(self.window), floor_of(self))
+        """The tokens of the window that are left for messages. Raises NoRoom if there are none."""
+        return policy.usable_tokens(self.window, self.policy.reserved(self.window), fixed_tokens(self))
+
+    @property
+    def summary_budget(self) -> int:
+        """The maximum number of tokens of a summary."""
+        return max(MIN_SUMMARY_TOKENS, int(self.usable * self.policy.summary))
 
     def size(self, messages: Sequence[types.Message]) -> int:
-        """The tokens of messages; what every request has besides is in none of the sums."""
+        """Return the tokens of messages, without system prompt and tools."""
         return sum(map(self.size_of, messages))
 
     def size_of(self, message: types.Message) -> int:
-        """The tokens of one message."""
-        time_slices.breathe()
+        """Return the tokens of one message."""
+        time_slices.yield_cpu()
         return self.meter.of(message)
 
 
-def floor_of(work: Work) -> policy.Floor:
-    """What every request has, whatever was said."""
-    return policy.Floor(work.meter.count(work.system, (), ()), work.meter.count("", work.tools, ()))
-
-
-def thresholds(work: Work) -> tuple[int, int]:
-    """The soft and the hard threshold in tokens of a whole request: system prompt, tools and messages."""
-    floor = floor_of(work)
-    try:
-        usable = work.usable
-    except errors.NoRoom:
-        return work.window, work.window
-    before = floor.system + floor.tools
-    return before + int(work.policy.soft * usable), before + int(work.policy.hard * usable)
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How a compaction was asked for."""
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one compaction."""
 
     expected: str | None = None
-    """The session whoever asks takes for the head: where it is not, somebody has compacted already."""
+    """The session that the caller takes for the head; if it is not, the conversation was compacted meanwhile."""
     turn: str | None = None
-    """The turn it happens in, whose attempts are counted."""
+    """The uid of the turn that asks; its attempts are limited."""
     focus: str | None = None
     force: bool = False
-    """A person asked: the cool-down, the frequency and, in a small conversation, the least shrinkage do not apply."""
+    """The user asked for it: no cooldown, no limit per hour and, in a small conversation, no minimum shrinkage."""
     keep_exchanges: int | None = None
     reaching: Callable[[base.Progress], object] | None = None
-    """Told of each stage it comes to, before it begins."""
+    """Called at the beginning of each stage."""
 
 
-async def compress(work: Work, asked: Asked) -> base.Compaction:
-    """Compact, or say why not. Nothing of Holdfast's own errors is raised."""
-    bill = _Bill()
-    made = await _attempted(work, asked, bill)
-    return msgspec.structs.replace(made, usage=bill.total)
+def fixed_tokens(job: Job) -> policy.FixedTokens:
+    """Return the tokens that every request has besides its messages."""
+    return policy.FixedTokens(job.meter.count(job.system, (), ()), job.meter.count("", job.tools, ()))
 
 
-async def _attempted(work: Work, asked: Asked, bill: _Bill) -> base.Compaction:
-    here = asked.expected or work.conversation_id
+def thresholds(job: Job) -> tuple[int, int]:
+    """Return the soft and the hard threshold in tokens of a whole request: system prompt, tools and messages."""
+    fixed = fixed_tokens(job)
     try:
-        cooling = 0.0 if asked.force else policy.cooling((await _budget(work))[1], work.policy, work.clock())
-        if cooling:
-            # Without the lease: whoever may not compact keeps nobody from it, and reads nothing.
-            return _cooling_down(here, cooling)
-        began = await _begin(work)
-    except errors.Busy as error:
-        return _outcome(base.Outcome.BUSY, here, _taken_by(error.holder), error.expires_in)
-    except Exception as error:  # noqa: BLE001 -- a compaction that fails stops no turn
-        return _outcome(base.Outcome.FAILED, here, f"The compaction could not begin. {_shown(error)}")
-    try:
-        return await _leased(work, asked, began, bill)
-    except (errors.LeaseLost, errors.Superseded) as error:
-        await _spent(work, bill, policy.let_go)
-        return _outcome(base.Outcome.BUSY, here, _overtaken(error, began))
-    except Exception as error:  # noqa: BLE001 -- a compaction that fails stops no turn
-        await _spent(work, bill, _failed(work, asked))
-        return _outcome(base.Outcome.FAILED, here, f"The compaction failed. {_shown(error)}")
-    except asyncio.CancelledError:
-        # It stays open in the budget, and so counts as failed; what it has cost is known by now.
-        if bill.owed != types.Usage():
-            await asyncio.shield(asyncio.ensure_future(_spent(work, bill, lambda budget: budget)))
-        raise
-    finally:
-        await _release(work, began)
+        usable = job.usable
+    except errors.NoRoom:
+        return job.window, job.window
+    before = fixed.system + fixed.tools
+    return before + int(job.policy.soft * usable), before + int(job.policy.hard * usable)
 
 
-async def _leased(work: Work, asked: Asked, began: _Began, bill: _Bill) -> base.Compaction:
-    snapshot = began.snapshot
-    if asked.expected is not None and snapshot.head_id != asked.expected:
-        return _outcome(base.Outcome.NOTHING_TO_DO, asked.expected, "It was compacted already.")
-    if not (await work.db.conversation(work.conversation_id)).live:
-        return _outcome(base.Outcome.NOTHING_TO_DO, snapshot.head_id, ENDED)
-    context = await work.db.context(work.conversation_id, snapshot.last_seq)
-    pins = await work.db.pins(work.conversation_id)
-    found = await time_slices.aside(find, work, context, asked.keep_exchanges, pins, asked.force)
-    if found is None:
-        why = await time_slices.aside(nothing, work, context, asked.keep_exchanges, asked.force)
-        return _outcome(base.Outcome.NOTHING_TO_DO, snapshot.head_id, why)
-    refused = await _counted(work, asked, snapshot.head_id)
-    if refused is not None:
-        return refused
-    if asked.reaching is not None:
-        asked.reaching(base.Progress("summing up", len(found.going), found.tokens))
-    draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found, bill))
-    if draft.written is None:
-        await _spent(work, bill, _failed(work, asked))
-        return _outcome(base.Outcome.FAILED, snapshot.head_id, f"No summary was accepted: {_joined(draft.problems)}.")
-    if asked.reaching is not None:
-        asked.reaching(base.Progress("writing", len(found.going)))
-    return await _committed(work, began, found, draft, draft.written, bill)
-
-
-def find(
-    work: Work,
+def plan_cut(
+    job: Job,
     context: types.Context,
     keep_exchanges: int | None = None,
     pins: Sequence[types.Pin] = (),
     manual: bool = False,
 ) -> cut.Cut | None:
-    """Where this context would be cut; None: nothing is worth it. It changes nothing: a preview shows it, too."""
+    """Return the cut of this context without changing anything; None if nothing is worth a summary."""
     found = cut.find_cut(
         context,
-        work.size_of,
-        tail_tokens=int(work.usable * work.policy.tail),
-        pinned_tokens=int(work.usable * work.policy.pinned),
+        job.size_of,
+        tail_tokens=int(job.usable * job.policy.tail),
+        pinned_tokens=int(job.usable * job.policy.pinned),
         pinned=[pin.seq for pin in pins],
         keep_exchanges=keep_exchanges,
         manual=manual,
     )
-    return found if found is not None and _can_pass(work, context, found, manual) else None
+    if found is None:
+        return None
+    # If even the smallest summary would be rejected, no attempt is made.
+    smallest = _fallback_budget(job.summary_budget, FALLBACK_FRACTIONS[-1])
+    smallest_size = job.size_of(_as_message(summary.MARK)) + job.meter.factor * smallest
+    limit = _limit_after(job, job.size(context), manual)
+    return found if job.size(found.staying) + smallest_size <= limit else None
 
 
-def nothing(work: Work, context: types.Context, keep_exchanges: int | None = None, manual: bool = False) -> str:
+def explain_nothing_to_do(
+    job: Job, context: types.Context, keep_exchanges: int | None = None, manual: bool = False
+) -> str:
     """Explain why nothing of this context is worth a summary."""
-    many = "1 message" if len(context) == 1 else f"{len(context)} messages"
+    count = "1 message" if len(context) == 1 else f"{len(context)} messages"
     if keep_exchanges is not None and keep_exchanges > 1:
         kept = f"the last {keep_exchanges} exchanges"
     elif manual or keep_exchanges is not None:
         kept = "the last exchange"
     else:
-        kept = f"the last ~{int(work.usable * work.policy.tail):,} tokens"
+        kept = f"the last ~{int(job.usable * job.policy.tail):,} tokens"
     return (
         f"Nothing to compact: {kept} and pinned messages stay verbatim, and too little of the conversation "
-        f"({many}, ~{work.size(context):,} tokens) is left to summarize."
+        f"({count}, ~{job.size(context):,} tokens) is left to summarize."
     )
 
 
-def _most(work: Work, before: int, manual: bool) -> float:
-    """How many tokens the context may have after a compaction.
+def _limit_after(job: Job, before: int, manual: bool) -> float:
+    """Return the tokens that the context may have after a compaction.
 
-    A person may compact a small conversation, whatever that saves, as long as it stays one that no automatic
-    compaction would touch.
+    A user may compact a small conversation whatever that saves, as long as it stays below the soft threshold.
     """
-    shrunk = before * (1 - work.policy.least_shrink)
-    return max(shrunk, work.policy.soft * work.usable) if manual else shrunk
+    shrunk = before * (1 - job.policy.least_shrink)
+    return max(shrunk, job.policy.soft * job.usable) if manual else shrunk
 
 
-def _can_pass(work: Work, context: types.Context, found: cut.Cut, manual: bool) -> bool:
-    """Whether the gate would let the smallest of all summaries pass: what cannot is not tried."""
-    smallest = work.size_of(_as_message(summary.MARK)) + work.meter.factor * _rung(_budget_of(work), RUNGS[-1])
-    return work.size(found.staying) + smallest <= _most(work, work.size(context), manual)
+# --- the protocol ----------------------------------------------------------------------------------------
 
 
-class _Draft(msgspec.Struct, frozen=True):
-    """A summary that may be committed, if there is one; what was wrong with others; and the size before."""
-
-    written: summary.Written | None
-    problems: list[str]
-    before: int
-    going: Sequence[types.Message]
-    """What goes, without secrets."""
+async def compress(job: Job, options: Options) -> base.CompactionResult:
+    """Compact the conversation, or return why not. Errors become outcomes; only a cancellation is raised."""
+    bill = _Bill()
+    result = await _attempt(job, options, bill)
+    return msgspec.structs.replace(result, usage=bill.total)
 
 
-async def _drafted(work: Work, asked: Asked, context: types.Context, found: cut.Cut, bill: _Bill) -> _Draft:
-    await hooks.told(work.hooks.before, context.session_id, work.hooks.limit)
-    # Off the loop: it reads everything.
-    before = await time_slices.aside(work.size, context)
-    request = await time_slices.aside(_request, work, asked, context, found, bill)
-    most = _most(work, before, asked.force)
-    check = summary.gate(request, before, lambda text: work.size([_as_message(text), *found.staying]), most)
-    written, problems = await summary.write(request, work.summarizers, _extracted, check, work.policy.deadline)
-    if written is None:
-        written = await time_slices.aside(_last_rung, work, request, found, most)
-    return _Draft(written, problems, before, request.messages)
+async def _attempt(job: Job, options: Options, bill: _Bill) -> base.CompactionResult:
+    head = options.expected or job.conversation_id
+    try:
+        if not options.force:
+            # Before the lease is taken, so that a process in its cooldown blocks no other one.
+            _, stored = await _read_budget(job)
+            if left := budget.cooldown_left(stored, job.policy, job.clock()):
+                return _cooling_down(head, left)
+        start = await _begin(job)
+    except errors.Busy as error:
+        return _result(base.Outcome.BUSY, head, _explain_busy(error.holder), error.expires_in)
+    except Exception as error:  # noqa: BLE001 -- a failed compaction must not fail the turn
+        return _result(base.Outcome.FAILED, head, f"The compaction could not start. {_explain(error)}")
+    try:
+        return await _run(job, options, start, bill)
+    except (errors.LeaseLost, errors.Superseded) as error:
+        await _close_attempt(job, bill, budget.close_attempt)
+        return _result(base.Outcome.BUSY, head, _explain_lost(error, start))
+    except Exception as error:  # noqa: BLE001 -- a failed compaction must not fail the turn
+        await _close_attempt(job, bill, _failure(job, options))
+        return _result(base.Outcome.FAILED, head, f"The compaction failed. {_explain(error)}")
+    except asyncio.CancelledError:
+        # The attempt stays open in the budget, so it counts as failed. Its cost is recorded now.
+        if bill.unrecorded != types.Usage():
+            await asyncio.shield(asyncio.ensure_future(_close_attempt(job, bill, lambda stored: stored)))
+        raise
+    finally:
+        await _release(job, start)
 
 
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
-    return plain
+async def _run(job: Job, options: Options, start: _Start, bill: _Bill) -> base.CompactionResult:
+    snapshot = start.snapshot
+    if options.expected is not None and snapshot.head_id != options.expected:
+        return _result(base.Outcome.NOTHING_TO_DO, options.expected, "The conversation was already compacted.")
+    if not (await job.db.conversation(job.conversation_id)).live:
+        return _result(base.Outcome.NOTHING_TO_DO, snapshot.head_id, ENDED)
+    context = await job.db.context(job.conversation_id, snapshot.last_seq)
+    pins = await job.db.pins(job.conversation_id)
+    plan = await time_slices.run_in_thread(plan_cut, job, context, options.keep_exchanges, pins, options.force)
+    if plan is None:
+        why = await time_slices.run_in_thread(
+            explain_nothing_to_do, job, context, options.keep_exchanges, options.force
+        )
+        return _result(base.Outcome.NOTHING_TO_DO, snapshot.head_id, why)
+    refusal = await _count_attempt(job, options, snapshot.head_id)
+    if refusal is not None:
+        return refusal
+    if options.reaching is not None:
+        options.reaching(base.Progress("summing up", len(plan.going), plan.tokens))
+    draft = await _with_heartbeat(job, start, _write_draft(job, options, context, plan, bill))
+    if draft.written is None:
+        await _close_attempt(job, bill, _failure(job, options))
+        problems = _join(draft.problems)
+        return _result(base.Outcome.FAILED, snapshot.head_id, f"No summary was accepted: {problems}.")
+    if options.reaching is not None:
+        options.reaching(base.Progress("writing", len(plan.going)))
+    return await _commit(job, start, plan, draft, draft.written, bill)
 
 
-def _extracted(request: base.SummaryRequest) -> str:
-    return extract.extract(request, tokens.estimate)
-
-
-async def _committed(
-    work: Work,
-    began: _Began,
-    found: cut.Cut,
-    draft: _Draft,
-    written: summary.Written,
-    bill: _Bill,
-) -> base.Compaction:
-    snapshot = began.snapshot
-    left = await time_slices.aside(ledger.of, draft.going, draft.problems)
+async def _commit(
+    job: Job, start: _Start, plan: cut.Cut, draft: _Draft, written: summary.Written, bill: _Bill
+) -> base.CompactionResult:
+    snapshot = start.snapshot
+    index = await time_slices.run_in_thread(ledger.build, draft.going, draft.problems)
     commit = functools.partial(
-        work.db.commit_compaction,
+        job.db.commit_compaction,
         summary=written.text,
-        cut_seq=found.cut_seq,
-        pinned=found.pinned,
-        ledger=_plain({**left, cut.CARRIED: found.carried}),
+        cut_seq=plan.cut_seq,
+        pinned=plan.pinned,
+        ledger={**index, cut.CARRIED: list(plan.carried)},
         model=written.by,
         keep_lease=True,
     )
     try:
-        head = await commit(began.fence)
+        head = await commit(start.fence)
     except errors.LeasesUnavailable as error:
-        # The lease was lost with its table. Head and epoch are compared all the same.
-        work.db.lease_failures.report(error)
+        # The table of leases is gone. The commit still compares head and epoch.
+        job.db.lease_failures.report(error)
         head = await commit(snapshot)
     try:
-        if work.moved is not None:
-            work.moved(head.id)
+        if job.moved is not None:
+            job.moved(head.id)
     except Exception:
-        logger.exception("a cache could not follow the conversation to %s", head.id)
-    # Under the lease, so that no other process begins the next compaction before this one's hooks are done.
-    await _with_heartbeat(work, began, _bookkeeping(work, head.id, bill), cancel_if_lost=False)
+        logger.exception("a callback for the new head %s failed", head.id)
+    # Under the lease, so that no other process begins a compaction before the hooks of this one have run.
+    await _with_heartbeat(job, start, _finish(job, head.id, bill), cancel_if_lost=False)
     remark = _remark(written, draft.problems)
-    after = await _after(work, head.id, snapshot.epoch + 1, found, written.text)
-    return base.Compaction(
+    after = await _read_context(job, head.id, snapshot.epoch + 1, plan, written.text)
+    old = [message for message in after if message.seq <= snapshot.last_seq]
+    return base.CompactionResult(
         outcome=base.Outcome.COMPACTED,
         session_id=head.id,
         messages=tuple(after),
-        reason=f"{len(found.going)} messages are represented by a summary now. {remark}".rstrip(),
+        reason=f"A summary now replaces {len(plan.going)} messages. {remark}".rstrip(),
         before=draft.before,
-        after=await time_slices.aside(work.size, [each for each in after if each.seq <= snapshot.last_seq]),
-        cut_seq=found.cut_seq,
+        after=await time_slices.run_in_thread(job.size, old),
+        cut_seq=plan.cut_seq,
         model=written.by,
         remark=remark,
     )
 
 
-async def _bookkeeping(work: Work, head: str, bill: _Bill) -> None:
-    await _spent(work, bill, lambda budget: policy.succeeded(budget, work.clock()))
-    await hooks.told(work.hooks.after, head, work.hooks.limit)
+async def _finish(job: Job, head: str, bill: _Bill) -> None:
+    await _close_attempt(job, bill, lambda stored: budget.record_success(stored, job.clock()))
+    await hooks.run(job.hooks.after, head, job.hooks.limit)
 
 
-def _remark(written: summary.Written, problems: Sequence[str]) -> str:
-    why = _joined(problems)
-    if written.by is None:
-        return f"The summary is an extract, made without a model{': ' if why else ''}{why}."
-    return f"An earlier summary was rejected: {why}." if why else ""
-
-
-def _joined(problems: Sequence[str]) -> str:
-    return "; ".join(dict.fromkeys(each.rstrip(".") for each in problems))
-
-
-async def _after(work: Work, head: str, epoch: int, found: cut.Cut, text: str) -> Sequence[types.Message]:
-    """The context after a commit. Where it cannot be read, what is known of it: the commit stands."""
+async def _read_context(job: Job, head: str, epoch: int, plan: cut.Cut, text: str) -> Sequence[types.Message]:
+    """Return the context after the commit; if it cannot be read, build it from the plan."""
     try:
-        return (await work.db.context(work.conversation_id)).messages
-    except Exception as error:  # noqa: BLE001 -- the compaction is committed: nothing changes its outcome
+        return (await job.db.context(job.conversation_id)).messages
+    except Exception as error:  # noqa: BLE001 -- the compaction is committed, so its outcome stays
         logger.warning("the context after a compaction could not be read: %s", error)
     uid, body = f"{speaker.SUMMARY}{epoch}", message_codec.encode_synthetic(text)
-    stands = types.Message(found.cut_seq, uid, head, "user", work.clock(), body)
-    tail = next(place for place, each in enumerate(found.staying) if each.seq == found.cut_seq + 1)
-    return (*found.staying[:tail], stands, *found.staying[tail:])
+    replacement = types.Message(plan.cut_seq, uid, head, "user", job.clock(), body)
+    tail = next(place for place, message in enumerate(plan.staying) if message.seq == plan.cut_seq + 1)
+    return (*plan.staying[:tail], replacement, *plan.staying[tail:])
 
 
-def _budget_of(work: Work) -> int:
-    """How many tokens a summary may have."""
-    return max(200, int(work.usable * work.policy.summary))
+# --- the draft of a summary ------------------------------------------------------------------------------
 
 
-def _request(work: Work, asked: Asked, context: types.Context, found: cut.Cut, bill: _Bill) -> base.SummaryRequest:
-    budget = _budget_of(work)
-    previous = sentences.redacted(summary.bare(context.summary)) if context.summary else None
-    going = tuple(map(_redacted, found.going))
+class _Draft(msgspec.Struct, frozen=True):
+    """An accepted summary, None if there is none; the problems of rejected ones; the tokens before."""
+
+    written: summary.Written | None
+    problems: list[str]
+    before: int
+    going: Sequence[types.Message]
+    """The messages that the summary replaces, redacted."""
+
+
+async def _write_draft(job: Job, options: Options, context: types.Context, plan: cut.Cut, bill: _Bill) -> _Draft:
+    await hooks.run(job.hooks.before, context.session_id, job.hooks.limit)
+    before = await time_slices.run_in_thread(job.size, context)
+    request = await time_slices.run_in_thread(_build_request, job, options, context, plan, bill)
+    limit = _limit_after(job, before, options.force)
+
+    def size_after(text: str) -> int:
+        return job.size([_as_message(text), *plan.staying])
+
+    def write_smaller_extract() -> summary.Written | None:
+        # Without the texts that must be kept: those that do not fit are in the ledger.
+        for fraction in FALLBACK_FRACTIONS:
+            smaller = _fallback_budget(request.budget, fraction)
+            text = summary.add_mark(_extract(msgspec.structs.replace(request, budget=smaller, must_keep=())))
+            if size_after(text) <= limit:
+                return summary.Written(text, None)
+        return None
+
+    gate = summary.gate(request, before, size_after, limit)
+    written, problems = await summary.write(request, job.summarizers, _extract, gate, job.policy.deadline)
+    if written is None:
+        written = await time_slices.run_in_thread(write_smaller_extract)
+    return _Draft(written, problems, before, request.messages)
+
+
+def _build_request(
+    job: Job, options: Options, context: types.Context, plan: cut.Cut, bill: _Bill
+) -> base.SummaryRequest:
+    limit = job.summary_budget
+    previous = sentences.redact(summary.remove_mark(context.summary)) if context.summary else None
+    going = tuple(map(_redact, plan.going))
     return base.SummaryRequest(
         messages=going,
         previous=previous,
-        focus=asked.focus,
-        budget=budget,
-        must_keep=ledger.must_keep(going, previous, budget // MUST_KEEP_SHARE),
+        focus=options.focus,
+        budget=limit,
+        must_keep=must_keep.select(going, previous, limit // MUST_KEEP_FRACTION),
         spent=bill.add,
     )
 
 
-def _last_rung(work: Work, request: base.SummaryRequest, found: cut.Cut, most: float) -> summary.Written | None:
-    """The extract without anything that must be kept, in ever less room: what does not fit is in the ledger."""
-    for share in RUNGS:
-        small = msgspec.structs.replace(request, budget=_rung(request.budget, share), must_keep=())
-        text = summary.marked(_extracted(small))
-        if work.size([_as_message(text), *found.staying]) <= most:
-            return summary.Written(text, None)
-    return None
+def _extract(request: base.SummaryRequest) -> str:
+    return extract.extract(request, tokens.estimate)
 
 
-def _rung(budget: int, share: int) -> int:
-    return max(50, budget // share)
+def _fallback_budget(limit: int, fraction: int) -> int:
+    return max(50, limit // fraction)
 
 
-def _redacted(message: types.Message) -> types.Message:
-    """The message without secrets: whoever writes the summary may be anybody's."""
-    time_slices.breathe()
+def _redact(message: types.Message) -> types.Message:
+    """Return the message without secrets, because summarizers may be custom code."""
+    time_slices.yield_cpu()
     content = message.content
     if isinstance(content, str):
-        content = sentences.redacted(content)
+        content = sentences.redact(content)
     else:
         content = [
-            {**part, "text": sentences.redacted(part["text"])} if isinstance(part.get("text"), str) else part
+            {**part, "text": sentences.redact(part["text"])} if isinstance(part.get("text"), str) else part
             for part in content
         ]
-    calls = [msgspec.structs.replace(call, arguments=_hidden(call.arguments)) for call in message.tool_calls]
+    calls = [msgspec.structs.replace(call, arguments=_redact_arguments(call.arguments)) for call in message.tool_calls]
     body = message_codec.encode(content, calls, message.tool_call_id)
     return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
 
 
-def _hidden(arguments: str | dict[str, Any]) -> str:
-    return sentences.redacted(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
+def _redact_arguments(arguments: str | dict[str, Any]) -> str:
+    return sentences.redact(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
 def _as_message(text: str) -> types.Message:
     return types.Message(0, "summary", "", "user", 0.0, message_codec.encode(text))
 
 
-# --- the lease while a model writes --------------------------------------------------------------------
+# --- the lease -------------------------------------------------------------------------------------------
 
 
-class _Began:
-    """The lease a compaction works under, if there is one, and the snapshot it began from."""
+class _Start:
+    """The snapshot that a compaction starts from, and its lease, if it could be taken."""
 
     def __init__(self, taken: types.Lease | types.Snapshot) -> None:
         self.lease = taken if isinstance(taken, types.Lease) else None
         self.snapshot = taken.snapshot if isinstance(taken, types.Lease) else taken
         self.fence = taken
-        """Compared by the commit: the lease, or the bare snapshot where the lock subsystem failed."""
+        """Compared by the commit: the lease, or the snapshot alone if leases fail."""
 
 
-async def _begin(work: Work) -> _Began:
-    """Take the lease; if the lock subsystem fails in whatever way, begin from a bare snapshot."""
+async def _begin(job: Job) -> _Start:
+    """Take the lease; if leases fail, start from a snapshot."""
     try:
-        taking = work.db.begin_compaction(work.conversation_id, None, work.ttl)
-        return _Began(await async_db.await_or_release(taking, lambda taken: _release(work, _Began(taken))))
+        taking = job.db.begin_compaction(job.conversation_id, None, job.ttl)
+        return _Start(await async_db.await_or_release(taking, lambda taken: _release(job, _Start(taken))))
     except errors.Busy:
         raise
-    except Exception as error:  # noqa: BLE001 -- the lease saves work only; the commit decides
-        snapshot = await work.db.snapshot(work.conversation_id)
-        work.db.lease_failures.report(error)
-        return _Began(snapshot)
+    except Exception as error:  # noqa: BLE001 -- the lease only saves work; the commit decides
+        snapshot = await job.db.snapshot(job.conversation_id)
+        job.db.lease_failures.report(error)
+        return _Start(snapshot)
 
 
-async def _with_heartbeat(work: Work, began: _Began, making: Awaitable[T], *, cancel_if_lost: bool = True) -> T:
-    """Renew the lease beside the work, and cancel the work at once when the lease is gone."""
-    task = asyncio.ensure_future(making)
-    if began.lease is None:
+async def _with_heartbeat(job: Job, start: _Start, work: Awaitable[T], *, cancel_if_lost: bool = True) -> T:
+    """Renew the lease while the work runs, and cancel the work when the lease is lost."""
+    task = asyncio.ensure_future(work)
+    if start.lease is None:
         return await task
-    lost = asyncio.create_task(_until_lost(work, began, began.lease))
+    lost = asyncio.create_task(_renew_until_lost(job, start, start.lease))
     try:
         await asyncio.wait([task, lost] if cancel_if_lost else [task], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -418,132 +428,144 @@ async def _with_heartbeat(work: Work, began: _Began, making: Awaitable[T], *, ca
         await asyncio.wait([task, lost])
 
 
-async def _until_lost(work: Work, began: _Began, lease: types.Lease) -> None:
+async def _renew_until_lost(job: Job, start: _Start, lease: types.Lease) -> None:
     while True:
         await asyncio.sleep(lease.ttl / 3)
         try:
-            await work.db.renew_lease(lease)
+            await job.db.renew_lease(lease)
         except errors.LeaseLost:
             return
         except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
-            work.db.lease_failures.report(error)
+            job.db.lease_failures.report(error)
             if leases.is_lock_failure(error):
                 # The lease expires without another claimant: the commit compares head and epoch only.
-                began.fence = began.snapshot
+                start.fence = start.snapshot
 
 
-async def _release(work: Work, began: _Began) -> None:
-    """Release the lease. One that cannot be released expires; the outcome stays what it is."""
-    if began.lease is not None:
+async def _release(job: Job, start: _Start) -> None:
+    """Release the lease. A lease that cannot be released expires."""
+    if start.lease is not None:
         try:
-            await asyncio.shield(asyncio.ensure_future(work.db.release_lease(began.lease)))
-        except Exception as error:  # noqa: BLE001 -- it changes no outcome
-            work.db.lease_failures.abandon(began.lease, error)
+            await asyncio.shield(asyncio.ensure_future(job.db.release_lease(start.lease)))
+        except Exception as error:  # noqa: BLE001 -- the outcome of the compaction stays
+            job.db.lease_failures.abandon(start.lease, error)
 
 
-# --- budgets -------------------------------------------------------------------------------------------
+# --- the budget ------------------------------------------------------------------------------------------
 
 
-async def _counted(work: Work, asked: Asked, head: str) -> base.Compaction | None:
-    """Count the attempt, or say why it may not be made. It counts from its beginning, however it ends."""
-    for _ in range(SWAPS):
-        version, budget = await _budget(work)
-        verdict = policy.may_begin(budget, work.policy, work.clock(), asked.turn, asked.force)
-        match verdict:
-            case policy.CoolingDown(seconds):
+async def _count_attempt(job: Job, options: Options, head: str) -> base.CompactionResult | None:
+    """Count the attempt in the budget, or return why it is not allowed."""
+    for _ in range(MAX_SWAPS):
+        version, stored = await _read_budget(job)
+        match budget.decide(stored, job.policy, job.clock(), options.turn, options.force):
+            case budget.CoolingDown(seconds):
                 return _cooling_down(head, seconds)
-            case policy.Exhausted(reason, seconds):
-                return _outcome(base.Outcome.EXHAUSTED, head, reason, seconds)
-            case policy.Go(after):
-                if await work.db.update_budget(work.conversation_id, version, _plain(policy.written(after))):
+            case budget.Exhausted(reason, seconds):
+                return _result(base.Outcome.EXHAUSTED, head, reason, seconds)
+            case budget.Allowed(counted):
+                if await job.db.update_budget(job.conversation_id, version, budget.encode(counted)):
                     return None
-    return _outcome(base.Outcome.BUSY, head, "Other processes are compacting this conversation.")
+    return _result(base.Outcome.BUSY, head, "Other processes are compacting this conversation.")
 
 
 class _Bill:
-    """What models have used for one attempt, by their own account."""
+    """The reported usage of one attempt."""
 
     def __init__(self) -> None:
         self.total = types.Usage()
-        self.owed = types.Usage()
-        """What of it is in no budget yet."""
+        self.unrecorded = types.Usage()
+        """The part that is not in the stored budget yet."""
 
     def add(self, usage: types.Usage) -> None:
-        """A summarizer may be anybody's: what cannot be is not believed."""
-        if not _credible(usage):
-            logger.warning("a summarizer gave an account that cannot be right")
+        """Add the usage of a model call. Implausible figures of a custom summarizer are ignored."""
+        if not _is_credible(usage):
+            logger.warning("a summarizer reported an implausible usage")
             return
         self.total += usage
-        self.owed += usage
+        self.unrecorded += usage
 
 
-def _credible(usage: object) -> bool:
+def _is_credible(usage: object) -> bool:
     if not isinstance(usage, types.Usage):
         return False
     *counts, cost = msgspec.structs.astuple(usage)
-    whole = all(type(count) is int and 0 <= count < MOST_TOKENS for count in counts)
-    return whole and (cost is None or (isinstance(cost, int | float) and 0 <= cost < MOST_TOKENS))
+    are_counts = all(type(count) is int and 0 <= count < MAX_CREDIBLE_USAGE for count in counts)
+    return are_counts and (cost is None or (isinstance(cost, int | float) and 0 <= cost < MAX_CREDIBLE_USAGE))
 
 
-def _failed(work: Work, asked: Asked) -> Callable[[policy.Budget], policy.Budget]:
-    """A failure calls for a pause; what a person tried does not, lest it hold up what is made by itself."""
-    if asked.force:
-        return policy.let_go
-    return lambda budget: policy.failed(budget, work.policy, work.clock())
+def _failure(job: Job, options: Options) -> Callable[[budget.Budget], budget.Budget]:
+    """Return the change after a failure. A failed manual attempt starts no cooldown for automatic ones."""
+    if options.force:
+        return budget.close_attempt
+    return lambda stored: budget.record_failure(stored, job.policy, job.clock())
 
 
-async def _spent(work: Work, bill: _Bill, change: Callable[[policy.Budget], policy.Budget]) -> None:
-    """Note how an attempt ended, and what it has cost. What fails here changes no outcome."""
-    # Taken before it is written: what became of a write may remain unknown, and nothing is to count twice.
-    owed, bill.owed = bill.owed, types.Usage()
+async def _close_attempt(job: Job, bill: _Bill, change: Callable[[budget.Budget], budget.Budget]) -> None:
+    """Record how an attempt ended and what it cost. Errors are logged; the outcome stays."""
+    # Taken before the write: if the outcome of the write is unknown, nothing is counted twice.
+    usage, bill.unrecorded = bill.unrecorded, types.Usage()
     try:
-        for _ in range(SWAPS):
-            version, budget = await _budget(work)
-            after = policy.charged(change(budget), owed)
-            if await work.db.update_budget(work.conversation_id, version, _plain(policy.written(after))):
+        for _ in range(MAX_SWAPS):
+            version, stored = await _read_budget(job)
+            changed = budget.add_summary_usage(change(stored), usage)
+            if await job.db.update_budget(job.conversation_id, version, budget.encode(changed)):
                 return
     except errors.HoldfastError as error:
-        work.db.lease_failures.report(error)
+        job.db.lease_failures.report(error)
     except Exception:
         logger.exception("the cost of a compaction could not be recorded")
 
 
-async def _budget(work: Work) -> tuple[int, policy.Budget]:
-    version, body = await work.db.budget(work.conversation_id)
-    return version, policy.read(body)
+async def _read_budget(job: Job) -> tuple[int, budget.Budget]:
+    version, body = await job.db.budget(job.conversation_id)
+    return version, budget.parse(body)
 
 
-# --- the rest ------------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------
 
 
-def _shown(error: Exception) -> str:
-    """The error for the user; the log has the traceback of an unexpected one."""
+def _result(
+    outcome: base.Outcome, session_id: str, reason: str, retry_in: float | None = None
+) -> base.CompactionResult:
+    return base.CompactionResult(outcome=outcome, session_id=session_id, reason=reason, retry_in=retry_in)
+
+
+def _cooling_down(session_id: str, seconds: float) -> base.CompactionResult:
+    reason = f"The last attempts failed. The next one is made in {seconds:.0f} s; type /compact to try now."
+    return _result(base.Outcome.COOLING_DOWN, session_id, reason, seconds)
+
+
+def _remark(written: summary.Written, problems: Sequence[str]) -> str:
+    why = _join(problems)
+    if written.by is None:
+        return f"The summary is an extract, made without a model{': ' if why else ''}{why}."
+    return f"An earlier summary was rejected: {why}." if why else ""
+
+
+def _join(problems: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(problem.rstrip(".") for problem in problems))
+
+
+def _explain(error: Exception) -> str:
+    """Return the error for the user; the log has the traceback of an unexpected one."""
     if isinstance(error, errors.HoldfastError):
         return str(error)
     logger.error("a compaction failed unexpectedly", exc_info=error)
     return f"Internal error: {type(error).__name__}: {error}"
 
 
-def _taken_by(holder: str) -> str:
+def _explain_busy(holder: str) -> str:
     if leases.is_this_process(holder):
-        return "A compaction of this conversation is under way already."
+        return "A compaction of this conversation is already running."
     return "Another process is compacting this conversation."
 
 
-def _overtaken(error: errors.HoldfastError, began: _Began) -> str:
+def _explain_lost(error: errors.HoldfastError, start: _Start) -> str:
     match error:
-        case errors.Superseded(head=head) if head != began.snapshot.head_id:
-            return "Another compaction was faster; it stands."
+        case errors.Superseded(head=head) if head != start.snapshot.head_id:
+            return "Another process compacted the conversation first."
         case errors.Superseded():
-            return "What the model is shown was changed meanwhile, so nothing was compacted."
+            return "The context was changed meanwhile, so nothing was compacted."
         case _:
-            return "The compaction lost its lock meanwhile, so nothing was compacted."
-
-
-def _cooling_down(session_id: str, seconds: float) -> base.Compaction:
-    reason = f"The last attempts failed; the next is made in {seconds:.0f} s. /compact does it now."
-    return _outcome(base.Outcome.COOLING_DOWN, session_id, reason, seconds)
-
-
-def _outcome(outcome: base.Outcome, session_id: str, reason: str, retry_in: float | None = None) -> base.Compaction:
-    return base.Compaction(outcome=outcome, session_id=session_id, reason=reason, retry_in=retry_in)
+            return "The compaction lost its lease, so nothing was compacted."

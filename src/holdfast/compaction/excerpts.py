@@ -1,7 +1,7 @@
-"""Showing less of a message: its head, its tail, and a pointer that recall follows. Pure, and for views only.
+"""Shorten messages for a request: keep the head and the tail of a text, and a pointer that recall can follow. Pure.
 
-What is stored stays as it is. A shortened message keeps its place, its role and the ids of its calls, so that
-a request that was valid stays valid. What a provider signed, and what this version does not know, is left alone.
+Stored messages are not changed. A shortened message keeps its seq, its role and the ids of its calls, so a valid
+request stays valid. Signed reasoning and unknown parts are left as they are.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from holdfast import types
 from holdfast.compaction import cut, speaker
 from holdfast.store import message_codec
 
-# Of what is shown, so much is the head: beginnings say what a text is, ends say what came of it.
-HEAD = 0.6
-# A text is not worth shortening below this many characters: the pointer is as long.
-SHORT = 80
-# Each try keeps so much of what should just fit: the first nearly always does, the last keeps pointers only.
-STEPS = (0.9, 0.8, 0.6, 0.3, 0.0)
-# Down to so many tokens messages are brought, step by step, until all fit; what is huge comes first.
-SHARES, LEVELS = (8, 32), (1_024, 256, 64)
+HEAD_SHARE = 0.6
+"""The share of the kept text that comes from its beginning."""
+MIN_KEPT = 80
+"""Fewer characters are not kept: the pointer is as long."""
+RETRY_SHARES = (0.9, 0.8, 0.6, 0.3, 0.0)
+"""The shares of the estimated length to try; the first one nearly always fits, the last keeps pointers only."""
+# Messages are shortened in steps, to these fractions of the budget and to these numbers of tokens.
+BUDGET_FRACTIONS, TOKEN_LEVELS = (8, 32), (1_024, 256, 64)
 
-_TEXTS = ("text", "note", "cut")
+_TEXT_PARTS = ("text", "note", "cut")
 
 
 def shorten(message: types.Message, tokens: int, size: cut.Size) -> types.Message:
-    """The message in at most so many tokens; with fewer than the pointers take, as short as it gets."""
+    """Return the message in at most `tokens` tokens, or as short as possible if the pointers alone take more."""
     if size(message) <= tokens:
         return message
-    # Images stay where at least the pointers have room beside them.
-    images = not _has_images(message) or size(_rewritten(message, 0, images=True)) <= tokens
-    keep = _longest(message)
-    shorter = message if images else _rewritten(message, keep, images)
-    for share in STEPS:
+    # Images stay if they fit together with the pointers.
+    images = not _has_images(message) or size(_rewrite(message, 0, images=True)) <= tokens
+    keep = _max_length(message)
+    shorter = message if images else _rewrite(message, keep, images)
+    for share in RETRY_SHARES:
         if size(shorter) <= tokens:
             return shorter
         keep = int(keep * share * min(1.0, tokens / size(shorter)))
-        shorter = _rewritten(message, keep if keep > SHORT else 0, images)
+        shorter = _rewrite(message, keep if keep > MIN_KEPT else 0, images)
     return shorter if size(shorter) < size(message) else message
 
 
-def shortened(messages: Sequence[types.Message], size: cut.Size, budget: int) -> list[types.Message]:
-    """The messages in at most `budget` tokens, as far as shortening gets there.
+def shorten_all(messages: Sequence[types.Message], size: cut.Size, budget: int) -> list[types.Message]:
+    """Shorten the messages to at most `budget` tokens, as far as possible.
 
-    Outputs of tools go first, those before the last ask ahead of the newer ones; then everything else but the
-    summary. At each step the big ones, oldest first. The last ask is untouched, unless it alone is too big.
+    Tool results come first, those before the last user message ahead of newer ones; then all messages but the summary.
+    In each step, the oldest ones come first. The last user message stays, unless it alone exceeds the budget.
     """
     shown = list(messages)
     over = sum(map(size, shown)) - budget
@@ -62,7 +62,7 @@ def shortened(messages: Sequence[types.Message], size: cut.Size, budget: int) ->
 
 
 def _steps(messages: Sequence[types.Message], size: cut.Size, budget: int) -> list[tuple[Sequence[int], int]]:
-    """Which messages are brought down to how many tokens, in turn."""
+    """Return the steps: indexes of messages, and the tokens that each of them is shortened to."""
     ask = next((place for place in reversed(range(len(messages))) if speaker.is_ask(messages[place])), -1)
     outputs = [place for place, message in enumerate(messages) if message.role == "tool"]
     others = [
@@ -74,44 +74,48 @@ def _steps(messages: Sequence[types.Message], size: cut.Size, budget: int) -> li
     steps: list[tuple[Sequence[int], int]] = []
     if ask >= 0 and size(messages[ask]) > budget:
         steps.append(([ask], budget // 2))
-    levels = sorted({*(max(LEVELS[-1], budget // share) for share in SHARES), *LEVELS}, reverse=True)
+    by_budget = (max(TOKEN_LEVELS[-1], budget // fraction) for fraction in BUDGET_FRACTIONS)
+    levels = sorted({*by_budget, *TOKEN_LEVELS}, reverse=True)
     return steps + [(places, level) for places in (old, new, others) for level in levels]
 
 
-# --- one message, with no text longer than so many characters --------------------------------------------
+# --- one message -----------------------------------------------------------------------------------------
 
 
 def _has_images(message: types.Message) -> bool:
     return isinstance(message.content, list) and any(part.get("type") == "image" for part in message.content)
 
 
-def _longest(message: types.Message) -> int:
+def _max_length(message: types.Message) -> int:
     content = message.content
-    said = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
-    called = [_spelled(call.arguments) for call in message.tool_calls]
-    return max(map(len, (*said, *called)), default=0)
+    texts = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
+    arguments = [_encode(call.arguments) for call in message.tool_calls]
+    return max(map(len, (*texts, *arguments)), default=0)
 
 
-def _rewritten(message: types.Message, keep: int, images: bool) -> types.Message:
-    def less(text: str) -> str:
-        return _less(text, keep, message.seq)
+def _rewrite(message: types.Message, keep: int, images: bool) -> types.Message:
+    """Return the message with at most `keep` characters of each text."""
 
-    def part_of(part: dict[str, Any]) -> dict[str, Any]:
+    def shorten_text(text: str) -> str:
+        return _shorten_text(text, keep, message.seq)
+
+    def shorten_part(part: dict[str, Any]) -> dict[str, Any]:
         if part.get("type") == "image" and not images:
             return {"type": "text", "text": f"[An image is left out; recall message {message.seq}]"}
         text = part.get("text")
-        # Of reasoning nothing is left out: its provider takes it back whole or not at all.
-        return {**part, "text": less(text)} if part.get("type") in _TEXTS and isinstance(text, str) else part
+        # Reasoning stays: its provider accepts it only unchanged.
+        is_text = part.get("type") in _TEXT_PARTS and isinstance(text, str)
+        return {**part, "text": shorten_text(str(text))} if is_text else part
 
     content = message.content
-    said = less(content) if isinstance(content, str) else [part_of(part) for part in content]
-    calls = [_call(call, less) for call in message.tool_calls]
-    body = message_codec.encode(said, calls, message.tool_call_id, message.model, message.usage)
+    shorter = shorten_text(content) if isinstance(content, str) else [shorten_part(part) for part in content]
+    calls = [_shorten_call(call, shorten_text) for call in message.tool_calls]
+    body = message_codec.encode(shorter, calls, message.tool_call_id, message.model, message.usage)
     return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
 
 
-def _less(text: str, keep: int, seq: int) -> str:
-    head = int(keep * HEAD)
+def _shorten_text(text: str, keep: int, seq: int) -> str:
+    head = int(keep * HEAD_SHARE)
     tail = keep - head
     left_out = len(text) - keep
     pointer = f"[… {left_out:,} characters left out; recall message {seq} …]"
@@ -120,29 +124,26 @@ def _less(text: str, keep: int, seq: int) -> str:
     return "\n".join(piece for piece in (text[:head], pointer, text[len(text) - tail :]) if piece)
 
 
-def _call(call: types.ToolCall, less: Callable[[str], str]) -> types.ToolCall:
-    """Shortened arguments are an object with the same names, which is what every provider takes."""
-    text = _spelled(call.arguments)
-    if less(text) == text:
+def _shorten_call(call: types.ToolCall, shorten_text: Callable[[str], str]) -> types.ToolCall:
+    """Shorten the arguments to an object with the same names, which every provider accepts."""
+    text = _encode(call.arguments)
+    if shorten_text(text) == text:
         return call
-    given = _decoded(text)
-    shorter = {name: _value(value, less) for name, value in given.items()}
-    # Very many short values: none of them can give anything.
-    return msgspec.structs.replace(call, arguments=shorter if shorter != given else {"shortened": less(text)})
-
-
-def _spelled(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _decoded(text: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        arguments = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
-        return {"text": text}
+        arguments = {"text": text}
+    shorter = {name: _shorten_value(value, shorten_text) for name, value in arguments.items()}
+    # If there are very many short values, none of them can be shortened.
+    replacement = shorter if shorter != arguments else {"shortened": shorten_text(text)}
+    return msgspec.structs.replace(call, arguments=replacement)
 
 
-def _value(value: Any, less: Callable[[str], str]) -> Any:
-    text = _spelled(value)
-    shorter = less(text)
+def _shorten_value(value: Any, shorten_text: Callable[[str], str]) -> Any:
+    text = _encode(value)
+    shorter = shorten_text(text)
     return value if shorter == text else shorter
+
+
+def _encode(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,35 +1,27 @@
-"""The summary that needs no model: what was said, chosen and quoted. Pure and deterministic.
+"""Write a summary without a model: select sentences and quote them. Pure and deterministic.
 
-It is the last rung: whatever it is given, it gives back no more than its budget. Sentences of the earlier summary and
-of the messages compete in one pool, so it is updated and never nested, and what matters least falls out. First comes
-what must be kept, then the focus, then what is worth most for its size.
+The extract is the last fallback: it never exceeds its budget. Sentences of the earlier summary and of the messages
+compete in one pool, so the summary is updated and never nested. What must be kept comes first, then the focus, then the
+sentences that are worth most for their size.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
 
 from holdfast import redaction, types
-from holdfast.compaction import (
-    base,
-    exact_facts,
-    ledger,
-    open_requests,
-    ranking,
-    sentences,
-    speaker,
-    summary_format,
-    time_slices,
-)
+from holdfast.compaction import base, must_keep, sentences, speaker, summary_format, time_slices
 
 Estimate = Callable[[str], int]
 
-FOCUS = 0.75
-# How much of the room a section may take before the others had theirs; facts may take what is left.
-_SHARES = {
+FOCUS_SHARE = 0.75
+# How much of the budget a section may take before the other sections had theirs. Facts may take what is left.
+_SECTION_SHARES = {
     summary_format.GOAL: 0.08,
     summary_format.LIMITS: 0.2,
     summary_format.DECISIONS: 0.25,
@@ -40,16 +32,16 @@ _SHARES = {
     summary_format.COMMANDS: 0.06,
     summary_format.ERRORS: 0.1,
 }
-_SPEAKERS = {"user": 1.0, "": 0.7, "assistant": 0.5, "system": 0.2, "tool": 0.1}
-_TELLING = {"decision": 1.0, "keep": 0.6, "limit": 0.5, "goal": 0.2, "done": 0.2, "error": 0.1}
-# What is under way is told by the last messages only.
-LATEST = 6
-COMMANDS, COMMAND = 30, 160
-_SHELL = ("command", "cmd", "script")
+_ROLE_WEIGHTS = {"user": 1.0, "": 0.7, "assistant": 0.5, "system": 0.2, "tool": 0.1}
+_CUE_WEIGHTS = {"decision": 1.0, "keep": 0.6, "limit": 0.5, "goal": 0.2, "done": 0.2, "error": 0.1}
+RECENT_MESSAGES = 6
+"""Only the last messages say what is in progress."""
+MAX_FILES, MAX_COMMANDS, MAX_COMMAND_LENGTH = 100, 30, 160
+_COMMAND_ARGUMENTS = ("command", "cmd", "script")
 
 
 class _Candidate(msgspec.Struct, frozen=True):
-    """A sentence that may be chosen: what it costs, what it is worth, which facts it would save."""
+    """A sentence with its cost in tokens, its worth and the facts in it."""
 
     sentence: sentences.Sentence
     cost: int
@@ -58,212 +50,275 @@ class _Candidate(msgspec.Struct, frozen=True):
 
 
 def extract(request: base.SummaryRequest, estimate: Estimate) -> str:
-    """A summary within the budget; empty where nothing was said or nothing fits."""
-    messages = sentences.real(request.messages)
-    previous = redaction.redacted(_previous(request))
-    measure = lru_cache(maxsize=None)(estimate)
-    pool = _pool(messages, summary_format.parsed(previous))
-    candidates = _weighed(pool, measure)
-    chosen = _Choice(request.budget, measure)
-    chosen.keep(request.must_keep, candidates)
+    """Return a summary within the budget; empty if there is nothing to quote or nothing fits."""
+    messages = sentences.drop_summaries(request.messages)
+    previous = redaction.redacted(_find_previous(request))
+    cached_estimate = lru_cache(maxsize=None)(estimate)
+    candidates = _build_candidates(_collect(messages, summary_format.parse(previous)), cached_estimate)
+    selection = _Selection(request.budget, cached_estimate)
+    selection.keep(request.must_keep, candidates)
     if request.focus:
-        chosen.fill(_about(request.focus, candidates), FOCUS)
-    chosen.fill_fairly(candidates)
-    return chosen.text()
+        selection.fill(_match_focus(request.focus, candidates), FOCUS_SHARE)
+    selection.fill_sections(candidates)
+    return selection.render()
 
 
-def _previous(request: base.SummaryRequest) -> str:
-    """The summary so far; where nobody names it, the one that stands among the messages."""
+def _find_previous(request: base.SummaryRequest) -> str:
+    """Return the earlier summary of the request, else the summaries among its messages."""
     if request.previous is not None:
         return request.previous
-    stands = [message for message in request.messages if speaker.is_summary(message)]
-    return "\n".join(message.content for message in stands if isinstance(message.content, str))
+    summaries = [message for message in request.messages if speaker.is_summary(message)]
+    return "\n".join(message.content for message in summaries if isinstance(message.content, str))
 
 
-# --- what may be chosen ------------------------------------------------------------------------------
+# --- candidates ------------------------------------------------------------------------------------------
 
 
-def _pool(messages: Sequence[types.Message], previous: Sequence[sentences.Sentence]) -> list[sentences.Sentence]:
-    """Everything that may be quoted, each line once, under the heading it would stand under."""
-    latest = messages[-LATEST].seq if len(messages) >= LATEST else 0
-    spoken = sentences.sentences(messages)
-    wants = open_requests.still_open(spoken, previous)
-    goal = _goal(messages, previous)
-    said = [_placed(each, latest) for each in sentences.telling(spoken)]
-    # An ask that was answered is no ask any more, and what was under way has moved on.
-    old = [each for each in previous if each.section not in (summary_format.ASKS, summary_format.DOING)]
+def _collect(messages: Sequence[types.Message], previous: Sequence[sentences.Sentence]) -> list[sentences.Sentence]:
+    """Return all sentences that may be quoted, without duplicates, each with its section."""
+    recent = messages[-RECENT_MESSAGES].seq if len(messages) >= RECENT_MESSAGES else 0
+    spoken = sentences.split_messages(messages)
+    # Requests and work in progress of the earlier summary are outdated.
+    earlier = [each for each in previous if each.section not in (summary_format.ASKS, summary_format.DOING)]
     found: dict[str, sentences.Sentence] = {}
-    for each in [*wants, *goal, *old, *said, *_files(messages, spoken), *_commands(messages)]:
+    for each in (
+        *must_keep.find_open_requests(spoken, previous),
+        *_find_goal(messages, previous),
+        *earlier,
+        *(_with_section(each, _choose_section(each, recent)) for each in sentences.select_informative(spoken)),
+        *_list_files(messages, spoken),
+        *_list_commands(messages),
+    ):
         found.setdefault(each.text, each)
     return list(found.values())
 
 
-def _listed(given: Iterable[sentences.Sentence], section: str) -> list[sentences.Sentence]:
-    return [msgspec.structs.replace(each, section=section) for each in given]
+def _with_section(sentence: sentences.Sentence, section: str) -> sentences.Sentence:
+    time_slices.yield_cpu()
+    return msgspec.structs.replace(sentence, section=section)
 
 
-def _goal(messages: Sequence[types.Message], previous: Sequence[sentences.Sentence]) -> list[sentences.Sentence]:
-    """What a conversation began with, unless the summary says so already."""
+def _find_goal(messages: Sequence[types.Message], previous: Sequence[sentences.Sentence]) -> list[sentences.Sentence]:
+    """Return the beginning of the first user message, unless the earlier summary has a goal."""
     if any(each.section == summary_format.GOAL for each in previous):
         return []
-    first = next((message for message in messages if speaker.of(message) == "user"), None)
-    return _listed(sentences.sentences([first])[:2] if first else (), summary_format.GOAL)
+    first = next((message for message in messages if speaker.role_of(message) == "user"), None)
+    spoken = sentences.split_messages([first])[:2] if first else []
+    return [_with_section(each, summary_format.GOAL) for each in spoken]
 
 
-def _placed(given: sentences.Sentence, latest: int) -> sentences.Sentence:
-    time_slices.breathe()
-    return msgspec.structs.replace(given, section=_section(given, latest))
-
-
-def _section(given: sentences.Sentence, latest: int) -> str:
-    cues = given.cues
-    if given.role in ("tool", "system"):
+def _choose_section(sentence: sentences.Sentence, recent: int) -> str:
+    cues = sentence.cues
+    if sentence.role in ("tool", "system"):
         return summary_format.ERRORS if "error" in cues else summary_format.FACTS
     if "question" in cues:
         return summary_format.FACTS
     if "decision" in cues:
         return summary_format.DECISIONS
-    if given.role == "user":
+    if sentence.role == "user":
         return summary_format.LIMITS if "limit" in cues else summary_format.FACTS
-    if "doing" in cues and given.seq >= latest:
+    if "doing" in cues and sentence.seq >= recent:
         return summary_format.DOING
     return summary_format.DONE if "done" in cues else summary_format.ERRORS if "error" in cues else summary_format.FACTS
 
 
-def _files(messages: Sequence[types.Message], spoken: Sequence[sentences.Sentence]) -> list[sentences.Sentence]:
-    named = ledger.named_files(messages, spoken)[-100:]
+def _list_files(messages: Sequence[types.Message], spoken: Sequence[sentences.Sentence]) -> list[sentences.Sentence]:
+    files = must_keep.find_named_files(messages, spoken)[-MAX_FILES:]
     seq = messages[-1].seq if messages else 0
-    return [sentences.sentence(seq, "", sentences.folded(file), summary_format.FILES) for file in reversed(named)]
+    return [sentences.build_sentence(seq, "", sentences.fold(file), summary_format.FILES) for file in reversed(files)]
 
 
-def _commands(messages: Sequence[types.Message]) -> list[sentences.Sentence]:
-    """The last commands that were run, the last one first."""
-    ran: dict[str, int] = {}
+def _list_commands(messages: Sequence[types.Message]) -> list[sentences.Sentence]:
+    """Return the last commands that were run, the newest first."""
+    commands: dict[str, int] = {}
     for message in reversed(messages):
         for call in message.tool_calls:
-            given = ledger.arguments(call)
-            command = next((given[name] for name in _SHELL if given.get(name)), "")
-            text = sentences.clipped(sentences.folded(sentences.redacted(command)[:2_000]), COMMAND)
+            arguments = must_keep.text_arguments(call)
+            command = next((arguments[name] for name in _COMMAND_ARGUMENTS if arguments.get(name)), "")
+            text = sentences.clip(sentences.fold(sentences.redact(command)[:2_000]), MAX_COMMAND_LENGTH)
             if text:
-                ran.setdefault(text, message.seq)
-        if len(ran) >= COMMANDS:
+                commands.setdefault(text, message.seq)
+        if len(commands) >= MAX_COMMANDS:
             break
-    return [sentences.sentence(seq, "", text, summary_format.COMMANDS) for text, seq in ran.items()]
+    return [sentences.build_sentence(seq, "", text, summary_format.COMMANDS) for text, seq in commands.items()]
 
 
-def _weighed(pool: Sequence[sentences.Sentence], estimate: Estimate) -> list[_Candidate]:
-    """The pool with costs and worths, best first."""
-    ranks = ranking.ranked([each.words for each in pool])
+def _build_candidates(pool: Sequence[sentences.Sentence], estimate: Estimate) -> list[_Candidate]:
+    """Return the candidates, those with the most worth for their size first."""
+    ranks = rank([each.words for each in pool])
     last = max((each.seq for each in pool), default=0) or 1
-    found = [_candidate(each, rank, each.seq / last, estimate) for each, rank in zip(pool, ranks, strict=True)]
+    found = [_build_candidate(each, rank, each.seq / last, estimate) for each, rank in zip(pool, ranks, strict=True)]
     order = sorted(range(len(found)), key=lambda index: (-found[index].worth / (found[index].cost + 4) ** 0.5, index))
     return [found[index] for index in order]
 
 
-def _candidate(given: sentences.Sentence, rank: float, recent: float, estimate: Estimate) -> _Candidate:
-    named = exact_facts.found(given.text)
-    weight = min(2.0, sum(fact.weight for fact in named))
-    cost = estimate(summary_format.line(given)) + 1
-    if given.section in summary_format.LISTS:
-        worth = 0.5 + 0.3 * recent
-    elif given.section in (summary_format.ASKS, summary_format.GOAL):
-        worth = 4.0 + recent
+def _build_candidate(sentence: sentences.Sentence, rank: float, recency: float, estimate: Estimate) -> _Candidate:
+    facts = must_keep.find_facts(sentence.text)
+    cost = estimate(summary_format.render_line(sentence)) + 1
+    if sentence.section in summary_format.LISTS:
+        worth = 0.5 + 0.3 * recency
+    elif sentence.section in (summary_format.ASKS, summary_format.GOAL):
+        worth = 4.0 + recency
     else:
-        telling = sum(_TELLING.get(cue, 0.0) for cue in given.cues)
-        worth = 0.5 * rank + 0.15 * recent + _SPEAKERS[given.role] * (0.3 + weight + telling)
-        worth *= (0.4 if "question" in given.cues else 1.0) * min(1.0, len(given.words) / 5)
-    return _Candidate(given, cost, worth, frozenset(fact.text for fact in named))
+        fact_weight = min(2.0, sum(fact.weight for fact in facts))
+        cue_weight = sum(weight for cue, weight in _CUE_WEIGHTS.items() if cue in sentence.cues)
+        worth = 0.5 * rank + 0.15 * recency + _ROLE_WEIGHTS[sentence.role] * (0.3 + fact_weight + cue_weight)
+        worth *= (0.4 if "question" in sentence.cues else 1.0) * min(1.0, len(sentence.words) / 5)
+    return _Candidate(sentence, cost, worth, frozenset(fact.text for fact in facts))
 
 
-def _about(focus: str, candidates: Sequence[_Candidate]) -> list[_Candidate]:
-    """Those that speak of the focus, the most telling first."""
-    meant = sentences.terms(focus)
-    common = {word: sum(word in each.sentence.words for each in candidates) for word in meant}
-    scores = [sum(1 / (1 + common[word]) for word in meant & each.sentence.words) for each in candidates]
-    told = sorted((index for index, score in enumerate(scores) if score), key=lambda index: (-scores[index], index))
-    return [candidates[index] for index in told]
+def _match_focus(focus: str, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """Return the candidates that share words with the focus, the best match first."""
+    words = sentences.terms(focus)
+    counts = {word: sum(word in each.sentence.words for each in candidates) for word in words}
+    scores = [sum(1 / (1 + counts[word]) for word in sorted(words & each.sentence.words)) for each in candidates]
+    matches = sorted((index for index, score in enumerate(scores) if score), key=lambda index: (-scores[index], index))
+    return [candidates[index] for index in matches]
 
 
-# --- choosing ----------------------------------------------------------------------------------------
+# --- selection -------------------------------------------------------------------------------------------
 
 
-class _Choice:
-    """The summary as it grows, and the room that is left."""
+class _Selection:
+    """The summary as it grows, and the tokens that are left."""
 
     def __init__(self, budget: int, estimate: Estimate) -> None:
-        self.budget = budget
-        self.estimate = estimate
-        self.taken: dict[str, _Candidate] = {}
-        self.bare: dict[str, int] = {}
-        self.saved: set[str] = set()
-        self.spent: dict[str, int] = {}
+        self._budget = budget
+        self._estimate = estimate
+        self._taken: dict[str, _Candidate] = {}
+        self._bare: dict[str, int] = {}
+        """Texts that must be kept and whose sentence is not taken, with their cost."""
+        self._facts: set[str] = set()
+        self._spent: dict[str, int] = {}
 
     @property
-    def room(self) -> int:
-        return self.budget - sum(self.spent.values()) - sum(self.bare.values())
+    def _left(self) -> int:
+        return self._budget - sum(self._spent.values()) - sum(self._bare.values())
 
-    def keep(self, wanted: Sequence[str], candidates: Sequence[_Candidate]) -> None:
-        """What must be in it: each at least by itself, and in its sentence while there is room for that."""
-        for text in filter(None, map(sentences.folded, wanted)):
-            cost = self.estimate(f"> {text}\n")
-            if cost <= self.room - self._heading(summary_format.FACTS):
-                self.bare[text] = cost
-        for text in list(self.bare):
-            time_slices.breathe()
-            holder = (
-                next((each for each in candidates if text in each.sentence.text), None) if text in self.bare else None
-            )
-            if holder is not None:
-                self._put_in_sentence(holder)
+    def keep(self, texts: Sequence[str], candidates: Sequence[_Candidate]) -> None:
+        """Take what must be kept: each text alone, or within its sentence if that fits."""
+        for text in filter(None, map(sentences.fold, texts)):
+            cost = self._estimate(f"> {text}\n")
+            if cost <= self._left - self._heading_cost(summary_format.FACTS):
+                self._bare[text] = cost
+        for text in list(self._bare):
+            time_slices.yield_cpu()
+            if text in self._bare:
+                candidate = next((each for each in candidates if text in each.sentence.text), None)
+                if candidate is not None:
+                    self._replace_bare(candidate)
 
-    def _put_in_sentence(self, holder: _Candidate) -> None:
-        freed = {text: cost for text, cost in self.bare.items() if text in holder.sentence.text}
-        if self._price(holder) - sum(freed.values()) <= self.room:
+    def _replace_bare(self, candidate: _Candidate) -> None:
+        freed = {text: cost for text, cost in self._bare.items() if text in candidate.sentence.text}
+        if self._cost(candidate) - sum(freed.values()) <= self._left:
             for text in freed:
-                del self.bare[text]
-            self.take(holder)
+                del self._bare[text]
+            self._take(candidate)
 
     def fill(self, candidates: Iterable[_Candidate], share: float) -> None:
-        """The first of them that fit into a share of the room."""
-        least = self.room * (1 - share)
+        """Take candidates in order, up to a share of the tokens that are left."""
+        reserve = self._left * (1 - share)
         for each in candidates:
-            if self.room - self._price(each) >= least:
-                self.take(each)
+            if self._left - self._cost(each) >= reserve:
+                self._take(each)
 
-    def fill_fairly(self, candidates: Sequence[_Candidate]) -> None:
-        """First what says something new, each section within its share; then whatever fits."""
+    def fill_sections(self, candidates: Sequence[_Candidate]) -> None:
+        """Take candidates with new facts, each section up to its share; then all candidates that fit."""
         for each in candidates:
             section = each.sentence.section
-            limit = _SHARES.get(section, 1.0) * self.budget
-            new = not each.facts or not each.facts <= self.saved
-            if new and self.spent.get(section, 0) + each.cost <= limit and self._price(each) <= self.room:
-                self.take(each)
+            limit = _SECTION_SHARES.get(section, 1.0) * self._budget
+            is_new = not each.facts or not each.facts <= self._facts
+            if is_new and self._spent.get(section, 0) + each.cost <= limit and self._cost(each) <= self._left:
+                self._take(each)
         for each in candidates:
-            if self._price(each) <= self.room:
-                self.take(each)
+            if self._cost(each) <= self._left:
+                self._take(each)
 
-    def take(self, each: _Candidate) -> None:
-        if each.sentence.text not in self.taken:
-            price = self._price(each)
-            self.taken[each.sentence.text] = each
-            self.saved |= each.facts
-            self.spent[each.sentence.section] = self.spent.get(each.sentence.section, 0) + price
+    def _take(self, each: _Candidate) -> None:
+        if each.sentence.text not in self._taken:
+            cost = self._cost(each)
+            self._taken[each.sentence.text] = each
+            self._facts |= each.facts
+            self._spent[each.sentence.section] = self._spent.get(each.sentence.section, 0) + cost
 
-    def _price(self, each: _Candidate) -> int:
-        time_slices.breathe()
-        return each.cost + self._heading(each.sentence.section)
+    def _cost(self, each: _Candidate) -> int:
+        time_slices.yield_cpu()
+        return each.cost + self._heading_cost(each.sentence.section)
 
-    def _heading(self, section: str) -> int:
-        return 0 if section in self.spent else self.estimate(summary_format.heading(section)) + 1
+    def _heading_cost(self, section: str) -> int:
+        return 0 if section in self._spent else self._estimate(summary_format.render_heading(section)) + 1
 
-    def text(self) -> str:
-        """The summary. Costs are estimates of parts: where the whole has more, the last that were taken go."""
-        chosen = [each.sentence for each in self.taken.values()]
-        kept = [sentences.sentence(0, "", text, summary_format.FACTS) for text in self.bare]
-        lines = [*kept, *chosen]
-        text = summary_format.written(lines)
-        while lines and self.estimate(text) > self.budget:
-            time_slices.breathe()
+    def render(self) -> str:
+        """Return the summary. Costs are estimates of parts: if the whole exceeds the budget, the last ones go."""
+        kept = [sentences.build_sentence(0, "", text, summary_format.FACTS) for text in self._bare]
+        lines = [*kept, *(each.sentence for each in self._taken.values())]
+        text = summary_format.render(lines)
+        while lines and self._estimate(text) > self._budget:
+            time_slices.yield_cpu()
             lines = lines[: min(len(lines) - 1, int(len(lines) * 0.97))]
-            text = summary_format.written(lines)
+            text = summary_format.render(lines)
         return text
+
+
+# --- ranking: LexRank over a sparse graph ----------------------------------------------------------------
+
+DAMPING = 0.85
+ROUNDS = 12
+MIN_SIMILARITY = 0.1
+MAX_SENTENCES_PER_WORD = 40
+"""Words in more sentences than this connect nothing, which keeps the graph sparse and the work nearly linear."""
+
+Graph = list[list[tuple[int, float]]]
+
+
+def rank(texts: Sequence[frozenset[str]]) -> list[float]:
+    """Return how central each set of words is among all, from 0 to 1."""
+    if not texts:
+        return []
+    graph = _build_graph(texts)
+    sums = [_sum_weights(edges) for edges in graph]
+    ranks = [1.0] * len(texts)
+    for _ in range(ROUNDS):
+        shares = [rank / total if total else 0.0 for rank, total in zip(ranks, sums, strict=True)]
+        ranks = [_next_rank(edges, shares) for edges in graph]
+    top = max(ranks)
+    return [rank / top for rank in ranks]
+
+
+def _sum_weights(edges: list[tuple[int, float]]) -> float:
+    time_slices.yield_cpu()
+    return sum(weight for _, weight in edges)
+
+
+def _next_rank(edges: list[tuple[int, float]], shares: list[float]) -> float:
+    time_slices.yield_cpu()
+    return 1 - DAMPING + DAMPING * sum(shares[other] * weight for other, weight in edges)
+
+
+def _build_graph(texts: Sequence[frozenset[str]]) -> Graph:
+    """Connect sentences that share rare words."""
+    counts: Counter[str] = Counter()
+    for words in texts:
+        time_slices.yield_cpu()
+        counts.update(words)
+    rarity = {word: math.log(1 + len(texts) / count) ** 2 for word, count in counts.items()}
+    lengths: list[float] = []
+    indexes: dict[str, list[int]] = {}
+    graph: Graph = [[] for _ in texts]
+    for index, unordered in enumerate(texts):
+        time_slices.yield_cpu()
+        # Sets have no order, and sums of floats depend on it.
+        ordered = sorted(unordered)
+        lengths.append(math.sqrt(sum(rarity[word] for word in ordered)) or 1.0)
+        shared: dict[int, float] = {}
+        for word in ordered:
+            if 1 < counts[word] <= MAX_SENTENCES_PER_WORD:
+                for other in indexes.setdefault(word, []):
+                    shared[other] = shared.get(other, 0.0) + rarity[word]
+                indexes[word].append(index)
+        for other, weight in shared.items():
+            similarity = weight / (lengths[index] * lengths[other])
+            if similarity >= MIN_SIMILARITY:
+                graph[index].append((other, similarity))
+                graph[other].append((index, similarity))
+    return graph

@@ -1,7 +1,7 @@
-"""Hooks: what others want to be told of a compaction, and of the end of a conversation.
+"""Callbacks that run before and after a compaction, and when a conversation is closed.
 
-They may be anybody's. Each is called in a task of its own and has a time limit: whatever one of them does, the next is
-told, and what they are told of goes on.
+Hooks come from embedding programs. Each runs in its own task with a time limit, so a hook that fails or hangs stops
+neither the other hooks nor the compaction.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ import msgspec
 
 logger = logging.getLogger("holdfast.compaction")
 
-# So long a hook that was stopped may take to leave; then it is left behind.
-GRACE = 1.0
+CANCEL_TIMEOUT = 1.0
+"""Seconds that a cancelled hook may take to end before it is abandoned."""
 
 Hook = Callable[[str], Awaitable[object]]
-"""Told a session. What it raises is logged, and stops nothing; nor does it stop anything by never ending."""
+"""Called with a session id. Its errors are logged."""
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """What others want to be told: memory, caches of files, plug-ins."""
+    """The callbacks of an agent."""
 
     before: tuple[Hook, ...] = ()
-    """Before a compaction, with the head it begins from."""
+    """Called before a compaction, with the current head."""
     after: tuple[Hook, ...] = ()
-    """After one, with the new head."""
+    """Called after a compaction, with the new head."""
     closing: tuple[Hook, ...] = ()
-    """When an agent is closed, or its conversation left for a new one, with the head: once, until the next turn."""
+    """Called with the head when the agent is closed or leaves the conversation; once until the next turn."""
     limit: float = 10.0
-    """Seconds each of them may take; then it is stopped, and the next one told."""
+    """Seconds that each hook may take before it is cancelled."""
 
 
-async def told(hooks: Sequence[Hook], session_id: str, limit: float) -> None:
-    """Tell them all, one after the other, whatever one of them does, and however long it would take."""
+async def run(hooks: Sequence[Hook], session_id: str, limit: float) -> None:
+    """Run all hooks, one after the other."""
     for hook in hooks:
-        await _told(hook, session_id, limit)
+        await _run_one(hook, session_id, limit)
 
 
-async def _told(hook: Hook, session_id: str, limit: float) -> None:
+async def _run_one(hook: Hook, session_id: str, limit: float) -> None:
     async def call() -> None:
         await hook(session_id)
 
-    # In a task of its own: one that cancels itself cancels nobody else.
-    telling = asyncio.create_task(call())
+    # A separate task, so that a hook that cancels its task does not cancel the caller.
+    task = asyncio.create_task(call())
     try:
-        await asyncio.wait([telling], timeout=limit)
+        await asyncio.wait([task], timeout=limit)
     finally:
-        late = telling.cancel()
-        await asyncio.wait([telling], timeout=GRACE)
-    if late:
-        logger.error("a hook of a compaction was not done in %g s, and was stopped", limit)
-    elif telling.cancelled():
-        logger.error("a hook of a compaction cancelled itself")
-    elif error := telling.exception():
-        logger.error("a hook of a compaction failed", exc_info=error)
+        is_late = task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_TIMEOUT)
+    if is_late:
+        logger.error("a compaction hook was cancelled after %g s", limit)
+    elif task.cancelled():
+        logger.error("a compaction hook cancelled itself")
+    elif error := task.exception():
+        logger.error("a compaction hook failed", exc_info=error)

@@ -1,7 +1,7 @@
-"""Who really said a message. Pure.
+"""Who wrote a message. Pure.
 
-Providers know few roles: in the user's place stand also what a program tells, a result whose call is gone, and the
-summary. To whoever looks for what a person wants, none of them is a person, whatever it says.
+APIs have few roles, so the user role also carries notices of programs, tool results whose call is gone, and summaries.
+None of those were written by the user.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from holdfast.store import tool_pairs
 
 SUMMARY = "summary:"
 STEERED = "steer:"
-"""How the uid begins of what a person said into a turn that was under way."""
+"""The uid prefix of a user message that was sent into a running turn."""
 
 
-def of(message: types.Message) -> types.Role:
-    """The role of whoever said it: `user` is a person, `tool` also a program or a late result."""
+def role_of(message: types.Message) -> types.Role:
+    """Return the role of the author: `user` is a person; a notice or a late tool result counts as `tool`."""
     return "tool" if message.role == "user" and (tool_pairs.is_late(message) or is_notice(message)) else message.role
 
 
 def is_summary(message: types.Message) -> bool:
-    """Whether it stands for what was said before, and was said by nobody."""
+    """Whether the message is the summary of earlier messages."""
     return message.uid.startswith(SUMMARY)
 
 
 def is_notice(message: types.Message) -> bool:
-    """Whether a program tells it, in the user's place: a turn may begin with it."""
+    """Whether a program sent the message in the user role. A notice can start a turn."""
     return message.role == "user" and bool(content_parts.noticed(message.content))
 
 
 def is_ask(message: types.Message) -> bool:
-    """Whether a person said it."""
-    return of(message) == "user" and not is_summary(message)
+    """Whether the user wrote the message."""
+    return role_of(message) == "user" and not is_summary(message)
 
 
-def begins(message: types.Message) -> bool:
-    """Whether a person began an exchange with it: what was said into a running turn belongs to that turn's."""
+def begins_exchange(message: types.Message) -> bool:
+    """Whether the user started an exchange with the message; one sent into a running turn belongs to that turn."""
     return is_ask(message) and not message.uid.startswith(STEERED)

@@ -1,7 +1,7 @@
-"""How a summary is laid out, written and read back. Pure.
+"""The text format of a summary: sections with quoted lines. Pure.
 
-Every line under a heading is quoted, so that what people, tools and pages said stays data: no line of theirs can be
-a heading. A line names the message it came from, which recall brings back.
+Every line under a heading is quoted, so no text of a user, a tool or a web page can become a heading. A line names the
+message that it comes from, which recall can fetch.
 """
 
 from __future__ import annotations
@@ -9,69 +9,72 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from holdfast.compaction import sentences
+from holdfast.compaction import sentences, time_slices
 
 GOAL, LIMITS, DECISIONS, DONE, DOING = "Goal", "Constraints", "Decisions", "Done", "In progress"
 ASKS, FILES, COMMANDS, ERRORS, FACTS = "Open asks", "Files", "Commands", "Errors", "Facts"
-NAMES = (GOAL, LIMITS, DECISIONS, DONE, DOING, ASKS, FILES, COMMANDS, ERRORS, FACTS)
+SECTIONS = (GOAL, LIMITS, DECISIONS, DONE, DOING, ASKS, FILES, COMMANDS, ERRORS, FACTS)
 LISTS = (FILES, COMMANDS)
 
-_BY_NAME = {name.casefold(): name for name in NAMES} | {"facts to keep": FACTS, "open questions": ASKS}
+_BY_NAME = {name.casefold(): name for name in SECTIONS} | {"facts to keep": FACTS, "open questions": ASKS}
 _HEADING = re.compile(r"(?:#{1,4} ?|\*\*)?([A-Za-z ]{4,20}?):?(?:\*\*)?:?")
 _ITEM = re.compile(r"(?:> ?|[-*•] |\d{1,3}[.)] )*(?:#(\d{1,15}) )?(?:(user|assistant|tool|system): )?(.*)", re.DOTALL)
 
 
-def heading(name: str) -> str:
-    return f"## {name}"
+def render_heading(section: str) -> str:
+    """Return the heading line of a section."""
+    return f"## {section}"
 
 
-def line(given: sentences.Sentence) -> str:
-    """A sentence as the summary quotes it. Lists have neither message nor speaker."""
-    if given.section in LISTS or not given.seq:
-        return f"> {given.text}"
-    return f"> #{given.seq} {given.role}: {given.text}" if given.role else f"> #{given.seq} {given.text}"
+def render_line(sentence: sentences.Sentence) -> str:
+    """Return a sentence as a quoted line. Entries of lists name neither message nor author."""
+    if sentence.section in LISTS or not sentence.seq:
+        return f"> {sentence.text}"
+    author = f"{sentence.role}: " if sentence.role else ""
+    return f"> #{sentence.seq} {author}{sentence.text}"
 
 
-def written(chosen: Sequence[sentences.Sentence]) -> str:
-    """A summary: sections in their order, each in the order things were said."""
+def render(chosen: Sequence[sentences.Sentence]) -> str:
+    """Return a summary with these sentences: sections in their order, sentences in the order of the log."""
     blocks = []
-    for name in NAMES:
-        under = sorted((each for each in chosen if each.section == name), key=lambda each: each.seq)
-        if under:
-            blocks.append("\n".join([heading(name), *map(line, under)]))
+    for section in SECTIONS:
+        lines = sorted((each for each in chosen if each.section == section), key=lambda each: each.seq)
+        if lines:
+            blocks.append("\n".join([render_heading(section), *map(render_line, lines)]))
     return "\n".join(blocks)
 
 
-def quoted(text: str) -> str:
-    """Whatever was written as a summary, as one: a line that is no heading of ours is quoted, and harmless."""
-    found = []
+def quote(text: str) -> str:
+    """Bring the summary of a model into the format: every line that is not a known heading is quoted."""
+    lines = []
     for raw in text.splitlines():
-        told = sentences.folded(raw)
+        time_slices.yield_cpu()
+        line = sentences.fold(raw)
         indent = " " * min(8, len(raw) - len(raw.lstrip(" ")))
-        if told:
-            found.append(told if _named(told) or told.startswith(">") else f"> {indent}{told}")
-    return "\n".join(found)
+        if line:
+            lines.append(line if _find_section(line) or line.startswith(">") else f"> {indent}{line}")
+    return "\n".join(lines)
 
 
-def parsed(text: str | None) -> list[sentences.Sentence]:
-    """What an earlier summary says, whoever wrote it; what stands under no heading of ours is facts."""
+def parse(text: str | None) -> list[sentences.Sentence]:
+    """Return the sentences of an earlier summary; lines without a known heading are facts."""
     section, found = FACTS, list[sentences.Sentence]()
     for raw in (text or "").splitlines():
-        named = _named(raw)
-        if named:
-            section = named
+        heading = _find_section(raw)
+        if heading:
+            section = heading
         else:
-            found += _items(raw, section)
+            found += _parse_line(raw, section)
     return found
 
 
-def _named(raw: str) -> str | None:
+def _find_section(raw: str) -> str | None:
     match = _HEADING.fullmatch(raw.strip())
     return _BY_NAME.get(match[1].strip().casefold()) if match else None
 
 
-def _items(raw: str, section: str) -> Iterator[sentences.Sentence]:
+def _parse_line(raw: str, section: str) -> Iterator[sentences.Sentence]:
     match = _ITEM.fullmatch(raw.strip())
     seq, role, text = match.groups() if match else (None, None, raw)
-    for piece in sentences.pieces(text):
-        yield sentences.sentence(int(seq or 0), role or "", piece, section)
+    for part in sentences.split_long_line(text):
+        yield sentences.build_sentence(int(seq or 0), role or "", part, section)

@@ -1,7 +1,7 @@
-"""Long work beside the event loop, at a pace that lets others in.
+"""Run CPU-bound work in a thread that regularly yields the GIL.
 
-Python runs one thread at a time, and takes it away from one that only computes every 5 ms. A turn goes from thread to
-thread a dozen times, and would wait for that long each time. So whoever computes for long breathes now and then.
+CPython takes the GIL from a computing thread only every 5 ms. A turn switches threads a dozen times and would wait that
+long each time, so long computations call `yield_cpu` often.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-EVERY = 0.001
-# Giving way for no time at all gives way to nobody: the thread would be the first to ask again.
-NAP = 0.00001
+SLICE = 0.001
+"""Seconds that the work may hold the GIL."""
+PAUSE = 0.00001
+"""Seconds to sleep. With 0, the thread would be the first to get the GIL again."""
 
-_due = threading.local()
-
-
-async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What the work gives, made in a thread of its own; all others are let in wherever it breathes."""
-    return await asyncio.to_thread(_paced, lambda: work(*args, **kwargs))
+_slice = threading.local()
 
 
-def _paced(work: Callable[[], T]) -> T:
-    _due.at = time.perf_counter() + EVERY
+async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run the work in a thread and return its result; `yield_cpu` is active there."""
+    return await asyncio.to_thread(_run_sliced, lambda: work(*args, **kwargs))
+
+
+def _run_sliced(work: Callable[[], T]) -> T:
+    _slice.end = time.perf_counter() + SLICE
     try:
         return work()
     finally:
-        _due.at = None
+        _slice.end = None
 
 
-def breathe() -> None:
-    """To be called often by what may take long; it does nothing but within `aside`."""
-    at: float | None = getattr(_due, "at", None)
-    if at is not None and time.perf_counter() >= at:
-        time.sleep(NAP)
-        _due.at = time.perf_counter() + EVERY
+def yield_cpu() -> None:
+    """Let other threads run if the time slice has ended. Does nothing outside of `run_in_thread`."""
+    end: float | None = getattr(_slice, "end", None)
+    if end is not None and time.perf_counter() >= end:
+        time.sleep(PAUSE)
+        _slice.end = time.perf_counter() + SLICE

@@ -1,6 +1,6 @@
-"""What a model is to the rest: a request goes in, deltas come out until it has finished.
+"""The `Model` protocol: a request goes in, a stream of deltas comes out.
 
-Adapters translate between these values and one wire format each; nobody else knows any wire format.
+Adapters translate between these values and the API of a provider; no other code knows an API.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 from holdfast import content_parts, types
 
 Finish = Literal["stop", "calls", "length", "refused", "cut"]
-"""Why a reply ended: all said, tools to be called, no room left, the provider would not, the stream broke off."""
+"""Why a reply ended: complete, tools to call, output limit, refused by the provider, connection lost."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a model. Messages are those of a context: every call has its result next to it."""
+    """One request to a model. In `messages`, the result of a tool call follows the call."""
 
     messages: Sequence[types.Message]
     system: str = ""
@@ -27,7 +27,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LongContext(msgspec.Struct, frozen=True):
-    """How many times as much a request costs whose input has more than `above` tokens."""
+    """The factors by which prices rise for requests with more than `above` input tokens."""
 
     above: int
     input: float
@@ -35,7 +35,7 @@ class LongContext(msgspec.Struct, frozen=True):
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """US dollars for a million tokens. What the cache gives or takes counts as input, unless it has a price."""
+    """A price in US dollars per million tokens. Cached tokens cost as much as input unless they have a price."""
 
     input: float
     output: float
@@ -44,34 +44,35 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     long: LongContext | None = None
 
     def of(self, usage: types.Usage) -> float:
+        """Return the cost of a request in US dollars."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
-        plain = usage.input - usage.cache_read - usage.cache_write
-        sent = plain * self.input + usage.cache_read * read + usage.cache_write * write
-        said = usage.output * self.output
+        uncached = usage.input - usage.cache_read - usage.cache_write
+        input_cost = uncached * self.input + usage.cache_read * read + usage.cache_write * write
+        output_cost = usage.output * self.output
         if self.long is not None and usage.input > self.long.above:
-            sent, said = sent * self.long.input, said * self.long.output
-        return (sent + said) / 1_000_000
+            input_cost, output_cost = input_cost * self.long.input, output_cost * self.long.output
+        return (input_cost + output_cost) / 1_000_000
 
 
-class Said(msgspec.Struct, frozen=True):
+class TextDelta(msgspec.Struct, frozen=True):
     """A piece of the reply's text."""
 
     text: str
 
 
-class Thought(msgspec.Struct, frozen=True):
-    """A piece of reasoning; a signature or hidden reasoning comes whole, and ends the piece it belongs to."""
+class ReasoningDelta(msgspec.Struct, frozen=True):
+    """A piece of reasoning. A signature or encrypted reasoning is never split, and ends its block."""
 
     text: str = ""
     signature: str = ""
     hidden: str = ""
 
 
-class Called(msgspec.Struct, frozen=True):
-    """A piece of the call at this place among the reply's calls; id and name come once, arguments in pieces.
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """A piece of the tool call at `index`. Id and name come once, arguments in pieces.
 
-    `extra` is what the provider sent besides and wants back, under the provider's name.
+    `extra` holds, under the provider's name, further fields of the call that the provider expects back.
     """
 
     index: int
@@ -81,39 +82,39 @@ class Called(msgspec.Struct, frozen=True):
     extra: dict[str, Any] = {}
 
 
-class Counted(msgspec.Struct, frozen=True):
-    """What the call has used so far; the last one counts."""
+class UsageDelta(msgspec.Struct, frozen=True):
+    """The total usage of the request so far."""
 
     usage: types.Usage
 
 
-class Finished(msgspec.Struct, frozen=True):
-    """The reply is complete. Nothing comes after it."""
+class FinishDelta(msgspec.Struct, frozen=True):
+    """The end of a complete reply. No delta follows."""
 
     reason: Finish
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """Nothing was said yet, and the same call is made again in so many seconds."""
+class RetryDelta(msgspec.Struct, frozen=True):
+    """The request failed before the reply began, and is sent again after `seconds`."""
 
     seconds: float
     attempt: int
     why: str
-    """One sentence or more; empty where it is what was said before."""
+    """The reason; empty if it is the same as before."""
 
 
-class Switched(msgspec.Struct, frozen=True):
-    """Another model answers from here on, as the one before could not."""
+class FallbackDelta(msgspec.Struct, frozen=True):
+    """The model failed before the reply began, and another model is asked."""
 
     model: str
     why: str
 
 
-Delta = Said | Thought | Called | Counted | Finished | Waiting | Switched
+Delta = TextDelta | ReasoningDelta | ToolCallDelta | UsageDelta | FinishDelta | RetryDelta | FallbackDelta
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model answered, gathered from its deltas."""
+    """A reply, assembled from its deltas."""
 
     parts: tuple[content_parts.Part, ...] = ()
     calls: tuple[types.ToolCall, ...] = ()
@@ -127,20 +128,20 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Model(Protocol):
-    """A model that can be asked. One object serves any number of calls at once.
+    """A language model. One object serves any number of concurrent requests.
 
-    `stream` raises errors.ModelError and nothing else. It raises ContextOverflow when the request is too
-    large for it, whichever way its provider says so; ModelCut when the stream broke off after something was
-    said. Closing the iterator, or cancelling the task that reads it, ends the call at the provider.
+    `stream` raises errors.ModelError and nothing else: ContextOverflow if the request is too large, ModelCut if the
+    connection was lost after the first delta. Closing the iterator, or cancelling the task that reads it, cancels the
+    request at the provider.
     """
 
     @property
     def name(self) -> str:
-        """What people call it: provider/model."""
+        """The display name: provider/model."""
 
     @property
     def window(self) -> int:
-        """How many tokens a request and its reply may have together."""
+        """The context window in tokens: the maximum of a request and its reply together."""
 
     def stream(self, request: Request) -> AsyncGenerator[Delta, None]: ...
 

@@ -1,8 +1,8 @@
-"""The built-in model for when there is no other: it finds and quotes, and calls a tool when plainly asked to.
+"""The built-in model for use without a key: it quotes the conversation, and calls a tool when plainly asked to.
 
-There is no language model behind it, and it says so. It answers from the conversation, from the notes it was
-given and from what tools bring; what it cannot find, it says it cannot find. The same request always gets the
-same answer. After a tool has answered it speaks, so no message ever makes more than one round of calls.
+It is not a language model, and says so. It answers from the conversation, from the notes in the system prompt and from
+tool results. The same request always gets the same answer. After a tool result it always answers, so a message leads to
+at most one round of tool calls.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, assert_never
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,34 +19,38 @@ from holdfast import content_parts, errors, types
 from holdfast.model import base, intent, retrieval, tokens
 
 MARK = "I am the offline model"
-# How to get a real one is said by whoever chose this one.
 INTRODUCTION = (
     f"{MARK}: no language model is behind me, I only find and quote what was said, and use tools when plainly asked."
 )
 NOTED = "Noted: this is kept as message {seq} of our conversation. I can find it again, but do no more with it."
 SEARCH, READ, RUN = "search_conversation", "read_file", "shell"
 
-# Of a question's words, weighed by how much they tell: from here on a sentence is an answer, below it a guess,
-# and below the other not even that.
-SURE, POOR = 0.6, 0.25
-# Where not everything is in view, this much is needed to do without a search.
-CERTAIN = 0.9
-# After a search of everything, what comes nearest may be poorer: nothing else is there.
-POORER = 0.15
-QUOTE, EXCERPT, LINES = 300, 1_500, 20
-# How many messages a search may bring, and by how many other words a question is asked there too.
-HITS, WIDER = 20, 24
+# The share of a question's words that an answer must contain, for an answer, for a guess, for a guess after a search,
+# and for an answer without a search although a summary hides messages.
+SURE, POOR, POOR_AFTER_SEARCH, CERTAIN = 0.6, 0.25, 0.15, 0.9
+MAX_QUOTES, MAX_QUOTE, MAX_EXCERPT, MAX_LINES, MAX_HITS = 3, 300, 1_500, 20, 20
+
+# The beginnings of this model's own sentences, which answer no question.
+_OWN = (
+    *(MARK, "Noted: this is kept ", "I can find it again, but ", "Tell me something to keep", "You said ", "I said "),
+    *("A tool answered ", "It was noted ", "I am not sure, but this ", "This is what I found", "I find nothing "),
+    *("I searched ", "I cannot look ", "I have no tool ", "I can only run ", "My notes say", f"{SEARCH} "),
+)
+_AUTHORS = {"user": "You said", "assistant": "I said", "tool": "A tool answered", "system": "It was noted"}
+# The output of a command may begin with "Error:"; its exit code shows that the tool itself did not fail.
+_EXIT = re.compile(r"\[(?:exit code \d+|killed\b[^\n]*|It was killed [^\n]*)\]\Z")
+_EMPTY_RESULT = re.compile(r"(?i)(?:no|nothing|0)\b")
 
 
-class Call(msgspec.Struct, frozen=True):
-    """A tool to be called."""
+class Call(NamedTuple):
+    """A tool call."""
 
     name: str
     arguments: dict[str, Any]
 
 
 class OfflineModel:
-    """Answers by retrieval, with no network and no model. One object serves any number of calls at once."""
+    """A model without network and without a language model. Safe for concurrent requests."""
 
     def __init__(self, *, window: int = 1_000_000, name: str = "holdfast/offline") -> None:
         self._window = window
@@ -62,209 +66,150 @@ class OfflineModel:
         return self._window
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        # A long conversation that was never looked at takes a moment; others go on meanwhile.
+        # In a thread: a long conversation takes a moment when it is read for the first time.
         used = await asyncio.to_thread(self._meter.count, request.system, request.tools, request.messages)
         if used > self._window:
             raise errors.ContextOverflow(model=self._name)
         answer = await asyncio.to_thread(decide, request)
         if isinstance(answer, Call):
             arguments = msgspec.json.encode(answer.arguments).decode()
-            yield base.Called(0, f"offline_{request.messages[-1].seq}", answer.name, arguments)
-            yield base.Counted(types.Usage(used, tokens.estimate(answer.name) + tokens.estimate(arguments), cost=0.0))
-            yield base.Finished("calls")
-            return
-        said, whole = _fitted(answer, request.max_output)
-        for word in said:
-            yield base.Said(word)
-            # Whoever reads may want to stop here, and others to run.
-            await asyncio.sleep(0)
-        yield base.Counted(types.Usage(used, tokens.estimate("".join(said)), cost=0.0))
-        yield base.Finished("stop" if whole else "length")
+            yield base.ToolCallDelta(0, f"offline_{request.messages[-1].seq}", answer.name, arguments)
+            finish: base.Finish = "calls"
+            output = tokens.estimate(answer.name) + tokens.estimate(arguments)
+        else:
+            words, is_whole = _limit(answer, request.max_output)
+            for word in words:
+                yield base.TextDelta(word)
+                await asyncio.sleep(0)  # Let other tasks run, and the caller stop.
+            finish = "stop" if is_whole else "length"
+            output = tokens.estimate("".join(words))
+        yield base.UsageDelta(types.Usage(used, output, cost=0.0))
+        yield base.FinishDelta(finish)
 
 
-def _fitted(answer: str, most: int | None) -> tuple[list[str], bool]:
-    """The words of an answer, as far as they fit."""
+def _limit(answer: str, max_output: int | None) -> tuple[list[str], bool]:
+    """Return the words of an answer that fit, and whether all of them do."""
     words = re.findall(r"\s*\S{1,24}|\s+", answer)
-    if most is None or tokens.estimate(answer) <= most:
+    if max_output is None or tokens.estimate(answer) <= max_output:
         return words, True
-    while words and tokens.estimate("".join(words)) > most:
-        words = words[: len(words) * most // (most + max(1, most // 4)) if len(words) > 1 else 0]
+    while words and tokens.estimate("".join(words)) > max_output:
+        words = words[: len(words) * 4 // 5]
     return words, False
 
 
-# --- what to answer ----------------------------------------------------------------------------------
-
-
 def decide(request: base.Request) -> str | Call:
-    """The answer to a request: words, or a tool to be called."""
+    """Return the answer to a request: text, or a tool call."""
     messages = request.messages
     place = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     if place < 0:
         return INTRODUCTION
-    asked, since = messages[place], messages[place + 1 :]
-    wants = intent.of(content_parts.text(asked.content))
-    if any(message.tool_calls or message.role == "tool" for message in since):
-        results = [message for message in since if message.role == "tool"]
-        answer: str | Call = _from_results(wants, results, messages)
-    else:
-        answer = _first(wants, asked, messages[:place], request)
-    return answer if isinstance(answer, Call) else _introduced(answer, wants, messages)
-
-
-def _introduced(answer: str, wants: intent.Intent, messages: Sequence[types.Message]) -> str:
-    """Who answers here is said once, or when it is asked for."""
-    if isinstance(wants, intent.Explain):
+    wish = intent.parse(content_parts.text(messages[place].content))
+    if wish.kind == "explain":
         return INTRODUCTION
-    told = any(message.role == "assistant" and MARK in message.body for message in messages)
-    return answer if told else f"{INTRODUCTION}\n\n{answer}".rstrip()
+    since = messages[place + 1 :]
+    if any(message.tool_calls or message.role == "tool" for message in since):
+        answer: str | Call = _answer_from_results(wish, since, messages)
+    else:
+        answer = _answer(wish, messages[place], messages[:place], request)
+    is_introduced = any(message.role == "assistant" and MARK in message.body for message in messages)
+    return answer if isinstance(answer, Call) or is_introduced else f"{INTRODUCTION}\n\n{answer}".rstrip()
 
 
-def _first(
-    wants: intent.Intent, asked: types.Message, before: Sequence[types.Message], request: base.Request
+def _answer(
+    wish: intent.Intent, asked: types.Message, before: Sequence[types.Message], request: base.Request
 ) -> str | Call:
     offered = {tool.name for tool in request.tools}
-    match wants:
-        case intent.Nothing():
-            images = any(isinstance(part, content_parts.Image) for part in content_parts.read(asked.content))
-            return "I cannot look at pictures." if images else "There are no words in that message."
-        case intent.Greet():
+    match wish.kind:
+        case "ask":
+            return _answer_question(wish.text, before, request.system, SEARCH in offered)
+        case "run":
+            if RUN not in offered:
+                return "I have no tool to run commands with here."
+            missing = "I can only run a command that is written out, such as: run `ls -l`"
+            return Call(RUN, {"command": wish.text}) if wish.text else missing
+        case "read":
+            return Call(READ, {"path": wish.text}) if READ in offered else "I have no tool to read files with here."
+        case "greet":
             return "Hello. Tell me something to keep, or ask me about what was said."
-        case intent.Explain():
-            return INTRODUCTION
-        case intent.Run(command):
-            return _run(command, offered)
-        case intent.Read(path):
-            return Call(READ, {"path": path}) if READ in offered else "I have no tool to read files with here."
-        case intent.Ask(text):
-            return _found(text, before, request.system, offered)
-        case intent.Tell():
+        case "empty":
+            has_image = any(isinstance(part, content_parts.Image) for part in content_parts.read(asked.content))
+            return "I cannot look at pictures." if has_image else "There are no words in that message."
+        case _:
             return NOTED.format(seq=asked.seq)
-        case _:
-            assert_never(wants)
 
 
-def _run(command: str, offered: set[str]) -> str | Call:
-    if RUN not in offered:
-        return "I have no tool to run commands with here."
-    if not command:
-        return "I can only run a command that is written out, such as: run `ls -l`"
-    return Call(RUN, {"command": command})
+def _answer_question(question: str, before: Sequence[types.Message], system: str, can_search: bool) -> str | Call:
+    matches = _find(question, before, POOR)
+    # If a summary hides messages, one of them may fit better.
+    enough = CERTAIN if can_search and any(map(retrieval.is_summary, before)) else SURE
+    if matches and matches[0].share >= enough:
+        return _quote(matches)
+    # The notes of a system prompt are its list items; its sentences are instructions.
+    items = [line.strip(" -*\t") for line in system.splitlines() if line.lstrip().startswith(("- ", "* "))]
+    notes = [each for each in retrieval.rank(question, list(retrieval.split("\n".join(items)))) if each.share >= SURE]
+    if notes:
+        return "My notes say: " + "; ".join(f"“{_line(each.sentence.text)}”" for each in notes[:MAX_QUOTES])
+    if can_search:
+        return Call(SEARCH, {"query": question[:500], "limit": MAX_HITS})
+    return _guess(matches) or "I find nothing about that in our conversation."
 
 
-def _found(text: str, before: Sequence[types.Message], system: str, offered: set[str]) -> str | Call:
-    found = _evidence(text, before)
-    # Where a summary stands for a part, what is in view is not all: something there may fit better.
-    enough = CERTAIN if SEARCH in offered and any(map(retrieval.is_summary, before)) else SURE
-    if found and found[0].share >= enough:
-        return _quoted(found, "")
-    noted = retrieval.best_lines(text, _notes(system), least=SURE)
-    if noted:
-        return "My notes say: " + "; ".join(f"“{_line(line)}”" for line in noted)
-    if SEARCH in offered:
-        return Call(SEARCH, {"query": _query(text), "limit": HITS})
-    return _nearest(found) or "I find nothing about that in our conversation."
+def _find(question: str, messages: Sequence[types.Message], min_share: float) -> list[retrieval.Match]:
+    found = retrieval.split_messages(messages, SEARCH)
+    others = [each for each in found if not (each.role == "assistant" and each.text.startswith(_OWN))]
+    return [match for match in retrieval.rank(question, others) if match.share >= min_share][:MAX_QUOTES]
 
 
-# All this model says begins like one of these: it quotes, or speaks of itself, and neither answers anything.
-_OWN = (
-    *(MARK, "For real answers set ", "Noted: this is kept ", "I can find it again, but ", "Tell me something to keep"),
-    *("You said ", "I said ", "A tool answered ", "It was noted ", "I am not sure, but this ", "This is what I found"),
-    *(
-        "I find nothing ",
-        "I searched ",
-        "I cannot look ",
-        "I have no tool ",
-        "I can only run ",
-        "My notes say",
-        f"{SEARCH} ",
-    ),
-)
+def _guess(matches: Sequence[retrieval.Match]) -> str:
+    return f"I am not sure, but this comes nearest. {_quote(matches[:1])}" if matches else ""
 
 
-def _evidence(asked: str, messages: Sequence[types.Message], least: float = POOR) -> list[retrieval.Found]:
-    found = retrieval.best(asked, messages, searches=SEARCH, own=lambda text: text.startswith(_OWN))
-    return [one for one in found if one.share >= least]
+def _quote(matches: Sequence[retrieval.Match]) -> str:
+    best, *others = matches
+    also = [each for each in others if each.score >= best.score - 1 and each.sentence.role == "user"]
+    lines = [(best.sentence, ""), *((each.sentence, " also") for each in also)]
+    return "\n".join(f"{_AUTHORS[one.role]}{more} {_where(one)}: “{_line(one.text)}”" for one, more in lines)
 
 
-def _nearest(found: Sequence[retrieval.Found]) -> str:
-    return _quoted(found[:1], "I am not sure, but this comes nearest. ") if found else ""
-
-
-def _query(text: str) -> str:
-    """The question, and other words it may have been told in: the search knows only words."""
-    return " ".join([text[:500], *retrieval.widened(text)[:WIDER]])
-
-
-def _notes(system: str) -> str:
-    """What a prompt has in lists: that is where notes stand, while its sentences tell how to behave."""
-    return "\n".join(line.strip(" -*\t") for line in system.splitlines() if line.lstrip().startswith(("- ", "* ")))
-
-
-def _quoted(found: Sequence[retrieval.Found], opening: str) -> str:
-    best, *others = found
-    said = [f"{opening}{_who(best.role)} {_where(best)}: “{_line(best.text)}”"]
-    said += [
-        f"{_who(one.role)} also {_where(one)}: “{_line(one.text)}”"
-        for one in others
-        if one.step >= best.step - 1 and one.role == "user"
-    ]
-    return "\n".join(said)
-
-
-_SPEAKERS = {"user": "You said", "assistant": "I said", "tool": "A tool answered", "system": "It was noted"}
-
-
-def _who(role: str) -> str:
-    return _SPEAKERS[role]
-
-
-def _where(one: retrieval.Found) -> str:
-    if not one.seq:
+def _where(sentence: retrieval.Sentence) -> str:
+    if not sentence.seq:
         return "in the summary of what came before"
-    when = time.strftime(" (%Y-%m-%d %H:%M UTC)", time.gmtime(one.at)) if 0 < one.at < 1e11 else ""
-    return f"in message {one.seq}{when}"
+    at = time.strftime(" (%Y-%m-%d %H:%M UTC)", time.gmtime(sentence.at)) if 0 < sentence.at < 1e11 else ""
+    return f"in message {sentence.seq}{at}"
 
 
-# --- after tools have answered -----------------------------------------------------------------------
-
-
-# What a command wrote may begin with any word; how it ended stands behind it.
-_ENDED = re.compile(r"\[(?:exit code \d+|killed\b[^\n]*|It was killed [^\n]*)\]\Z")
-_EMPTY = re.compile(r"(?i)(?:no|nothing|0)\b")
-
-
-def _from_results(wants: intent.Intent, results: Sequence[types.Message], messages: Sequence[types.Message]) -> str:
-    text = "\n".join(content_parts.text(message.content) for message in results).strip()
-    if text.startswith(content_parts.ERROR) and not _ENDED.search(text):
+def _answer_from_results(wish: intent.Intent, since: Sequence[types.Message], messages: Sequence[types.Message]) -> str:
+    results = [content_parts.text(message.content) for message in since if message.role == "tool"]
+    text = "\n".join(results).strip()
+    if text.startswith(content_parts.ERROR) and not _EXIT.search(text):
         return f"The tool failed:\n{_excerpt(text)}"
-    match wants:
-        case intent.Ask(asked):
-            nothing = "I searched the whole conversation and found nothing about that."
-            return _from_both(asked, messages) or _matching(asked, text, nothing)
-        case intent.Read(path, about) if about:
-            return _matching(about, text, f"{_line(path)} says nothing about that, as far as I can find.")
-        case _:
-            return _excerpt(text) if text else "The tool answered with nothing."
+    if wish.kind == "ask":
+        # The search result and the visible messages are ranked together.
+        matches = _find(wish.text, messages, POOR_AFTER_SEARCH)
+        answer = _quote(matches) if matches and matches[0].share >= SURE else _guess(matches)
+        nothing = "I searched the whole conversation and found nothing about that."
+        return answer or _quote_lines(wish.text, text) or nothing
+    if wish.kind == "read" and wish.about:
+        nothing = f"{_line(wish.text)} says nothing about that, as far as I can find."
+        return _quote_lines(wish.about, text) or nothing
+    return _excerpt(text) if text else "The tool answered with nothing."
 
 
-def _from_both(asked: str, messages: Sequence[types.Message]) -> str:
-    """The answer from what was brought and what is in view, weighed together."""
-    found = _evidence(asked, messages, POORER)
-    return _quoted(found, "") if found and found[0].share >= SURE else _nearest(found)
-
-
-def _matching(asked: str, text: str, nothing: str) -> str:
-    lines = [] if _EMPTY.match(text) else retrieval.best_lines(asked, text)
-    return "This is what I found:\n" + "\n".join(f"- “{_line(line)}”" for line in lines) if lines else nothing
+def _quote_lines(question: str, text: str) -> str:
+    """Quote the lines of a tool result that fit best, in their order."""
+    lines = [] if _EMPTY_RESULT.match(text) else list(retrieval.split(text))
+    matches = retrieval.rank(question, lines)
+    best = [each.sentence for each in matches[:MAX_QUOTES] if each.score * 2 >= matches[0].score]
+    quoted = [f"- “{_line(line.text)}”" for line in lines if line in best]
+    return "This is what I found:\n" + "\n".join(quoted) if quoted else ""
 
 
 def _excerpt(text: str) -> str:
-    lines = text[:EXCERPT].splitlines()[:LINES]
-    shown = "\n".join(lines)
-    # Longer than any fence inside, so that nothing in the text can end the quotation.
+    shown = "\n".join(text[:MAX_EXCERPT].splitlines()[:MAX_LINES])
+    # The fence is longer than any fence in the text, so that nothing in the text can end it.
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
     rest = len(text) - len(shown)
     more = f"\nThat is the beginning; {rest:,} characters more are not shown." if rest > 1 else ""
@@ -272,6 +217,6 @@ def _excerpt(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """A stretch of text as one short line, without what would act on a screen."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * QUOTE]).split())
-    return plain if len(plain) <= QUOTE else plain[: QUOTE - 1] + "…"
+    """Return a text as one short line of printable characters."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * MAX_QUOTE]).split())
+    return plain if len(plain) <= MAX_QUOTE else plain[: MAX_QUOTE - 1] + "…"

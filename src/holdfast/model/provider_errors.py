@@ -1,7 +1,7 @@
-"""What providers say when they do not answer, as errors of ours. Pure: a status, its headers and a body go in.
+"""Turn the error responses of providers into errors.ModelError. Pure.
 
-Every provider has its own words for the same few things, so this is one table for all of them: who knows a
-new way to say "too long" adds a line here. What is quoted of a provider is short and has no key in it.
+Providers describe the same few problems in different words, so one table serves all of them: to support a new wording
+of "too long", add it here. Quotations of a provider are short and contain no key.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast import errors
-from holdfast import redaction as shapes
+from holdfast import errors, redaction
 
-QUOTED = 300
+MAX_QUOTATION = 300
+BROKE_OFF = "broke off in the middle of its answer"
+COMPACT = "Type /compact to shorten it, or use a model with a larger window."
 
-# Ways to say that a conversation is too large for the context window.
+# The conversation is too large for the context window.
 _TOO_LONG = re.compile(
     r"context[ _-]?(?:length|window|size|limit)?[ _-]?(?:(?:is|was|has been) )?"
     r"(?:exceed|overflow|too (?:long|large|small))"
@@ -34,14 +35,16 @@ _TOO_LONG = re.compile(
     r"|range of input length should be",
     re.IGNORECASE | re.DOTALL,
 )
-# Words for that or for a limit on tokens per minute, which is temporary, and words that identify the latter.
-# What asks for more in one go than a minute allows does not go away.
+# Wordings that mean either that or a limit of tokens per minute, which is temporary; wordings of such a limit; and a
+# request that is larger than the limit per minute, which will never succeed.
 _MAY_BE_TOO_LONG = re.compile(
     r"request_too_large|(?:request|payload|entity) (?:entity )?too large|token limit exceeded"
     r"|too many (?:input )?tokens",
     re.IGNORECASE,
 )
-_PASSES = re.compile(r"rate.?limit|too many requests|throttl|please wait|per.?(?:min|day|hour|second)", re.IGNORECASE)
+_RATE_LIMIT = re.compile(
+    r"rate.?limit|too many requests|throttl|please wait|per.?(?:min|day|hour|second)", re.IGNORECASE
+)
 _NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
 _NO_CREDIT = re.compile(r"insufficient_quota|insufficient.{0,9}(?:credit|balance|funds)|credit balance", re.IGNORECASE)
 _OVERLOAD = re.compile(r"overload|rate_?limit|timeout|unavailable", re.IGNORECASE)
@@ -50,15 +53,15 @@ _NO_KEY = re.compile(r"authentication|permission_error|invalid_api_key|unauthori
 _KEYS = re.compile(
     r"(?i:bearer)\s+[^\s\"',]+|\b(?:sk|pk|rk|gsk|xai|hf|key|AIza)[-_][\w*.\-]{4,}|\bAIza[\w\-]{10,}|\beyJ[\w.\-]{20,}"
 )
-_AGAIN_IN = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|h|m|s)\s*)+)", re.IGNORECASE)
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_RETRY_IN = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|h|m|s)\s*)+)", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-COMPACT = "Type /compact to shorten it, or use a model with a larger window."
-_BUSY = frozenset({408, 409, 425, 429, 503, 529})
+_BUSY_STATUS = frozenset({408, 409, 425, 429, 503, 529})
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Who was asked, and what a person can do when it fails, one sentence each."""
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """The name of a model, and one sentence for each problem that the user can solve."""
 
     model: str
     key: str = "Check the key."
@@ -66,202 +69,218 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     missing: str = "Check the name of the model and the base URL."
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What is known of a refusal: the provider's words for people, its words for programs, its status."""
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The content of an error response: its message, its codes and its status."""
 
     reason: str = ""
     codes: str = ""
     status: int | None = None
-    unread: str = ""
-    """An object whose shape is not known, as text: searched for words, never quoted."""
+    unknown: str = ""
+    """An object of unknown shape, as text: searched for known words, never quoted."""
 
     @property
     def words(self) -> str:
-        return f"{self.codes} {self.reason} {self.unread}"
+        return f"{self.codes} {self.reason} {self.unknown}"
 
 
-def of_status(
-    status: int, headers: Mapping[str, str], body: bytes, asked: Asked, *, now: float, secrets: Sequence[str] = ()
+def from_status(
+    status: int, headers: Mapping[str, str], body: bytes, advice: Advice, *, now: float, secrets: Sequence[str] = ()
 ) -> errors.ModelError:
-    """The error for an answer that is not a 200; header names are in lower case, secrets are never quoted."""
-    answer = read(body)
-    error = _kind(status, answer)
-    wait = retry_after(headers, answer.reason, now) if error.retryable else None
-    return _made(error, status, _shown(answer, secrets), asked, wait)
+    """Return the error for a response other than 200. Header names are in lower case; secrets are never quoted."""
+    content = parse_body(body)
+    kind = _classify(status, content)
+    delay = parse_retry_after(headers, content.reason, now) if kind.retryable else None
+    return _build(kind, status, content, advice, delay, secrets)
 
 
-def of_object(given: object, asked: Asked, *, said: bool, secrets: Sequence[str] = ()) -> errors.ModelError:
-    """The error for an error object inside of a 200, in the stream or instead of it."""
-    answer = _answer(given)
-    error = _kind_by_words(answer) if answer.status is None else _kind(answer.status, answer)
-    wait = retry_after({}, answer.reason, 0.0) if error.retryable else None
-    if said and error.retryable:
-        error = errors.ModelCut
-    return _made(error, answer.status, _shown(answer, secrets), asked, wait)
+def from_object(given: object, advice: Advice, *, has_begun: bool, secrets: Sequence[str] = ()) -> errors.ModelError:
+    """Return the error for an error object within a 200 response."""
+    content = _parse(given)
+    kind = _classify_words(content) if content.status is None else _classify(content.status, content)
+    delay = parse_retry_after({}, content.reason, 0.0) if kind.retryable else None
+    if has_begun and kind.retryable:
+        kind = errors.ModelCut
+    return _build(kind, content.status, content, advice, delay, secrets)
+
+
+def from_event(data: str, advice: Advice, *, has_begun: bool, secrets: Sequence[str] = ()) -> errors.ModelError:
+    """Return the error for an error event of a stream."""
+    try:
+        given = msgspec.json.decode(data)
+    except _UNREADABLE:
+        given = data
+    return from_object(given, advice, has_begun=has_begun, secrets=secrets)
+
+
+def malformed(advice: Advice, what: str, *, has_begun: bool) -> errors.ModelError:
+    """Return the error for a stream that does not follow the API."""
+    kind = errors.ModelCut if has_begun else errors.ModelServerError
+    return kind(f"{advice.model} {what}.", model=advice.model)
 
 
 def is_overflow(words: str) -> bool:
-    """Whether these are a provider's words for a conversation that is too large."""
+    """Whether these words of a provider mean that the conversation is too large."""
     if _NEVER_FITS.search(words) or _TOO_LONG.search(words):
         return True
-    return bool(_MAY_BE_TOO_LONG.search(words)) and not _PASSES.search(words)
+    return bool(_MAY_BE_TOO_LONG.search(words)) and not _RATE_LIMIT.search(words)
 
 
-def redacted(text: str, secrets: Sequence[str] = ()) -> str:
-    """A provider's words, on one line, short, without anything that looks like a key."""
+def redact(text: str, secrets: Sequence[str] = ()) -> str:
+    """Return a provider's message as one short line without keys."""
     for secret in secrets:
         text = text.replace(secret, "[key]") if len(secret) >= 4 else text
-    # Providers quote keys with stars in them and cut short, so that here even the beginning of one is enough.
-    text = " ".join(_KEYS.sub("[key]", shapes.redacted(text[: 4 * QUOTED], "[key]")).split())
+    # Providers quote keys shortened and with stars, so even the beginning of a key is redacted.
+    text = " ".join(_KEYS.sub("[key]", redaction.redacted(text[: 4 * MAX_QUOTATION], "[key]")).split())
     text = "".join(char for char in text if char.isprintable())
-    return text if len(text) <= QUOTED else text[: QUOTED - 1] + "…"
+    return text if len(text) <= MAX_QUOTATION else text[: MAX_QUOTATION - 1] + "…"
 
 
-def retry_after(headers: Mapping[str, str], reason: str, now: float) -> float | None:
-    """After how many seconds the provider wants to be asked again, if it says so in any of the usual ways."""
-    found = _number(headers.get("retry-after-ms"), 0.001)
-    if found is None:
-        found = _number(headers.get("retry-after"))
-    if found is None:
-        found = _until(headers.get("retry-after"), now)
-    if found is None:
-        spans = [
-            _span(headers[name])
+def parse_retry_after(headers: Mapping[str, str], reason: str, now: float) -> float | None:
+    """Return the seconds after which the provider wants to be asked again, in any of the usual notations."""
+    delay = _parse_number(headers.get("retry-after-ms"), 0.001)
+    if delay is None:
+        delay = _parse_number(headers.get("retry-after"))
+    if delay is None:
+        delay = _parse_date(headers.get("retry-after"), now)
+    if delay is None:
+        resets = [
+            _parse_duration(headers[name])
             for name in ("x-ratelimit-reset-requests", "x-ratelimit-reset-tokens")
             if name in headers and headers.get(name.replace("reset", "remaining")) == "0"
         ]
-        found = max((span for span in spans if span is not None), default=None)
-    if found is None and (said := _AGAIN_IN.search(reason)):
-        found = _span(said[1])
-    return found
+        delay = max((reset for reset in resets if reset is not None), default=None)
+    if delay is None and (match := _RETRY_IN.search(reason)):
+        delay = _parse_duration(match[1])
+    return delay
 
 
-def read(body: bytes) -> Answer:
-    """What a body says, in any of the shapes errors come in; a web page says nothing."""
+def parse_body(body: bytes) -> ErrorBody:
+    """Return the content of an error response in any known shape; an HTML page has none."""
     try:
-        return _answer(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        text = body[: 4 * QUOTED].decode("utf-8", "replace").strip()
-        return Answer("" if text.startswith("<") else text)
+        return _parse(msgspec.json.decode(body))
+    except _UNREADABLE:
+        text = body[: 4 * MAX_QUOTATION].decode("utf-8", "replace").strip()
+        return ErrorBody("" if text.startswith("<") else text)
 
 
-def _kind(status: int, answer: Answer) -> type[errors.ModelError]:
+def _classify(status: int, content: ErrorBody) -> type[errors.ModelError]:
     if status in (401, 403):
         return errors.KeyRefused
-    if status == 413 or is_overflow(answer.words):
+    if status == 413 or is_overflow(content.words):
         return errors.ContextOverflow
-    if status == 402 or (status == 429 and _NO_CREDIT.search(answer.words)):
+    if status == 402 or (status == 429 and _NO_CREDIT.search(content.words)):
         return errors.RequestRefused
-    if status in _BUSY:
+    if status in _BUSY_STATUS:
         return errors.ModelBusy
     if status >= 500:
         return errors.ModelServerError
-    return errors.RequestRefused if 300 <= status < 500 else _kind_by_words(answer)
+    return errors.RequestRefused if 300 <= status < 500 else _classify_words(content)
 
 
-def _kind_by_words(answer: Answer) -> type[errors.ModelError]:
-    if is_overflow(answer.words):
+def _classify_words(content: ErrorBody) -> type[errors.ModelError]:
+    if is_overflow(content.words):
         return errors.ContextOverflow
-    if _NO_CREDIT.search(answer.words):
+    if _NO_CREDIT.search(content.words):
         return errors.RequestRefused
-    if _NO_KEY.search(answer.codes):
+    if _NO_KEY.search(content.codes):
         return errors.KeyRefused
-    if _OVERLOAD.search(answer.words):
+    if _OVERLOAD.search(content.words):
         return errors.ModelBusy
-    if _SERVER_ERROR.search(answer.words) or not answer.codes:
+    if _SERVER_ERROR.search(content.words) or not content.codes:
         return errors.ModelServerError
     return errors.RequestRefused
 
 
-def _made(
-    kind: type[errors.ModelError], status: int | None, answer: Answer, asked: Asked, wait: float | None
+def _build(
+    kind: type[errors.ModelError],
+    status: int | None,
+    content: ErrorBody,
+    advice: Advice,
+    delay: float | None,
+    secrets: Sequence[str],
 ) -> errors.ModelError:
-    shown = f" ({status})" if status else ""
+    reason = redact(content.reason, secrets)
+    code = f" ({status})" if status else ""
+    later = "Try again later."
+    if delay and not _RETRY_IN.search(reason):
+        later = f"It asks to wait {format_delay(delay)}."
     if kind is errors.KeyRefused:
-        what, then = f"{asked.model} refused the key{shown}", asked.key
+        what, then = f"{advice.model} refused the key{code}", advice.key
     elif kind is errors.ContextOverflow:
-        what, then = f"The conversation is too large for {asked.model}{shown}", COMPACT
+        what, then = f"The conversation is too large for {advice.model}{code}", COMPACT
     elif kind is errors.ModelBusy:
-        what, then = f"{asked.model} is busy or limits requests{shown}", _later(answer, wait)
+        what, then = f"{advice.model} is busy or limits requests{code}", later
     elif kind is errors.ModelServerError:
-        what, then = f"{asked.model} reported a server error{shown}", _later(answer, wait)
+        what, then = f"{advice.model} reported a server error{code}", later
     elif kind is errors.ModelCut:
-        what, then = f"{asked.model} broke off in the middle of its answer{shown}", "Try again."
-    elif status == 402 or _NO_CREDIT.search(answer.words):
-        what, then = f"The account at {asked.model} has no credit left{shown}", "Add credit, or use another model."
+        what, then = f"{advice.model} {BROKE_OFF}{code}", "Try again."
+    elif status == 402 or _NO_CREDIT.search(content.words):
+        what, then = f"The account at {advice.model} has no credit left{code}", "Add credit, or use another model."
     else:
-        what, then = f"{asked.model} refused the request{shown}", asked.missing if status in (404, 405) else ""
-    message = f"{what}: {answer.reason.rstrip('.')}. {then}" if answer.reason else f"{what}. {then}"
-    return kind(message.strip(), model=asked.model, status=status, retry_after=wait)
+        what, then = f"{advice.model} refused the request{code}", advice.missing if status in (404, 405) else ""
+    message = f"{what}: {reason.rstrip('.')}. {then}" if reason else f"{what}. {then}"
+    return kind(message.strip(), model=advice.model, status=status, retry_after=delay)
 
 
-def _later(answer: Answer, wait: float | None) -> str:
-    """When to try again, unless the provider's own words say it already."""
-    return f"It asks to wait {lasting(wait)}." if wait and not _AGAIN_IN.search(answer.reason) else "Try again later."
-
-
-def lasting(seconds: float) -> str:
-    """A time to wait as people say it, never less than it is."""
+def format_delay(seconds: float) -> str:
+    """Format a delay for people, rounded up."""
     for unit, length, below in (("s", 1, 100), ("min", 60, 6_000), ("h", 3_600, 360_000)):
         if seconds <= below:
             return f"{math.ceil(seconds / length)} {unit}"
     return f"{math.ceil(seconds / 86_400):,} days"
 
 
-def _shown(answer: Answer, secrets: Sequence[str]) -> Answer:
-    return msgspec.structs.replace(answer, reason=redacted(answer.reason, secrets))
-
-
-def _answer(given: Any) -> Answer:
+def _parse(given: Any) -> ErrorBody:
     match given:
         case [first, *_]:
-            return _answer(first)
+            return _parse(first)
         case {"error": dict() as error}:
-            return _answer(error)
+            return _parse(error)
         case {"error": str() as reason}:
-            return Answer(reason, _codes(given))
+            return ErrorBody(reason, _find_codes(given))
         case {"detail": str() as reason} | {"message": str() as reason}:
-            return _of_message(reason, given)
+            return _parse_message(reason, given)
         case {"detail": [{"msg": str() as reason}, *_]} | {"message": {"detail": [{"msg": str() as reason}, *_]}}:
-            return Answer(reason)
+            return ErrorBody(reason)
         case dict():
-            return Answer("", _codes(given), unread=msgspec.json.encode(given)[: 4 * QUOTED].decode("utf-8", "replace"))
+            text = msgspec.json.encode(given)[: 4 * MAX_QUOTATION].decode("utf-8", "replace")
+            return ErrorBody("", _find_codes(given), unknown=text)
         case str():
-            return Answer(given)
-    return Answer()
+            return ErrorBody(given)
+    return ErrorBody()
 
 
-def _of_message(reason: str, given: Mapping[str, Any]) -> Answer:
+def _parse_message(reason: str, given: Mapping[str, Any]) -> ErrorBody:
     metadata = given.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     if isinstance(raw, str) and raw:
-        # A broker says only that its provider failed; the provider's own words are what helps.
-        reason = f"{reason}: {read(raw.encode()).reason or raw}"
+        # A broker only reports that its provider failed; the provider's message is the useful one.
+        reason = f"{reason}: {parse_body(raw.encode()).reason or raw}"
     code = given.get("code", given.get("status_code"))
     status = code if isinstance(code, int) and 300 <= code < 600 else None
-    return Answer(reason, _codes(given), status)
+    return ErrorBody(reason, _find_codes(given), status)
 
 
-def _codes(given: Mapping[str, Any]) -> str:
+def _find_codes(given: Mapping[str, Any]) -> str:
     return " ".join(str(given[name]) for name in ("code", "type", "status") if isinstance(given.get(name), str))
 
 
-def _number(text: str | None, unit: float = 1.0) -> float | None:
+def _parse_number(text: str | None, unit: float = 1.0) -> float | None:
     try:
-        found = float(text) * unit if text else None
+        number = float(text) * unit if text else None
     except ValueError:
         return None
-    # Neither "nan" nor "inf" is a time to wait.
-    return found if found is not None and 0 <= found < 1e9 else None
+    # Refuse "nan" and "inf".
+    return number if number is not None and 0 <= number < 1e9 else None
 
 
-def _until(text: str | None, now: float) -> float | None:
+def _parse_date(text: str | None, now: float) -> float | None:
     try:
         return max(dates.parsedate_to_datetime(text).timestamp() - now, 0.0) if text else None
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def _span(text: str) -> float | None:
-    found = _SPAN.findall(text)
-    return sum(float(amount) * _SECONDS[unit] for amount, unit in found) if found else _number(text)
+def _parse_duration(text: str) -> float | None:
+    found = _DURATION.findall(text)
+    return sum(float(amount) * _SECONDS[unit] for amount, unit in found) if found else _parse_number(text)

@@ -1,37 +1,38 @@
-"""What all providers' requests share: names and ids they take, words for what is missing, JSON. Pure."""
+"""What the request builders of all APIs share: names, texts, JSON. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast import content_parts, types
+from holdfast.model import base
 
-OPENING = "(The conversation goes on from here.)"
-GO_ON = "(Go on.)"
+OPENING = "(The conversation continues here.)"
+GO_ON = "(Continue.)"
 NO_RESULT = "(This call has no result yet.)"
-NO_PICTURE = "(A picture that cannot be shown here.)"
+NO_PICTURE = "(An image that cannot be shown here.)"
 
-_misfits = re.compile(r"[^a-zA-Z0-9_-]")
+_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def fitting(name: str, limit: int = 64) -> str:
-    """A name or an id in the characters all servers take; the same always becomes the same, no two become one.
+def safe_name(name: str, limit: int = 64) -> str:
+    """Return a name or id in the characters that every server accepts. Equal names stay equal, others stay different.
 
-    Up to a limit of 9, it is exactly so many letters and digits.
+    With a limit of up to 9, the result has exactly that many letters and digits.
     """
-    if 0 < len(name) <= limit and not _misfits.search(name) and (limit > 9 or (len(name) == 9 and name.isalnum())):
+    if 0 < len(name) <= limit and not _UNSAFE.search(name) and (limit > 9 or (len(name) == 9 and name.isalnum())):
         return name
     digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=5).hexdigest()
-    return digest[:limit] if limit <= 9 else f"{_misfits.sub('_', name)[: limit - 11]}_{digest}"
+    return digest[:limit] if limit <= 9 else f"{_UNSAFE.sub('_', name)[: limit - 11]}_{digest}"
 
 
-def told(content: types.Content) -> str:
-    """All that a model is told in a content, as one text: a note stands apart from what was said."""
+def content_text(content: types.Content) -> str:
+    """Return the text of a content as the model sees it: notes first, in paragraphs of their own."""
     if isinstance(content, str):
         return content
     notes = [
@@ -44,36 +45,58 @@ def told(content: types.Content) -> str:
     return "\n\n".join(text for text in (*notes, content_parts.text(content)) if text)
 
 
-def names(tools: Iterable[types.ToolSpec]) -> dict[str, str]:
-    """What the tools are called here, by what they are called there."""
-    return {fitting(tool.name): tool.name for tool in once(tools)}
+def system_texts(request: base.Request) -> tuple[list[str], Sequence[types.Message]]:
+    """Return the texts of the system prompt, including leading system messages, and the other messages."""
+    messages = request.messages
+    first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+    texts = [request.system, *(content_text(message.content) for message in messages[:first])]
+    return [text for text in texts if text.strip()], messages[first:]
 
 
-def once(tools: Iterable[types.ToolSpec]) -> list[types.ToolSpec]:
-    """The first tool of each name."""
+def wrap_system(message: types.Message) -> str:
+    """Return a system message within the conversation as text for a user message; APIs have no other place for it."""
+    text = content_text(message.content)
+    return f"<system>\n{text}\n</system>" if text.strip() else ""
+
+
+def original_names(tools: Iterable[types.ToolSpec]) -> dict[str, str]:
+    """Map the names sent to the provider to the names of the tools."""
+    return {safe_name(tool.name): tool.name for tool in unique_tools(tools)}
+
+
+def unique_tools(tools: Iterable[types.ToolSpec]) -> list[types.ToolSpec]:
+    """Return the first tool of each name."""
     first: dict[str, types.ToolSpec] = {}
     for tool in tools:
         first.setdefault(tool.name, tool)
     return list(first.values())
 
 
-def encoded(value: Any) -> msgspec.Raw:
-    """A value as JSON, whatever text is in it."""
+def is_json_object(text: str) -> bool:
+    """Whether the text is a JSON object."""
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
+def encode(value: Any) -> msgspec.Raw:
+    """Encode a value as JSON. Unpaired surrogates are replaced; integers beyond 64 bits are allowed."""
     try:
         return msgspec.Raw(msgspec.json.encode(value))
     except (UnicodeEncodeError, OverflowError):
-        # Half a surrogate pair, from a file name perhaps, or a number beyond 64 bits, from a model.
-        return msgspec.Raw(msgspec.json.encode(_mended(value)))
+        return msgspec.Raw(msgspec.json.encode(_make_encodable(value)))
 
 
-def _mended(value: Any) -> Any:
+def _make_encodable(value: Any) -> Any:
     match value:
         case str():
             return value.encode("utf-8", "replace").decode()
         case dict():
-            return {_mended(key): _mended(item) for key, item in value.items()}
+            return {_make_encodable(key): _make_encodable(item) for key, item in value.items()}
         case list() | tuple():
-            return [_mended(item) for item in value]
+            return [_make_encodable(item) for item in value]
         case int() if abs(value) >= 2**63:
             return msgspec.Raw(str(value).encode())
     return value

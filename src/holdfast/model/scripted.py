@@ -1,4 +1,4 @@
-"""A model that plays given replies: for tests of agents, here and in programs built on Holdfast."""
+"""A model that returns given replies, for tests of agents."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from holdfast import content_parts, errors, types
 from holdfast.model import base
 
 Line = str | base.Reply | BaseException | Sequence[base.Delta | BaseException]
-"""A reply: its text; the whole of it; an error to raise; or its deltas one by one, an error among them breaks off."""
+"""A reply: its text, a Reply, an error to raise, or its deltas, of which one may be an error to raise."""
 
 
 class ScriptedModel:
-    """Answers the first call with the first line, the second with the second, and so on.
+    """Answers each request with the next line of a script, and raises RequestRefused after its end.
 
-    A line may also be a function of the request that gives one. When the script has ended, `RequestRefused`.
-    `requests` has what it was asked.
+    A line may also be a function that takes the request and returns a line. `requests` records the requests.
     """
 
     def __init__(
@@ -63,20 +62,20 @@ def _deltas(line: Line) -> Sequence[base.Delta | BaseException]:
         line = base.Reply((content_parts.Text(line),), usage=types.Usage(input=1, output=1))
     if isinstance(line, BaseException):
         return [line]
-    return _of_reply(line) if isinstance(line, base.Reply) else line
+    return _split_reply(line) if isinstance(line, base.Reply) else line
 
 
-def _of_reply(reply: base.Reply) -> list[base.Delta]:
+def _split_reply(reply: base.Reply) -> list[base.Delta]:
     deltas: list[base.Delta] = []
     for part in reply.parts:
         if isinstance(part, content_parts.Text):
-            deltas.append(base.Said(part.text))
+            deltas.append(base.TextDelta(part.text))
         elif isinstance(part, content_parts.Reasoning):
-            deltas.append(base.Thought(part.text, part.signature, part.hidden))
+            deltas.append(base.ReasoningDelta(part.text, part.signature, part.hidden))
     for index, call in enumerate(reply.calls):
         arguments = call.arguments
         if not isinstance(arguments, str):
             arguments = msgspec.json.encode(arguments).decode()
-        deltas.append(base.Called(index, call.id, call.name, arguments))
+        deltas.append(base.ToolCallDelta(index, call.id, call.name, arguments))
     finish: base.Finish = "calls" if reply.calls and reply.finish == "stop" else reply.finish
-    return [*deltas, base.Counted(reply.usage), base.Finished(finish)]
+    return [*deltas, base.UsageDelta(reply.usage), base.FinishDelta(finish)]

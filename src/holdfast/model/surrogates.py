@@ -1,8 +1,8 @@
-"""Characters that come in two halves. Pure.
+"""Handle unpaired surrogates in streamed JSON. Pure.
 
-JSON may spell an emoji as two escapes, and a server that cuts its text by the escape sends them in two events.
-Either event alone is no valid text: strict readers refuse it. Here it is read all the same, the halves are put
-together again, and one that stays alone becomes the mark for a character that cannot be read.
+JSON can write an emoji as two \\u escapes, and a server that splits its text between them sends a surrogate pair in two
+events. Strict decoders refuse either event. Here both are decoded, the pair is joined, and an unpaired surrogate
+becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -14,53 +14,54 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
-LOST = "\ufffd"
+REPLACEMENT = "\ufffd"
 
 _ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
-_HALF = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
 
 
-def decoded(data: str, decode: Callable[[str], T], kind: type[T]) -> T:
-    """An event of a stream, which may have halves of characters in it. Raises msgspec.DecodeError."""
+def decode(data: str, decoder: Callable[[str], T], kind: type[T]) -> T:
+    """Decode an event that may contain unpaired surrogates. Raises msgspec.DecodeError."""
     try:
-        return decode(data)
+        return decoder(data)
     except msgspec.DecodeError:
         if not _ESCAPED.search(data):
             raise
     try:
-        return msgspec.convert(json.loads(data, parse_constant=_refused), kind)
+        return msgspec.convert(json.loads(data, parse_constant=_refuse_constant), kind)
     except ValueError as error:
         raise msgspec.DecodeError(str(error)) from None
 
 
-def _refused(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not valid JSON")
 
 
-def mended(value: Any) -> Any:
-    """A value of JSON without halves: two that stand together are one character, a lone one is lost."""
+def repair(value: Any) -> Any:
+    """Join surrogate pairs in a JSON value, and replace unpaired surrogates."""
     match value:
         case str():
-            return _text(value)
+            return _repair_text(value)
         case dict():
-            return {mended(key): mended(item) for key, item in value.items()}
+            return {repair(key): repair(item) for key, item in value.items()}
         case list():
-            return [mended(item) for item in value]
+            return [repair(item) for item in value]
     return value
 
 
-def _text(text: str) -> str:
-    if text.isascii() or not _HALF.search(text):
+def _repair_text(text: str) -> str:
+    if text.isascii() or not _SURROGATE.search(text):
         return text
-    return _HALF.sub(LOST, _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text))
+    joined = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    return _SURROGATE.sub(REPLACEMENT, joined)
 
 
-class Joining(Generic[Key]):
-    """Texts that come in pieces, each under a key of its own: a first half waits for the piece with the second."""
+class SurrogateJoiner(Generic[Key]):
+    """Join texts that arrive in pieces, each under its own key. A high surrogate waits for the next piece."""
 
     def __init__(self) -> None:
         self._held: dict[Key, str] = {}
@@ -70,13 +71,13 @@ class Joining(Generic[Key]):
         return list(self._held)
 
     def add(self, key: Key, piece: str) -> str:
-        """What there is to tell after this piece; it may be nothing yet."""
+        """Add a piece and return the text that is complete."""
         text = self._held.pop(key, "") + piece
         if text and "\ud800" <= text[-1] <= "\udbff":
             self._held[key] = text[-1]
             text = text[:-1]
-        return _text(text)
+        return _repair_text(text)
 
     def rest(self, key: Key) -> str:
-        """The text has ended: what still waits, waited in vain."""
-        return LOST if self._held.pop(key, "") else ""
+        """End a text: a surrogate that still waits is replaced."""
+        return REPLACEMENT if self._held.pop(key, "") else ""

@@ -1,10 +1,9 @@
-"""How many tokens a text has, without a tokenizer's tables; and the one meter that counts a request with it.
+"""Estimate the number of tokens of a text without the tables of a tokenizer, and count requests with it.
 
-A tokenizer first cuts a text into pieces (a word with the space before it, up to three digits, a run of
-signs) and then splits what its tables do not have whole. The cutting is done here as tokenizers do it, over
-a text in which each character was replaced by its class. What a piece splits into is an average per class,
-measured against the o200k tables on prose of thirty languages, code, logs and data. What is left of the
-error is a provider's own, and is corrected by what the provider reports.
+A tokenizer first splits a text into pieces (a word with the space before it, up to three digits, a run of punctuation)
+and then splits pieces that its tables do not contain. The first step is done here as tokenizers do it, on a text in
+which each character is replaced by its class. The cost of a piece is an average per class, measured against the o200k
+tables on prose of thirty languages, code, logs and data. The usage that a provider reports corrects the rest.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ import msgspec
 
 from holdfast import content_parts, types
 
-# What stands around the texts of a request: roles and marks, names and brackets.
+# Tokens of the structure of a request: roles, separators, names, brackets.
 PER_MESSAGE = 4
 PER_CALL = 8
 PER_TOOL = 8
-# Between what providers take for a picture of a usual size (some 800 to 1,600).
+# Providers count 800 to 1,600 tokens for an image of a usual size.
 PER_IMAGE = 1_200
-# Hidden reasoning is encoded bytes of what was thought; a token of it takes some five characters.
+# Encrypted reasoning takes about five characters per token.
 HIDDEN_PER_TOKEN = 5
 
-# Letters of scripts, by ranges. Han and kana are z and k; scripts of one behaviour share a class.
+# The classes of scripts, by ranges of code points. Scripts with similar costs share a class.
 _SCRIPTS = (
     (0x0370, 0x03FF, "g"),  # Greek
     (0x0400, 0x052F, "c"),  # Cyrillic
@@ -48,7 +47,7 @@ _SCRIPTS = (
     (0xFB50, 0xFDFF, "r"),
     (0xFE70, 0xFEFE, "r"),
 )
-# A run of so many letters is one token; each letter beyond costs so much.
+# The number of letters that are one token, and the cost of each further letter.
 _RUNS = {
     "g": (3.0, 0.40),
     "c": (3.0, 0.21),
@@ -60,14 +59,14 @@ _RUNS = {
     "o": (1.2, 0.45),
     "x": (1.0, 0.60),
 }
-# Signs that are a token or more by themselves: emoji, what joins or colours them, rare ideographs.
+# Characters with a cost of their own: emoji, their joiners and modifiers, rare ideographs.
 _EACH = {"m": 1.6, "v": 0.8, "y": 3.5, "z": 0.85, "k": 0.68}
 _LEADS = " ./'ps"
-# A text beyond the first is weighed by stretches spread over it: however large, it takes a few milliseconds.
-_WHOLE = 131_072
-_STRETCHES, _STRETCH = 32, 2_048
+# A longer text is estimated by samples, so that any text takes a few milliseconds at most.
+_MAX_WHOLE = 131_072
+_SAMPLES, _SAMPLE_LENGTH = 32, 2_048
 
-# Runs are bounded, so that no text, however odd, makes a piece that is costly to look up.
+# Repetitions are bounded, so that pieces stay short and the cache of costs is effective.
 _PIECE = re.compile(
     r"[ ./'ps]?(?:[ALE]{1,20}+[ale]{0,30}+|[ale]{1,30}+)(?:'a{1,2}(?![ale]))?"
     r"|0{1,3}+"
@@ -80,7 +79,7 @@ _PIECE = re.compile(
 
 
 class _Classes(dict[int, str]):
-    """The class of each character, found out when it is first seen."""
+    """A lazy map from characters to their classes, for str.translate."""
 
     def __missing__(self, point: int) -> str:
         kind = self[point] = _class(chr(point))
@@ -112,7 +111,7 @@ def _wide_class(character: str, point: int) -> str:
         script = next((kind for first, last, kind in _SCRIPTS if first <= point <= last), "")
         if script:
             return script
-        # Letters beyond Western Europe split the words they stand in more often.
+        # Words with letters from outside Western Europe are split more often.
         plain, capital = ("e", "E") if 0x100 <= point < 0x250 else ("l", "L")
         if point < 0x250 or 0x1E00 <= point < 0x1F00:
             return capital if character.isupper() else plain
@@ -162,7 +161,7 @@ def _accents(letters: str) -> float:
 
 
 def _spaced(length: int, capitals: int) -> float:
-    """A word after a space: most are one token."""
+    """Return the cost of a word after a space: most are one token."""
     if capitals == length:
         return 1 + 0.07 * max(0, length - 2)
     if capitals > 1:
@@ -171,7 +170,7 @@ def _spaced(length: int, capitals: int) -> float:
 
 
 def _signed(length: int, capitals: int) -> float:
-    """A word after a sign, as in paths and code."""
+    """Return the cost of a word after punctuation, as in paths and code."""
     if capitals == length:
         return 1.1 + 0.07 * length
     if capitals > 1:
@@ -180,7 +179,7 @@ def _signed(length: int, capitals: int) -> float:
 
 
 def _joined(length: int, capitals: int) -> float:
-    """A word after a digit or another word: part of a name, or no word at all."""
+    """Return the cost of a word after a digit or another word, as in identifiers."""
     if capitals == length:
         return 1 + 0.45 * max(0, length - 2)
     if capitals > 1:
@@ -191,12 +190,12 @@ def _joined(length: int, capitals: int) -> float:
 
 
 def estimate(text: str) -> int:
-    """About how many tokens a text has; at least one, unless there is no text."""
-    if len(text) <= _WHOLE:
+    """Estimate the tokens of a text: at least one, unless it is empty."""
+    if len(text) <= _MAX_WHOLE:
         return math.ceil(_weigh(text))
-    step = len(text) / _STRETCHES
-    sample = [text[int(i * step) : int(i * step) + _STRETCH] for i in range(_STRETCHES)]
-    return math.ceil(sum(map(_weigh, sample)) * len(text) / sum(map(len, sample)))
+    step = len(text) / _SAMPLES
+    samples = [text[int(i * step) : int(i * step) + _SAMPLE_LENGTH] for i in range(_SAMPLES)]
+    return math.ceil(sum(map(_weigh, samples)) * len(text) / sum(map(len, samples)))
 
 
 def _weigh(text: str) -> float:
@@ -204,41 +203,41 @@ def _weigh(text: str) -> float:
 
 
 class Meter:
-    """Counts what a request takes of a model's window. One meter serves one model, and all who ask about it.
+    """Counts the tokens of requests to one model, corrected by the usage that its provider reports.
 
-    What a message takes is kept with the message, so that a context is counted at the cost of what is new.
+    The size of a message is cached in the message, so counting a context costs only what is new. Thread-safe.
     """
 
-    LOWEST, HIGHEST = 0.5, 3.0
-    # A report moves the factor by this share of the way: one lie does little harm, ten reports are believed.
-    TRUST = 0.3
-    # Of less than this, a report says more about the provider's own marks than about the text.
-    LEAST = 200
+    MIN_FACTOR, MAX_FACTOR = 0.5, 3.0
+    LEARNING_RATE = 0.3
+    """The share of the difference by which one report moves the factor, so that a wrong report does little harm."""
+    MIN_TOKENS = 200
+    """Smaller requests teach nothing: the provider's own overhead dominates their usage."""
 
     def __init__(self) -> None:
         self.factor = 1.0
         self._weighed: tuple[tuple[types.ToolSpec, ...], int] = ((), 0)
 
     def count(self, system: str, tools: Sequence[types.ToolSpec], messages: Sequence[types.Message]) -> int:
-        """The tokens of a request, as the provider is expected to count them."""
+        """Return the tokens of a request, as the provider is expected to count them."""
         fixed = _text_size(system) + (PER_MESSAGE if system else 0) + self._size_of_tools(tuple(tools))
         return math.ceil(self.factor * (fixed + sum(map(size, messages))))
 
     def of(self, message: types.Message) -> int:
-        """The tokens of one message, as the provider is expected to count them."""
+        """Return the tokens of one message, as the provider is expected to count them."""
         return math.ceil(self.factor * size(message))
 
     def correct(self, estimated: int, reported: int) -> None:
-        """Learn from what the provider says a request had, of which `count` said `estimated`."""
-        if estimated < self.LEAST or reported <= 0:
+        """Learn from the reported tokens of a request for which `count` returned `estimated`."""
+        if estimated < self.MIN_TOKENS or reported <= 0:
             return
-        right = min(max(self.factor * reported / estimated, self.LOWEST), self.HIGHEST)
-        self.factor += self.TRUST * (right - self.factor)
+        right = min(max(self.factor * reported / estimated, self.MIN_FACTOR), self.MAX_FACTOR)
+        self.factor += self.LEARNING_RATE * (right - self.factor)
 
     def _size_of_tools(self, tools: tuple[types.ToolSpec, ...]) -> int:
-        # One value, so that whoever asks meanwhile from another thread sees tools and size that belong together.
         if not tools:
-            return 0  # Whoever asks for the rest of a request must not have the tools weighed anew by the next.
+            return 0  # Without replacing the cached tools.
+        # One attribute, so that another thread sees tools and size that belong together.
         known, weight = self._weighed
         if tools != known:
             weight = sum(map(_tool_size, tools))
@@ -250,7 +249,7 @@ _SIZE = "tokens"
 
 
 def size(message: types.Message) -> int:
-    """The tokens of one message by the estimate alone."""
+    """Return the estimated tokens of one message, without a provider's correction."""
     kept: int | None = message.__dict__.get(_SIZE)
     if kept is None:
         kept = message.__dict__[_SIZE] = _message_size(message)
@@ -258,9 +257,9 @@ def size(message: types.Message) -> int:
 
 
 def _message_size(message: types.Message) -> int:
-    said = sum(map(_part_size, content_parts.read(message.content)))
-    called = sum(PER_CALL + estimate(call.name) + _arguments_size(call) for call in message.tool_calls)
-    return PER_MESSAGE + said + called
+    parts = sum(map(_part_size, content_parts.read(message.content)))
+    calls = sum(PER_CALL + estimate(call.name) + _arguments_size(call) for call in message.tool_calls)
+    return PER_MESSAGE + parts + calls
 
 
 def _part_size(part: content_parts.Part) -> int:
@@ -274,8 +273,8 @@ def _part_size(part: content_parts.Part) -> int:
 
 
 def _arguments_size(call: types.ToolCall) -> int:
-    given = call.arguments
-    return estimate(given if isinstance(given, str) else msgspec.json.encode(given).decode())
+    arguments = call.arguments
+    return estimate(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
 def _tool_size(tool: types.ToolSpec) -> int:

@@ -237,7 +237,7 @@ class Held:
         await self._door.send(self.conversation_id, events.Command(line), told.append, own)
         return told, said
 
-    async def compress(self, focus: str | None, keep_exchanges: int | None) -> compaction.Compaction:
+    async def compress(self, focus: str | None, keep_exchanges: int | None) -> compaction.CompactionResult:
         """Compact now, and wait for it; everybody who listens is told."""
         door, here = self._door, self.conversation_id
         if await standing.begun(door.db, here) is None:

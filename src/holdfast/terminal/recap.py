@@ -89,7 +89,7 @@ def _missing(there: Sequence[types.Message], under_way: bool) -> dict[int, str]:
 
 def _begins(message: types.Message) -> bool:
     try:
-        return message.role == "user" and speaker.begins(message)
+        return message.role == "user" and speaker.begins_exchange(message)
     except errors.StoreCorrupt:
         return False
 

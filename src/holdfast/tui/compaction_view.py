@@ -60,7 +60,7 @@ class Compacted(ModalScreen[None]):
         )
         await self._originals.show(story, top=True)
         await self._summary.show(entries.Story(), top=True)
-        self._summary.aside("summary", summary.bare(made.summary) or "(No summary.)")
+        self._summary.aside("summary", summary.remove_mark(made.summary) or "(No summary.)")
         if made.pinned:
             kept = ", ".join(f"{seq:,}" for seq in made.pinned)
             self._summary.aside("notice", f"Pinned, and kept word for word: {kept}.")

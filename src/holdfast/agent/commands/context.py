@@ -60,9 +60,9 @@ async def _preview(agent: agents.AIAgent, keep_exchanges: int | None = None) -> 
     work = agent.compaction_work()
     context = await work.db.context(work.conversation_id)
     pins = await work.db.pins(work.conversation_id)
-    found = await asyncio.to_thread(compress.find, work, context, keep_exchanges, pins, True)
+    found = await asyncio.to_thread(compress.plan_cut, work, context, keep_exchanges, pins, True)
     if found is None:
-        return await asyncio.to_thread(compress.nothing, work, context, keep_exchanges, True)
+        return await asyncio.to_thread(compress.explain_nothing_to_do, work, context, keep_exchanges, True)
     tokens = sum(map(work.meter.of, found.going))
     pinned = f" Pinned and staying: {', '.join(map(str, found.pinned))}." if found.pinned else ""
     return (

@@ -52,7 +52,7 @@ async def redo(asked: base.Asked) -> None:
             raise errors.ShowRefused(await _covered(asked, context))
         shown = await db.show(here, last.epoch)
     context = await db.context(here)
-    back = [each for each in context if shown.from_seq <= each.seq <= shown.to_seq and speaker.begins(each)]
+    back = [each for each in context if shown.from_seq <= each.seq <= shown.to_seq and speaker.begins_exchange(each)]
     since = any(each.seq > shown.to_seq for each in context)
     lines = ["Back again:", *map(_line, back), *(["It stands before what was said since."] if since else ())]
     asked.emit(events.Answer("\n".join(lines)))
@@ -70,7 +70,7 @@ async def _taken_back(asked: base.Asked, count: int, again: bool = False) -> tup
     """Hide the last turns: what a person began them with, and all that came after. Refused as a whole, or done."""
     db, here = asked.desk.db, asked.conversation_id
     context = await db.context(here)
-    begun = [each for each in context if each.seq > context.cut_seq and speaker.begins(each)]
+    begun = [each for each in context if each.seq > context.cut_seq and speaker.begins_exchange(each)]
     if len(begun) < count:
         raise errors.InvalidArgument(await _too_few(asked, context, len(begun)))
     taken = begun[-count:]

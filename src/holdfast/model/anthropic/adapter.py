@@ -1,12 +1,9 @@
-"""Anthropic's Messages API: the call itself. What is asked and what is answered have files of their own."""
+"""Models behind Anthropic's Messages API."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
 from typing import Any
-
-import msgspec
 
 from holdfast.model import base, http, provider_errors, request_common
 from holdfast.model.anthropic import request as anthropic_request
@@ -17,8 +14,8 @@ VERSION = "2026-10-21"
 MAX_OUTPUT = 8_192
 
 
-class AnthropicModel:
-    """A model behind Anthropic's API. `extra` are fields of the request that are not set here, such as thinking."""
+class AnthropicModel(http.ApiModel):
+    """A model behind Anthropic's API. `extra` are further fields of the request, such as `thinking`."""
 
     def __init__(
         self,
@@ -32,57 +29,37 @@ class AnthropicModel:
         max_output: int = MAX_OUTPUT,
         headers: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
-        timeout: float = http.READ,
+        timeout: float = http.READ_TIMEOUT,
     ) -> None:
-        self.model = model
-        self._name = name or f"{anthropic_request.PROVIDER}/{model}"
-        self._window = window
-        self._price = price
+        name = name or f"{anthropic_request.PROVIDER}/{model}"
+        super().__init__(
+            model,
+            url=f"{base_url.rstrip('/').removesuffix('/v1')}/v1/messages",
+            window=window,
+            key=key,
+            price=price,
+            headers={"anthropic-version": VERSION, **_credentials(key, base_url), **(headers or {})},
+            extra=extra,
+            timeout=timeout,
+            advice=provider_errors.Advice(model=name, key="Set ANTHROPIC_API_KEY to a valid key."),
+        )
         self._max_output = max_output
-        self._extra = dict(extra or {})
-        self._key = key or ""
-        self._url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
-        self._headers = {
-            "content-type": "application/json",
-            "accept": "text/event-stream",
-            "anthropic-version": VERSION,
-            **_credentials(key, base_url),
-            **(headers or {}),
-        }
-        self._asked = provider_errors.Asked(model=self._name, key="Set ANTHROPIC_API_KEY to a valid key.")
-        self._wire = http.Wire(self._asked, timeout=timeout)
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def window(self) -> int:
-        return self._window
-
-    async def close(self) -> None:
-        await self._wire.close()
-
-    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+    def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         body = anthropic_request.build(
             request,
             model=self.model,
             max_output=self._max_output,
-            provider=self._name.partition("/")[0],
+            provider=self.name.partition("/")[0],
             extra=self._extra,
         )
-        parser = stream.Parser(
-            self._asked, names=request_common.names(request.tools), price=self._price, secrets=(self._key,)
-        )
-        events = self._wire.post_stream(self._url, self._headers, msgspec.json.encode(body))
-        async with aclosing(http.parsed(events, parser)) as deltas:
-            async for delta in deltas:
-                yield delta
+        names = request_common.original_names(request.tools)
+        return self._post(body, stream.Parser(self._advice, names=names, price=self._price, secrets=self._secrets))
 
 
 def _credentials(key: str | None, base_url: str) -> dict[str, str]:
-    """The key as the provider wants it; others who speak its API may still look where it used to be."""
+    """Return the headers with the key. Compatible servers may expect it in the older header."""
     if not key:
         return {}
-    own = {"authorization": f"Bearer {key}"}
-    return own if base_url.startswith(BASE_URL) else {**own, "x-api-key": key}
+    bearer = {"authorization": f"Bearer {key}"}
+    return bearer if base_url.startswith(BASE_URL) else {**bearer, "x-api-key": key}

@@ -1,4 +1,4 @@
-"""What the stream of Anthropic's Messages API says, as deltas. Pure: the same events become the same deltas."""
+"""Parse the event stream of Anthropic's Messages API into deltas. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Usage(msgspec.Struct, frozen=True):
     output_tokens_details: _Details | None = None
 
 
-class _Begun(msgspec.Struct, frozen=True):
+class _Started(msgspec.Struct, frozen=True):
     id: str | None = None
     usage: _Usage | None = None
 
@@ -59,18 +59,18 @@ class _Piece(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """Any event of the stream. What is not here, or has an unknown type, says nothing to us."""
+    """Any event of the stream. Other fields and unknown types are ignored."""
 
     type: str = ""
     index: int = 0
     delta: _Piece = _Piece()
     content_block: _Block = _Block()
-    message: _Begun = _Begun()
+    message: _Started = _Started()
     usage: _Usage | None = None
 
 
 class _Call:
-    """A call that is being said: its place among the calls, and the input it began with until a piece comes."""
+    """A tool call in progress: its index, and the input of its first event until the first piece comes."""
 
     __slots__ = ("index", "input")
 
@@ -79,177 +79,169 @@ class _Call:
         self.input = input
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decoder = msgspec.json.Decoder(_Event).decode
 
 
 class Parser:
-    """The events of one stream, in order, become deltas. Raises errors.ModelError only.
+    """Turns the events of one stream into deltas. Raises errors.ModelError only.
 
-    Usage is told with the first thing that is said, so that a call which said nothing can still be made again.
+    The usage is reported with the first content, so that a request without content can still be retried.
     """
 
     def __init__(
         self,
-        asked: provider_errors.Asked,
+        advice: provider_errors.Advice,
         *,
         names: Mapping[str, str] | None = None,
         price: base.Price | None = None,
         secrets: tuple[str, ...] = (),
     ) -> None:
         self.done = False
-        self._asked = asked
+        self._advice = advice
         self._names = names or {}
         self._price = price
         self._secrets = tuple(secret for secret in secrets if secret)
-        self._said = False
-        self._id = "call"
+        self._has_begun = False
+        self._message_id = "call"
         self._stop: str | None = None
         self._usage = _Usage()
         self._calls: dict[int, _Call] = {}
-        self._called = 0
+        self._call_count = 0
         self._signatures: dict[int, str] = {}
-        # By kind and block.
-        self._halves = surrogates.Joining[tuple[str, int]]()
+        # The keys are the kind of text and the index of the block.
+        self._texts = surrogates.SurrogateJoiner[tuple[str, int]]()
 
     @property
     def complete(self) -> bool:
-        """Whether the reply is all there, though the stream may not have ended."""
+        """Whether the server has sent the reason why the reply ended."""
         return self._stop is not None
 
     def feed(self, name: str, data: str) -> list[base.Delta]:
-        """What an event says; nothing, more often than not."""
+        """Return the deltas of an event."""
         if name == "error":
-            raise self._failure(data)
+            raise self._error(data)
         try:
-            event = surrogates.decoded(data, _decode, _Event) if data else _Event()
+            event = surrogates.decode(data, _decoder, _Event) if data else _Event()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise self._malformed("sent an event that cannot be read") from None
+            what = "sent an event that cannot be decoded"
+            raise provider_errors.malformed(self._advice, what, has_begun=self._has_begun) from None
         match event.type:
-            case "content_block_delta":
-                deltas = self._piece(event.index, event.delta)
-            case "content_block_start":
-                deltas = self._begin(event.index, event.content_block)
-            case "content_block_stop":
-                deltas = self._close(event.index)
             case "message_start":
-                self._id = event.message.id or self._id
-                self._count(event.message.usage)
-                return []
+                self._message_id = event.message.id or self._message_id
+                self._update_usage(event.message.usage)
             case "message_delta":
-                return self._tell(event)
+                self._stop = event.delta.stop_reason or self._stop
+                self._update_usage(event.usage)
+                return [base.UsageDelta(self._total_usage())] if self._has_begun else []
             case "message_stop":
                 return self._finish()
             case "error":
-                raise self._failure(data)
-            case _:
-                return []
-        return self._first(deltas) if deltas and not self._said else deltas
+                raise self._error(data)
+        deltas = self._feed_block(event)
+        if deltas and not self._has_begun:
+            self._has_begun = True
+            return [base.UsageDelta(self._total_usage()), *deltas]
+        return deltas
+
+    def _feed_block(self, event: _Event) -> list[base.Delta]:
+        match event.type:
+            case "content_block_start":
+                return self._open_block(event.index, event.content_block)
+            case "content_block_delta":
+                return self._continue_block(event.index, event.delta)
+            case "content_block_stop":
+                return self._close_block(event.index)
+        return []
 
     def end(self) -> list[base.Delta]:
-        """The stream has ended: complete, if at most its last event is missing, and cut otherwise."""
+        """Return the last deltas. Raises ModelCut unless at most the last event is missing."""
         if self.done:
             return []
         if self.complete:
             return self._finish()
-        raise errors.ModelCut(f"{self._asked.model} broke off in the middle of its answer.", model=self._asked.model)
+        raise provider_errors.malformed(self._advice, provider_errors.BROKE_OFF, has_begun=True)
 
-    def _begin(self, index: int, block: _Block) -> list[base.Delta]:
+    def _open_block(self, index: int, block: _Block) -> list[base.Delta]:
         match block.type:
             case "text":
-                return self._say(index, block.text)
+                return self._add_text(index, block.text)
             case "tool_use":
-                call = self._calls[index] = _Call(self._called, block.input)
-                self._called += 1
-                name, given_id = surrogates.mended(block.name or ""), surrogates.mended(block.id)
-                # Real ones have an id; servers that only speak this API may not.
-                return [base.Called(call.index, given_id or f"{self._id}_{call.index}", self._names.get(name, name))]
+                call = self._calls[index] = _Call(self._call_count, block.input)
+                self._call_count += 1
+                # Compatible servers may send no id.
+                call_id = surrogates.repair(block.id) or f"{self._message_id}_{call.index}"
+                name = surrogates.repair(block.name or "")
+                return [base.ToolCallDelta(call.index, call_id, self._names.get(name, name))]
             case "thinking":
-                self._signatures[index] = surrogates.mended(block.signature or "")
-                return self._think(index, block.thinking)
+                self._signatures[index] = surrogates.repair(block.signature or "")
+                return self._add_reasoning(index, block.thinking)
             case "redacted_thinking" if block.data:
-                return [base.Thought(hidden=surrogates.mended(block.data))]
+                return [base.ReasoningDelta(hidden=surrogates.repair(block.data))]
         return []
 
-    def _piece(self, index: int, piece: _Piece) -> list[base.Delta]:
+    def _continue_block(self, index: int, piece: _Piece) -> list[base.Delta]:
         match piece.type:
             case "text_delta":
-                return self._say(index, piece.text)
+                return self._add_text(index, piece.text)
             case "input_json_delta" if piece.partial_json and (call := self._calls.get(index)):
                 call.input = None
-                arguments = self._halves.add(("input", index), piece.partial_json)
-                return [base.Called(call.index, arguments=arguments)] if arguments else []
+                arguments = self._texts.add(("input", index), piece.partial_json)
+                return [base.ToolCallDelta(call.index, arguments=arguments)] if arguments else []
             case "thinking_delta":
-                return self._think(index, piece.thinking)
+                return self._add_reasoning(index, piece.thinking)
             case "signature_delta" if piece.signature:
-                self._signatures[index] = surrogates.mended(piece.signature)
+                self._signatures[index] = surrogates.repair(piece.signature)
         return []
 
-    def _say(self, index: int, piece: str | None) -> list[base.Delta]:
-        text = self._halves.add(("text", index), piece) if piece else ""
-        return [base.Said(text)] if text else []
+    def _add_text(self, index: int, piece: str | None) -> list[base.Delta]:
+        text = self._texts.add(("text", index), piece) if piece else ""
+        return [base.TextDelta(text)] if text else []
 
-    def _think(self, index: int, piece: str | None) -> list[base.Delta]:
-        text = self._halves.add(("thinking", index), piece) if piece else ""
-        return [base.Thought(text)] if text else []
+    def _add_reasoning(self, index: int, piece: str | None) -> list[base.Delta]:
+        text = self._texts.add(("thinking", index), piece) if piece else ""
+        return [base.ReasoningDelta(text)] if text else []
 
-    def _close(self, index: int) -> list[base.Delta]:
+    def _close_block(self, index: int) -> list[base.Delta]:
         deltas: list[base.Delta] = []
-        if rest := self._halves.rest(("text", index)):
-            deltas.append(base.Said(rest))
-        if rest := self._halves.rest(("thinking", index)):
-            deltas.append(base.Thought(rest))
+        if rest := self._texts.rest(("text", index)):
+            deltas.append(base.TextDelta(rest))
+        if rest := self._texts.rest(("thinking", index)):
+            deltas.append(base.ReasoningDelta(rest))
         if signature := self._signatures.pop(index, ""):
-            return [*deltas, base.Thought(signature=signature)]
+            return [*deltas, base.ReasoningDelta(signature=signature)]
         call = self._calls.pop(index, None)
         if call is not None:
-            rest = self._halves.rest(("input", index))
-            # Without pieces it came whole, or has no arguments at all.
-            whole = "" if call.input is None else msgspec.json.encode(surrogates.mended(call.input)).decode()
+            rest = self._texts.rest(("input", index))
+            # Without pieces, the first event had the whole input, or there is none.
+            whole = "" if call.input is None else msgspec.json.encode(surrogates.repair(call.input)).decode()
             if whole or rest:
-                deltas.append(base.Called(call.index, arguments=whole + rest))
+                deltas.append(base.ToolCallDelta(call.index, arguments=whole + rest))
         return deltas
 
-    def _tell(self, event: _Event) -> list[base.Delta]:
-        self._stop = event.delta.stop_reason or self._stop
-        self._count(event.usage)
-        return [base.Counted(self._counted())] if self._said else []
-
     def _finish(self) -> list[base.Delta]:
-        if self._stop == "model_context_window_exceeded" and not self._said:
-            raise provider_errors.of_object({"error": {"type": self._stop}}, self._asked, said=False)
-        unclosed = dict.fromkeys((*self._calls, *(index for _, index in self._halves.waiting)))
-        deltas = [delta for index in unclosed for delta in self._close(index)]
+        if self._stop == "model_context_window_exceeded" and not self._has_begun:
+            raise provider_errors.from_object({"error": {"type": self._stop}}, self._advice, has_begun=False)
+        unclosed = dict.fromkeys((*self._calls, *(index for _, index in self._texts.waiting)))
+        deltas = [delta for index in unclosed for delta in self._close_block(index)]
         reason = _FINISH.get(self._stop or "end_turn", "stop")
-        if reason == "stop" and self._called:
+        if reason == "stop" and self._call_count:
             reason = "calls"
         self.done = True
-        return [*deltas, base.Counted(self._counted()), base.Finished(reason)]
+        return [*deltas, base.UsageDelta(self._total_usage()), base.FinishDelta(reason)]
 
-    def _first(self, deltas: list[base.Delta]) -> list[base.Delta]:
-        self._said = True
-        return [base.Counted(self._counted()), *deltas]
-
-    def _count(self, usage: _Usage | None) -> None:
-        """Counts are totals so far: a later one stands for an earlier one, and what it leaves out stays."""
+    def _update_usage(self, usage: _Usage | None) -> None:
+        """Update the totals. Fields that a later event omits keep their value."""
         if usage is None:
             return
         known = {name: value for name in usage.__struct_fields__ if (value := getattr(usage, name)) is not None}
         self._usage = msgspec.structs.replace(self._usage, **known)
 
-    def _counted(self) -> types.Usage:
-        got = self._usage
-        read, write = got.cache_read_input_tokens or 0, got.cache_creation_input_tokens or 0
-        thought = got.output_tokens_details.thinking_tokens if got.output_tokens_details else 0
-        usage = types.Usage((got.input_tokens or 0) + read + write, got.output_tokens or 0, read, write, thought)
-        return msgspec.structs.replace(usage, cost=self._price.of(usage)) if self._price else usage
+    def _total_usage(self) -> types.Usage:
+        usage = self._usage
+        read, write = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+        reasoning = usage.output_tokens_details.thinking_tokens if usage.output_tokens_details else 0
+        total = types.Usage((usage.input_tokens or 0) + read + write, usage.output_tokens or 0, read, write, reasoning)
+        return msgspec.structs.replace(total, cost=self._price.of(total)) if self._price else total
 
-    def _failure(self, data: str) -> errors.ModelError:
-        try:
-            given = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            given = data
-        return provider_errors.of_object(given, self._asked, said=self._said, secrets=self._secrets)
-
-    def _malformed(self, what: str) -> errors.ModelError:
-        kind = errors.ModelCut if self._said else errors.ModelServerError
-        return kind(f"{self._asked.model} {what}. Try again.", model=self._asked.model)
+    def _error(self, data: str) -> errors.ModelError:
+        return provider_errors.from_event(data, self._advice, has_begun=self._has_begun, secrets=self._secrets)

@@ -1,4 +1,4 @@
-"""Chat Completions, the format nearly every server speaks: who is behind an address, and the call itself."""
+"""Models behind the Chat Completions API, which nearly every server speaks."""
 
 from __future__ import annotations
 
@@ -8,28 +8,16 @@ from typing import Any
 from urllib import parse
 
 from holdfast import errors
-from holdfast.model import base, http, local_servers, provider_errors, request_common
+from holdfast.model import base, http, local_servers, provider_errors, providers, request_common
 from holdfast.model.openai import request as openai_request
 from holdfast.model.openai import stream
 
-# Hosts, what people call them, and the variable their key is usually in.
-_PROVIDERS = {
-    "api.openai.com": ("openai", "OPENAI_API_KEY"),
-    "openrouter.ai": ("openrouter", "OPENROUTER_API_KEY"),
-    "api.groq.com": ("groq", "GROQ_API_KEY"),
-    "api.mistral.ai": ("mistral", "MISTRAL_API_KEY"),
-    "api.deepseek.com": ("deepseek", "DEEPSEEK_API_KEY"),
-    "api.x.ai": ("xai", "XAI_API_KEY"),
-    "api.together.xyz": ("together", "TOGETHER_API_KEY"),
-    "generativelanguage.googleapis.com": ("google", "GEMINI_API_KEY"),
-}
-
-# What a server may not know, and can be asked without.
-_SPARE = ("stream_options", "temperature")
+# Fields that some servers refuse, and that can be left out.
+_OPTIONAL_FIELDS = ("stream_options", "temperature")
 
 
-class OpenAIModel:
-    """A model behind any server that speaks Chat Completions. `extra` are fields of the request not set here."""
+class OpenAIModel(http.ApiModel):
+    """A model behind a server that speaks Chat Completions. `extra` are further fields of the request."""
 
     def __init__(
         self,
@@ -43,98 +31,82 @@ class OpenAIModel:
         price: base.Price | None = None,
         headers: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
-        timeout: float = http.READ,
+        timeout: float = http.READ_TIMEOUT,
     ) -> None:
-        self.model = model
-        self._name = name or f"{provider_of(base_url)}/{model}"
-        self._window = window
-        self._price = price
-        self._extra = dict(extra or {})
-        self._key = key or ""
-        self._base_url, self._url = base_url, _url(base_url)
-        self._headers = {
-            "content-type": "application/json",
-            "accept": "text/event-stream",
-            **({"authorization": f"Bearer {key}"} if key else {}),
-            **(headers or {}),
-        }
-        self._dialect = dialect_of(base_url, self._name.partition("/")[0])
-        self._asked = advice(self._name, model, base_url, key_env)
-        self._wire = http.Wire(self._asked, timeout=timeout)
-        self._without: set[str] = set()
+        name = name or f"{_provider_name(base_url)}/{model}"
+        super().__init__(
+            model,
+            url=_join_url(base_url, "/chat/completions"),
+            window=window,
+            key=key,
+            price=price,
+            headers={**({"authorization": f"Bearer {key}"} if key else {}), **(headers or {})},
+            extra=extra,
+            timeout=timeout,
+            advice=build_advice(name, model, base_url, key_env),
+        )
+        self._base_url = base_url
+        self._dialect = choose_dialect(base_url, name.partition("/")[0])
+        self._refused_fields: set[str] = set()
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def window(self) -> int:
-        return self._window
-
-    async def close(self) -> None:
-        await self._wire.close()
-
-    async def list_served(self) -> local_servers.Found | None:
-        """Return the models that the server lists; None where its answer is no such list. Raises ModelError."""
-        body = await self._wire.get(_url(self._base_url, "/models"), {**self._headers, "accept": "application/json"})
-        return local_servers.read(local_servers.Kind("openai", 0, ""), self._base_url, body)
+    async def list_served(self) -> local_servers.RunningServer | None:
+        """Return the models that the server lists; None if its answer is not a list. Raises ModelError."""
+        url = _join_url(self._base_url, "/models")
+        body = await self._http.get(url, {**self._headers, "accept": "application/json"})
+        return local_servers.parse_models("openai", self._base_url, body)
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         while True:
             try:
-                async with aclosing(self._asked_once(request)) as deltas:
+                async with aclosing(self._stream_once(request)) as deltas:
                     async for delta in deltas:
                         yield delta
                 return
-            except errors.RequestRefused as refusal:
-                # Once refused, such a field is left out for good. It comes before the first delta, or not at all.
-                spare = next((field for field in _SPARE if field in str(refusal)), None)
-                if spare is None or spare in self._without or refusal.status not in (400, 422):
+            except errors.RequestRefused as error:
+                # A refusal comes before the first delta. The refused field is left out from now on.
+                field = next((field for field in _OPTIONAL_FIELDS if field in str(error)), None)
+                if field is None or field in self._refused_fields or error.status not in (400, 422):
                     raise
-                self._without.add(spare)
+                self._refused_fields.add(field)
 
-    async def _asked_once(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+    def _stream_once(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         body = openai_request.build(
-            request, self._dialect, model=self.model, extra=self._extra, without=sorted(self._without)
+            request, self._dialect, model=self.model, extra=self._extra, without=sorted(self._refused_fields)
         )
         parser = stream.Parser(
-            self._asked,
+            self._advice,
             provider=self._dialect.provider,
-            names=request_common.names(request.tools),
+            names=request_common.original_names(request.tools),
             price=self._price,
-            secrets=(self._key,),
+            secrets=self._secrets,
         )
-        events = self._wire.post_stream(self._url, self._headers, bytes(request_common.encoded(body)))
-        async with aclosing(http.parsed(events, parser)) as deltas:
-            async for delta in deltas:
-                yield delta
+        return self._post(body, parser)
 
 
-def provider_of(base_url: str) -> str:
-    """What people call whoever is behind an address."""
-    kind, host = local_servers.at(base_url), _host(base_url)
-    if kind is not None:
-        return kind.name
-    return _PROVIDERS[host][0] if host in _PROVIDERS else host or "unknown"
-
-
-def dialect_of(base_url: str, provider: str) -> openai_request.Dialect:
+def choose_dialect(base_url: str, provider: str) -> openai_request.Dialect:
+    """Return the dialect of the server at an address."""
     host = _host(base_url)
     if host == "api.openai.com" or host.endswith(".openai.azure.com"):
         return openai_request.Dialect(provider=provider, max_tokens="max_completion_tokens")
     return openai_request.Dialect(provider=provider, id_length=9 if host == "api.mistral.ai" else 40)
 
 
-def advice(name: str, model: str, base_url: str, key_env: str | None = None) -> provider_errors.Asked:
-    """What to tell a person when this model cannot be asked."""
-    kind, host = local_servers.at(base_url), _host(base_url)
-    if kind is not None:
-        pull = f"Get it with `ollama pull {model}`." if kind.name == "ollama" else "Load it in the server first."
-        return provider_errors.Asked(model=name, reach=f"Is it running? Start it with `{kind.start}`.", missing=pull)
-    variable = key_env or (_PROVIDERS[host][1] if host in _PROVIDERS else None)
+def build_advice(name: str, model: str, base_url: str, key_env: str | None = None) -> provider_errors.Advice:
+    """Return what the user can do if this model cannot be asked."""
+    provider = providers.find_by_address(base_url)
+    if provider is not None and provider.start:
+        missing = f"Get it with `ollama pull {model}`." if provider.name == "ollama" else "Load it in the server first."
+        reach = f"Is it running? Start it with `{provider.start}`."
+        return provider_errors.Advice(model=name, reach=reach, missing=missing)
+    variable = key_env or (provider.key_env if provider else "")
     if variable:
-        return provider_errors.Asked(model=name, key=f"Set {variable} to a valid key.")
-    return provider_errors.Asked(model=name)
+        return provider_errors.Advice(model=name, key=f"Set {variable} to a valid key.")
+    return provider_errors.Advice(model=name)
+
+
+def _provider_name(base_url: str) -> str:
+    provider = providers.find_by_address(base_url)
+    return provider.name if provider else _host(base_url) or "unknown"
 
 
 def _host(base_url: str) -> str:
@@ -144,7 +116,7 @@ def _host(base_url: str) -> str:
         return ""
 
 
-def _url(base_url: str, endpoint: str = "/chat/completions") -> str:
-    # Some put a version of their API behind a question mark.
+def _join_url(base_url: str, endpoint: str) -> str:
+    # The address may end with a query, such as the version of an API.
     path, mark, query = base_url.partition("?")
     return f"{path.rstrip('/').removesuffix('/chat/completions')}{endpoint}{mark}{query}"

@@ -1,13 +1,12 @@
-"""What a Chat Completions API is asked, made from a request. Pure.
+"""Build requests to a Chat Completions API. Pure.
 
-Many servers speak this format, and each is strict elsewhere: some refuse two messages of one role in a row, a
-system message in the midst, arguments that are no JSON, long ids. What is built here is valid for all of them.
-It is stable, too: a longer context begins with the bytes of the shorter one, so that prompt caches hit.
+Servers differ in what they refuse: two messages of one role in a row, a system message within the conversation,
+arguments that are not JSON, long ids. The result is valid for all of them. It is also stable: a longer context begins
+with the bytes of the shorter one, so that prompt caches hit.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,25 +15,25 @@ import msgspec
 from holdfast import content_parts, types
 from holdfast.model import base, request_common
 
-PICTURES = "(What the tool shows.)"
+IMAGES = "(Images in the tool result.)"
 
+Content = str | list[dict[str, Any]]
+View = Literal["user", "system", "images", "assistant"]
+"""How a message is shown: as a user message, a wrapped system message, the images of a tool result, or a reply."""
 
-Said = str | list[dict[str, Any]]
-View = Literal["shown", "told", "pictures", "said"]
-
-# The encoded form of a message never changes: it is made once, and kept with the message under these names.
-_KEYS: dict[View, str] = {view: f"_openai {view}" for view in ("shown", "told", "pictures")}
+# The encoded form of a message never changes, so it is cached in the message under these keys.
+_CACHE_KEYS: dict[View, str] = {view: f"_openai {view}" for view in ("user", "system", "images")}
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between the servers that speak this format."""
+    """The differences between servers that speak this format."""
 
     provider: str
-    """Reasoning, and what a provider added to a call, goes back to this provider only."""
+    """Reasoning and extra fields of calls are sent back to this provider only."""
     max_tokens: str = "max_tokens"
-    """The field that limits the reply."""
+    """The name of the field that limits the reply."""
     id_length: int = 40
-    """How long the id of a call may be; up to 9, it is letters and digits only."""
+    """The maximum length of the id of a call; up to 9, it has exactly that many letters and digits."""
 
 
 def build(
@@ -45,19 +44,19 @@ def build(
     extra: Mapping[str, Any] | None = None,
     without: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The body of the call. Encode it with `encoded`: its messages are encoded already."""
-    first = _leading(request.messages)
+    """Return the body of the request. Encode it with request_common.encode: its messages are encoded already."""
+    system, messages = request_common.system_texts(request)
     turns = _Turns(dialect)
-    for message in request.messages[first:]:
+    for message in messages:
         turns.add(message)
     body: dict[str, Any] = {
         "model": model,
-        "messages": [*_system(request, first), *turns.closed()],
+        "messages": [*([{"role": "system", "content": "\n\n".join(system)}] if system else []), *turns.close()],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request_common.once(request.tools)]
+        body["tools"] = [_tool(tool) for tool in request_common.unique_tools(request.tools)]
     if request.max_output is not None:
         body[dialect.max_tokens] = max(1, request.max_output)
     if request.temperature is not None:
@@ -69,172 +68,167 @@ def build(
 
 
 class _Turns:
-    """The messages of a request on their way: roles alternate, and a call's result stands right behind it.
+    """The messages of a request: roles alternate, and results directly follow their calls.
 
-    A long conversation is sent anew with every step, so this makes next to no objects for what is kept already.
+    A long conversation is built again for every request, so hardly any objects are created for cached messages.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._said_key = f"_openai said {dialect.provider} {dialect.id_length}"
+        self._reply_key = f"_openai assistant {dialect.provider} {dialect.id_length}"
         self._ids_key = f"_openai ids {dialect.id_length}"
         self._sent: list[msgspec.Raw | None] = []
         self._role = ""
-        # What goes out together as the last turn.
-        self._together: list[tuple[View, types.Message]] = []
-        # Where the result of a call belongs and under which id; and the places that wait for theirs.
+        # The messages of the last turn, which are sent as one.
+        self._turn: list[tuple[View, types.Message]] = []
+        # The places of the results of each call, with the id to send; and the places without a result so far.
         self._waiting: dict[str, list[tuple[int, str]]] = {}
         self._open: dict[int, str] = {}
 
     def add(self, message: types.Message) -> None:
         role = message.role
         if role == "assistant":
-            self._answer(message)
+            self._add_reply(message)
         elif role == "tool":
-            self._result(message)
+            self._add_result(message)
         else:
-            self._say("user", "told" if role == "system" else "shown", message)
+            self._add("user", "system" if role == "system" else "user", message)
 
-    def closed(self) -> list[msgspec.Raw]:
+    def close(self) -> list[msgspec.Raw]:
         self._end_turn()
-        for place, known in self._open.items():
-            self._sent[place] = request_common.encoded(
-                {"role": "tool", "tool_call_id": known, "content": request_common.NO_RESULT}
-            )
+        for place, call_id in self._open.items():
+            self._sent[place] = _encode_result(call_id, request_common.NO_RESULT)
         sent = [turn for turn in self._sent if turn is not None]
         if self._role == "assistant":
-            sent.append(request_common.encoded({"role": "user", "content": request_common.GO_ON}))
+            sent.append(request_common.encode(_user([request_common.GO_ON])))
         if not sent or not bytes(sent[0]).startswith(b'{"role":"user"'):
-            sent.insert(0, request_common.encoded({"role": "user", "content": request_common.OPENING}))
+            sent.insert(0, request_common.encode(_user([request_common.OPENING])))
         return sent
 
-    def _say(self, role: str, view: View, message: types.Message) -> None:
-        turn = self._alone(view, message)
+    def _add(self, role: str, view: View, message: types.Message) -> None:
+        turn = self._encode_alone(view, message)
         if turn is None:
             return
         if role != self._role:
             self._end_turn()
             self._role = role
             self._sent.append(turn)
-        self._together.append((view, message))
+        self._turn.append((view, message))
 
     def _end_turn(self) -> None:
-        if len(self._together) > 1:
-            said = self._answers() if self._role == "assistant" else _user([_content(*one) for one in self._together])
-            self._sent[-1] = request_common.encoded(said)
-        self._together.clear()
+        if len(self._turn) > 1:
+            if self._role == "assistant":
+                self._sent[-1] = request_common.encode(self._join_replies())
+            else:
+                self._sent[-1] = request_common.encode(_user([_content(*each) for each in self._turn]))
+        self._turn.clear()
 
-    def _answer(self, message: types.Message) -> None:
-        self._say("assistant", "said", message)
+    def _add_reply(self, message: types.Message) -> None:
+        self._add("assistant", "assistant", message)
         if not message.tool_calls:
             return
         self._end_turn()
         self._role = "tool"
         waiting: dict[str, list[tuple[int, str]]] = {}
-        for call, known in zip(message.tool_calls, self._ids(message), strict=True):
-            waiting.setdefault(call.id, []).append((len(self._sent), known))
-            self._open[len(self._sent)] = known
+        for call, call_id in zip(message.tool_calls, self._call_ids(message), strict=True):
+            waiting.setdefault(call.id, []).append((len(self._sent), call_id))
+            self._open[len(self._sent)] = call_id
             self._sent.append(None)
         self._waiting.update(waiting)
 
-    def _result(self, message: types.Message) -> None:
+    def _add_result(self, message: types.Message) -> None:
         waiting = self._waiting.get(message.tool_call_id or "")
         if not waiting:
-            # Its call is not in the context, or was answered: what it says may matter all the same.
-            self._say("user", "shown", message)
+            # The call is not in the context, or has a result already.
+            self._add("user", "user", message)
             return
-        place, known = waiting.pop(0)
+        place, call_id = waiting.pop(0)
         if not waiting:
             del self._waiting[message.tool_call_id or ""]
         del self._open[place]
-        self._sent[place] = _result_of(message, known)
+        self._sent[place] = _cached_result(message, call_id)
         if not isinstance(message.content, str):
-            self._say("user", "pictures", message)
+            self._add("user", "images", message)
 
-    def _alone(self, view: View, message: types.Message) -> msgspec.Raw | None:
-        """A message as a turn of its own, made once and kept with it; None when it says nothing."""
-        key = self._said_key if view == "said" else _KEYS[view]
-        kept = message.__dict__
-        if key not in kept:
-            if view == "said":
-                answer = self._answer_of(message)
-                kept[key] = request_common.encoded(answer) if len(answer) > 2 or answer["content"] else None
+    def _encode_alone(self, view: View, message: types.Message) -> msgspec.Raw | None:
+        """Return a message as a turn of its own, cached in the message; None if it is empty."""
+        key = self._reply_key if view == "assistant" else _CACHE_KEYS[view]
+        cache = message.__dict__
+        if key not in cache:
+            if view == "assistant":
+                reply = self._build_reply(message)
+                cache[key] = request_common.encode(reply) if len(reply) > 2 or reply["content"] else None
             else:
                 content = _content(view, message)
-                kept[key] = request_common.encoded(_user([content])) if content else None
-        turn: msgspec.Raw | None = kept[key]
+                cache[key] = request_common.encode(_user([content])) if content else None
+        turn: msgspec.Raw | None = cache[key]
         return turn
 
-    def _answers(self) -> dict[str, Any]:
-        texts = [text for _, message in self._together if (text := request_common.told(message.content))]
-        return {**self._answer_of(self._together[-1][1]), "content": "\n\n".join(texts) or None}
+    def _join_replies(self) -> dict[str, Any]:
+        texts = [text for _, message in self._turn if (text := request_common.content_text(message.content))]
+        return {**self._build_reply(self._turn[-1][1]), "content": "\n\n".join(texts) or None}
 
-    def _answer_of(self, message: types.Message) -> dict[str, Any]:
-        answer: dict[str, Any] = {"role": "assistant", "content": request_common.told(message.content) or None}
+    def _build_reply(self, message: types.Message) -> dict[str, Any]:
+        reply: dict[str, Any] = {"role": "assistant", "content": request_common.content_text(message.content) or None}
         if message.tool_calls:
-            answer.update(_thoughts(message, self._dialect.provider))
-            answer["tool_calls"] = [*map(self._call, message.tool_calls, self._ids(message))]
-        return answer
+            reply.update(_build_reasoning(message, self._dialect.provider))
+            reply["tool_calls"] = [*map(self._build_call, message.tool_calls, self._call_ids(message))]
+        return reply
 
-    def _ids(self, message: types.Message) -> list[str]:
-        """What the calls of a message are called here; no two of them the same."""
-        kept = message.__dict__
-        if self._ids_key not in kept:
+    def _call_ids(self, message: types.Message) -> list[str]:
+        """Return the ids to send for the calls of a message, all different, cached in the message."""
+        cache = message.__dict__
+        if self._ids_key not in cache:
             ids: list[str] = []
             for call in message.tool_calls:
-                known = request_common.fitting(call.id, self._dialect.id_length)
-                while known in ids:
-                    known = request_common.fitting(f"{call.id}#{len(ids)}#{known}", self._dialect.id_length)
-                ids.append(known)
-            kept[self._ids_key] = ids
-        found: list[str] = kept[self._ids_key]
+                call_id = request_common.safe_name(call.id, self._dialect.id_length)
+                while call_id in ids:
+                    call_id = request_common.safe_name(f"{call.id}#{len(ids)}#{call_id}", self._dialect.id_length)
+                ids.append(call_id)
+            cache[self._ids_key] = ids
+        found: list[str] = cache[self._ids_key]
         return found
 
-    def _call(self, call: types.ToolCall, id: str) -> dict[str, Any]:
-        function = {"name": request_common.fitting(call.name), "arguments": _arguments(call.arguments)}
-        known = {"id": id, "type": "function", "function": function}
-        theirs = call.extra.get(self._dialect.provider)
-        return {**theirs, **known} if isinstance(theirs, dict) else known
+    def _build_call(self, call: types.ToolCall, id: str) -> dict[str, Any]:
+        function = {"name": request_common.safe_name(call.name), "arguments": _arguments(call.arguments)}
+        built = {"id": id, "type": "function", "function": function}
+        extra = call.extra.get(self._dialect.provider)
+        return {**extra, **built} if isinstance(extra, dict) else built
 
 
-def _user(contents: Sequence[Said]) -> dict[str, Any]:
-    return {"role": "user", "content": _joined(contents)}
+def _user(contents: Sequence[Content]) -> dict[str, Any]:
+    return {"role": "user", "content": _join(contents)}
 
 
-def _content(view: View, message: types.Message) -> Said:
+def _content(view: View, message: types.Message) -> Content:
     content = message.content
-    if view == "told":
-        # What the system says in the midst of a conversation, where many servers have no place for it.
-        text = request_common.told(content)
-        return f"<system>\n{text}\n</system>" if text else ""
+    if view == "system":
+        return request_common.wrap_system(message)
     if isinstance(content, str):
         return content
-    known = content_parts.read(content)
-    pictures = any(isinstance(part, content_parts.Image) for part in known)
-    if view == "pictures":
-        told = [{"type": "text", "text": PICTURES}]
-        return told + [_picture(part) for part in known if isinstance(part, content_parts.Image)] if pictures else ""
-    return _shown(known) if pictures and message.role != "assistant" else request_common.told(content)
-
-
-def _shown(known: Sequence[content_parts.Part]) -> list[dict[str, Any]]:
+    parts = content_parts.read(content)
+    images = [part for part in parts if isinstance(part, content_parts.Image)]
+    if view == "images":
+        return [{"type": "text", "text": IMAGES}, *map(_build_image, images)] if images else ""
+    if not images or message.role == "assistant":
+        return request_common.content_text(content)
     shown: list[dict[str, Any]] = []
-    for part in known:
+    for part in parts:
         if isinstance(part, content_parts.Image):
-            shown.append(_picture(part))
+            shown.append(_build_image(part))
         elif isinstance(part, content_parts.Text) and part.text:
             shown.append({"type": "text", "text": part.text})
     return shown
 
 
-def _picture(image: content_parts.Image) -> dict[str, Any]:
+def _build_image(image: content_parts.Image) -> dict[str, Any]:
     url = f"data:{image.media_type};base64,{image.data}" if image.data else image.url
     if not url:
         return {"type": "text", "text": request_common.NO_PICTURE}
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _joined(contents: Sequence[Said]) -> Said:
+def _join(contents: Sequence[Content]) -> Content:
     if all(isinstance(content, str) for content in contents):
         return "\n\n".join(content for content in contents if isinstance(content, str))
     listed: list[dict[str, Any]] = []
@@ -243,20 +237,22 @@ def _joined(contents: Sequence[Said]) -> Said:
     return listed
 
 
-def _result_of(message: types.Message, id: str) -> msgspec.Raw:
-    kept, key = message.__dict__, f"_openai result {id}"
-    if key not in kept:
-        kept[key] = request_common.encoded(
-            {"role": "tool", "tool_call_id": id, "content": request_common.told(message.content)}
-        )
-    result: msgspec.Raw = kept[key]
+def _cached_result(message: types.Message, call_id: str) -> msgspec.Raw:
+    cache, key = message.__dict__, f"_openai result {call_id}"
+    if key not in cache:
+        cache[key] = _encode_result(call_id, request_common.content_text(message.content))
+    result: msgspec.Raw = cache[key]
     return result
 
 
-def _thoughts(message: types.Message, provider: str) -> dict[str, Any]:
-    """What the model thought before it called, in the field it came in: some providers want it back.
+def _encode_result(call_id: str, text: str) -> msgspec.Raw:
+    return request_common.encode({"role": "tool", "tool_call_id": call_id, "content": text})
 
-    The parser has put the name of that field where a signature goes.
+
+def _build_reasoning(message: types.Message, provider: str) -> dict[str, Any]:
+    """Return the reasoning before a call in the field that it came in: some providers expect it back.
+
+    The parser stores the name of the field as the signature.
     """
     fields: dict[str, Any] = {}
     if isinstance(message.content, str):
@@ -267,11 +263,11 @@ def _thoughts(message: types.Message, provider: str) -> dict[str, Any]:
         if part.signature in ("reasoning", "reasoning_content") and part.text:
             fields[part.signature] = fields.get(part.signature, "") + part.text
         if part.hidden:
-            fields.setdefault("reasoning_details", []).extend(_details(part.hidden))
+            fields.setdefault("reasoning_details", []).extend(_decode_details(part.hidden))
     return fields
 
 
-def _details(hidden: str) -> list[Any]:
+def _decode_details(hidden: str) -> list[Any]:
     try:
         return msgspec.json.decode(hidden, type=list[Any])
     except msgspec.DecodeError:
@@ -279,32 +275,18 @@ def _details(hidden: str) -> list[Any]:
 
 
 def _arguments(arguments: str | dict[str, Any]) -> str:
-    """Arguments as the JSON object they must be; what is none is shown to the model as it gave it."""
-    if isinstance(arguments, dict):
-        return bytes(request_common.encoded(arguments)).decode()
-    if not arguments.strip():
+    """Return the arguments as a JSON object; text that is none is sent back as `invalid_json`."""
+    if isinstance(arguments, str) and not arguments.strip():
         return "{}"
-    try:
-        msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return json.dumps({"invalid_json": arguments})
-    return arguments
-
-
-def _system(request: base.Request, first: int) -> list[dict[str, Any]]:
-    told = [request.system, *(request_common.told(message.content) for message in request.messages[:first])]
-    text = "\n\n".join(one for one in told if one.strip())
-    return [{"role": "system", "content": text}] if text else []
-
-
-def _leading(messages: Sequence[types.Message]) -> int:
-    """How many messages of the system stand before all others."""
-    return next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    if isinstance(arguments, str) and request_common.is_json_object(arguments):
+        return arguments
+    value = arguments if isinstance(arguments, dict) else {"invalid_json": arguments}
+    return bytes(request_common.encode(value)).decode()
 
 
 def _tool(tool: types.ToolSpec) -> dict[str, Any]:
     function = {
-        "name": request_common.fitting(tool.name),
+        "name": request_common.safe_name(tool.name),
         "description": tool.description,
         "parameters": tool.parameters,
     }
