@@ -58,7 +58,7 @@ class House:
         self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("words", None)
         self._given = given
         self._tools = [self.shell.tool] if tools is None else [*tools]
-        self.places: list[server.Place] = []
+        self.places: list[server.SessionSpec] = []
         self.clients: list[client.Client] = []
         self.doors: list[runtime.Runtime] = []
         self.open = 0
@@ -68,7 +68,7 @@ class House:
         return await self.choice.listed()
 
     @asynccontextmanager
-    async def door(self, place: server.Place, client: client.Client) -> AsyncIterator[runtime.Runtime]:
+    async def open_runtime(self, place: server.SessionSpec, client: client.Client) -> AsyncIterator[runtime.Runtime]:
         permissions = approvals.Approvals(self.db.permissions)
 
         async def build(conversation_id: str) -> AIAgent:
@@ -233,12 +233,12 @@ async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
     person = Editor(program)
     wire = channel.Channel(person, "1.0")
     greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
-    assert await wire.greeted()
+    assert await wire.wait_initialized()
     await greeted
 
     async def serve() -> None:
         async with server.Server(program) as opened:
-            await server.attend(opened, wire)
+            await server.serve(opened, wire)
 
     serving = person.serving = asyncio.create_task(serve())
     try:

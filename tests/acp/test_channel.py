@@ -60,7 +60,7 @@ def line(frame: object) -> bytes:
     return json.dumps(frame).encode()
 
 
-def read(*lines: bytes, longest: int = channel.LONGEST) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def read(*lines: bytes, longest: int = channel.MAX_FRAME_BYTES) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What the SDK sees of these lines, and what is answered to them before it does."""
     carrier = Lines(*lines)
 
@@ -212,11 +212,11 @@ def greet(*lines: bytes) -> tuple[bool, list[dict[str, Any]], list[dict[str, Any
 
     async def story() -> tuple[bool, list[dict[str, Any]], dict[str, Any]]:
         wire = channel.Channel(carrier, "1.0")
-        came = await wire.greeted()
+        came = await wire.wait_initialized()
         kept = []
         while (frame := await wire.receive()) is not None:
             kept.append(frame)
-        return came, kept, wire.offered
+        return came, kept, wire.client_capabilities
 
     came, kept, offered = asyncio.run(story())
     return came, kept, carrier.sent, offered
@@ -295,9 +295,9 @@ def test_nothing_more_comes_from_one_who_reads_nothing_more() -> None:
 
     async def story() -> None:
         wire = channel.Channel(Deaf(line(HELLO), line(NEW)), "1.0")
-        assert not await wire.greeted()
+        assert not await wire.wait_initialized()
         assert await wire.receive() is None
-        await wire.turn_away("The store cannot be opened.")
+        await wire.refuse_all("The store cannot be opened.")
 
     asyncio.run(story())
 
@@ -313,7 +313,7 @@ def test_where_nobody_can_tell_whether_it_is_read_all_is_served() -> None:
 
     async def story() -> None:
         wire = channel.Channel(Unknown(line(HELLO), line(NEW)), "1.0")
-        assert await wire.greeted()
+        assert await wire.wait_initialized()
         assert [await wire.receive(), await wire.receive()] == [NEW, None]
 
     asyncio.run(story())
@@ -343,8 +343,8 @@ def test_whoever_is_turned_away_is_told_why_whatever_is_asked() -> None:
 
     async def story() -> None:
         wire = channel.Channel(carrier, "1.0")
-        assert await wire.greeted()
-        await wire.turn_away("The store cannot be opened.")
+        assert await wire.wait_initialized()
+        await wire.refuse_all("The store cannot be opened.")
 
     asyncio.run(story())
     assert [each["id"] for each in carrier.sent] == [2, 3, 4]

@@ -67,7 +67,7 @@ def run(story: Callable[[Editor], Awaitable[None]], home: Path, offered: dict[st
         person = Editor()
         wire = channel.Channel(person, "1.0")
         greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=offered)
-        assert await wire.greeted()
+        assert await wire.wait_initialized()
         await greeted
         serving = asyncio.create_task(program.serve(wire, settings))
         try:
