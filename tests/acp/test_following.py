@@ -117,6 +117,26 @@ def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monke
     seat.run(story, ["A", "B"])
 
 
+def test_a_message_of_another_process_within_a_turn_is_sent_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
+
+    async def told(db: AsyncSessionDB) -> None:
+        async def interrupt(_: dict[str, Any]) -> str:
+            await db.append_message(sessions_of[0], role="user", content="from the terminal")
+            return "It ran."
+
+        sessions_of = list[str]()
+        program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", interrupt)])
+        async with seat.seated(program) as editor:
+            sessions_of.append(await editor.new())
+            assert await editor.prompt(sessions_of[0], "go") == "end_turn"
+            await seat.so(lambda: editor.text("user_message_chunk"))
+            await editor.prompt(sessions_of[0], "/help")
+            assert editor.text("user_message_chunk") == "from the terminal"
+
+    stage.run(told)
+
+
 def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
