@@ -59,7 +59,7 @@ class House:
         self._given = given
         self._tools = [self.shell.tool] if tools is None else [*tools]
         self.places: list[server.SessionSpec] = []
-        self.clients: list[client.Client] = []
+        self.clients: list[client.ToolClient] = []
         self.doors: list[runtime.Runtime] = []
         self.open = 0
         self.choice = Models(model)
@@ -68,7 +68,9 @@ class House:
         return await self.choice.listed()
 
     @asynccontextmanager
-    async def open_runtime(self, place: server.SessionSpec, client: client.Client) -> AsyncIterator[runtime.Runtime]:
+    async def open_runtime(
+        self, place: server.SessionSpec, client: client.ToolClient
+    ) -> AsyncIterator[runtime.Runtime]:
         permissions = approvals.Approvals(self.db.permissions)
 
         async def build(conversation_id: str) -> AIAgent:
@@ -231,13 +233,13 @@ def result(answer: dict[str, Any]) -> Any:
 async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
     """An editor that is served and was greeted; at the end of the block it leaves."""
     person = Editor(program)
-    wire = channel.Channel(person, "1.0")
+    wire = channel.EditorChannel(person, "1.0")
     greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
     assert await wire.wait_initialized()
     await greeted
 
     async def serve() -> None:
-        async with server.Server(program) as opened:
+        async with server.EditorServer(program) as opened:
             await server.serve(opened, wire)
 
     serving = person.serving = asyncio.create_task(serve())

@@ -22,7 +22,9 @@ class Unclosable(seat.House):
     """Its first door does not close."""
 
     @asynccontextmanager
-    async def open_runtime(self, place: server.SessionSpec, client: client.Client) -> AsyncIterator[runtime.Runtime]:
+    async def open_runtime(
+        self, place: server.SessionSpec, client: client.ToolClient
+    ) -> AsyncIterator[runtime.Runtime]:
         async with super().open_runtime(place, client) as opened:
             yield opened
         if place is self.places[0]:
@@ -82,10 +84,10 @@ def test_a_session_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogC
 def test_whoever_was_served_is_not_turned_away_afterwards() -> None:
     async def story(db: async_db.AsyncSessionDB) -> None:
         person = seat.Editor(seat.House(db, None))
-        wire = channel.Channel(person, "1.0")
+        wire = channel.EditorChannel(person, "1.0")
         person.asking("initialize", protocolVersion=1)
         assert await wire.wait_initialized()
-        async with server.Server(person.program) as opened:
+        async with server.EditorServer(person.program) as opened:
             serving = asyncio.create_task(server.serve(opened, wire))
             await person.ask("session/list")
             serving.cancel()

@@ -231,7 +231,7 @@ def test_what_closes_slowly_keeps_no_other_session_waiting() -> None:
     class Slow(seat.House):
         @asynccontextmanager
         async def open_runtime(
-            self, place: server.SessionSpec, client: editors.Client
+            self, place: server.SessionSpec, client: editors.ToolClient
         ) -> AsyncIterator[runtime.Runtime]:
             async with super().open_runtime(place, client) as opened:
                 yield opened

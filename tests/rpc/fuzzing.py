@@ -26,7 +26,7 @@ KNOWN = {
     frames.FAILED,
     -32050,
 }
-LIMITS = frames.Limits(max_bytes=4_000, busy_seconds=1_000.0)
+LIMITS = frames.FrameLimits(max_bytes=4_000, busy_seconds=1_000.0)
 TOKEN = "a-token-of-some-length"
 HEAD = (
     "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -134,7 +134,7 @@ def notification(method: str, params: object = None) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def opened(limits: frames.Limits = frames.DEFAULT_LIMITS, room: int = 10_000) -> AsyncIterator[Other]:
+async def opened(limits: frames.FrameLimits = frames.DEFAULT_LIMITS, room: int = 10_000) -> AsyncIterator[Other]:
     other = Other(Memory(room))
     other.peer = peer.Peer(other.channel, other.methods, limits)
     other.running = asyncio.create_task(other.peer.run())
@@ -166,7 +166,7 @@ async def settled(turns: int = 50) -> None:
 
 
 def run(
-    story: Callable[[Other], Awaitable[None]], limits: frames.Limits = frames.DEFAULT_LIMITS, room: int = 10_000
+    story: Callable[[Other], Awaitable[None]], limits: frames.FrameLimits = frames.DEFAULT_LIMITS, room: int = 10_000
 ) -> None:
     async def tell() -> None:
         async with opened(limits, room) as other:

@@ -13,7 +13,7 @@ from hypothesis import strategies
 from holdfast import errors
 from holdfast.rpc import frames
 
-SMALL = frames.Limits(max_bytes=200, max_depth=4, max_batch=3, max_values=40)
+SMALL = frames.FrameLimits(max_bytes=200, max_depth=4, max_batch=3, max_values=40)
 
 json_values = strategies.recursive(
     strategies.none() | strategies.booleans() | strategies.integers() | strategies.text(max_size=20),
@@ -28,7 +28,7 @@ params = (
 )
 
 
-def told(frame: bytes, limits: frames.Limits = frames.DEFAULT_LIMITS) -> tuple[int, frames.Id]:
+def told(frame: bytes, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> tuple[int, frames.Id]:
     found = frames.decode(frame, limits)
     assert isinstance(found, frames.InvalidMessage), found
     return found.error.code, found.id
@@ -72,26 +72,26 @@ def test_what_is_no_message_is_a_typed_error(frame: bytes, code: int, id: frames
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (b'{"jsonrpc": "2.0", "method": "x", "id": 1}', frames.Request(1, "x")),
-        (b' {"id": null, "method": "x", "jsonrpc": "2.0", "more": 1}\r', frames.Request(None, "x")),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": 0.5, "params": [1]}', frames.Request(0.5, "x", [1])),
-        (b'{"jsonrpc": "2.0", "method": "", "id": ""}', frames.Request("", "")),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": -%s}' % (b"9" * 256), frames.Request(1 - 10**256, "x")),
-        (b'{"jsonrpc": "2.0", "method": "x", "params": {"a": 1}}', frames.Notification("x", {"a": 1})),
-        (b'{"jsonrpc": "2.0", "method": "x", "params": null, "id": 7}', frames.Request(7, "x")),
-        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.Response(3)),
-        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.Response(3)),
-        (b'[{"jsonrpc": "2.0", "method": "x"}]', frames.Batch((frames.Notification("x"),))),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 1}', frames.RpcRequest(1, "x")),
+        (b' {"id": null, "method": "x", "jsonrpc": "2.0", "more": 1}\r', frames.RpcRequest(None, "x")),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 0.5, "params": [1]}', frames.RpcRequest(0.5, "x", [1])),
+        (b'{"jsonrpc": "2.0", "method": "", "id": ""}', frames.RpcRequest("", "")),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": -%s}' % (b"9" * 256), frames.RpcRequest(1 - 10**256, "x")),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": {"a": 1}}', frames.RpcNotification("x", {"a": 1})),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": null, "id": 7}', frames.RpcRequest(7, "x")),
+        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.RpcResponse(3)),
+        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.RpcResponse(3)),
+        (b'[{"jsonrpc": "2.0", "method": "x"}]', frames.RpcBatch((frames.RpcNotification("x"),))),
     ],
 )
-def test_what_is_a_message_is_read_as_it_is(frame: bytes, message: frames.Message | frames.Batch) -> None:
+def test_what_is_a_message_is_read_as_it_is(frame: bytes, message: frames.Message | frames.RpcBatch) -> None:
     assert frames.decode(frame) == message
 
 
 def test_each_message_of_a_batch_is_judged_alone() -> None:
     found = frames.decode(b'[1, {"jsonrpc": "2.0", "method": "x", "id": 1}, []]')
-    assert isinstance(found, frames.Batch)
-    assert [type(each) for each in found.messages] == [frames.InvalidMessage, frames.Request, frames.InvalidMessage]
+    assert isinstance(found, frames.RpcBatch)
+    assert [type(each) for each in found.messages] == [frames.InvalidMessage, frames.RpcRequest, frames.InvalidMessage]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_is_over_a_limit_is_refused(frame: bytes) -> None:
 
 def test_what_is_in_a_string_is_one_value() -> None:
     text = b'{"jsonrpc": "2.0", "method": "x", "params": ["' + b",[{" * 40 + b'"]}'
-    assert frames.decode(text, SMALL) == frames.Notification("x", [",[{" * 40])
+    assert frames.decode(text, SMALL) == frames.RpcNotification("x", [",[{" * 40])
 
 
 def nested(depth: int) -> bytes:
@@ -131,9 +131,9 @@ def nested(depth: int) -> bytes:
     ],
 )
 def test_depth_is_counted_to_the_level_and_not_in_strings(frame: bytes, depth: int) -> None:
-    assert frames.find_excess(frame, frames.Limits(max_depth=depth)) is None
+    assert frames.find_excess(frame, frames.FrameLimits(max_depth=depth)) is None
     assert (
-        frames.find_excess(frame, frames.Limits(max_depth=depth - 1))
+        frames.find_excess(frame, frames.FrameLimits(max_depth=depth - 1))
         == f"JSON can have at most {depth - 1} levels of nesting."
     )
 
@@ -164,7 +164,7 @@ marked = strategies.recursive(
 def test_any_json_is_over_a_limit_where_a_slow_look_finds_it_so(value: Any, deepest: int, most: int) -> None:
     for spelled in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         frame = spelled.encode("utf-8", "replace")
-        over = frames.find_excess(frame, frames.Limits(max_depth=deepest, max_values=most))
+        over = frames.find_excess(frame, frames.FrameLimits(max_depth=deepest, max_values=most))
         assert (over is not None) == (values_of(frame) > most or depth_of(value) > deepest)
 
 
@@ -177,7 +177,7 @@ def test_what_is_quickly_counted_is_refused_before_how_deep_it_is_matters() -> N
 
 def test_a_number_that_takes_long_to_read_is_refused_wherever_it_stands() -> None:
     frame = b'{"jsonrpc": "2.0", "method": "x", "params": ["%s", %s]}'
-    assert isinstance(frames.decode(frame % (b"7" * 5_000, b"7" * 1_000)), frames.Notification)
+    assert isinstance(frames.decode(frame % (b"7" * 5_000, b"7" * 1_000)), frames.RpcNotification)
     assert told(frame % (b"", b"7" * 1_001)) == (frames.INVALID_REQUEST, None)
 
 
@@ -207,8 +207,8 @@ def test_for_any_bytes_nothing_raises(frame: bytes) -> None:
 @hypothesis.given(ids, strategies.text(max_size=50), params)
 def test_any_request_is_read_as_it_was_written(id: Any, method: str, given: Any) -> None:
     said = {"jsonrpc": "2.0", "id": id, "method": method, **({} if given is None else {"params": given})}
-    deep = frames.Limits(max_depth=100)
-    assert frames.decode(json.dumps(said).encode(), deep) == frames.Request(id, method, given)
+    deep = frames.FrameLimits(max_depth=100)
+    assert frames.decode(json.dumps(said).encode(), deep) == frames.RpcRequest(id, method, given)
 
 
 @hypothesis.given(json_values)
@@ -229,13 +229,13 @@ def test_any_answer_is_one_line_that_says_the_same(id: Any, result: Any) -> None
 
 def test_what_goes_out_has_its_form() -> None:
     assert frames.encode_result(1, None) == b'{"jsonrpc":"2.0","id":1,"result":null}'
-    error = frames.Error(-1, "No.")
+    error = frames.RpcError(-1, "No.")
     assert frames.encode_error(None, error) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"No."}}'
     assert frames.encode_notification("event", {"a": 1}) == b'{"jsonrpc":"2.0","method":"event","params":{"a":1}}'
     assert frames.encode_batch([b"1", b"2"]) == b"[1,2]"
 
 
 def test_an_error_of_holdfast_is_told_by_its_name() -> None:
-    assert frames.convert_error(errors.RpcRefused(7, "No.", [1])) == frames.Error(7, "No.", [1])
+    assert frames.convert_error(errors.RpcRefused(7, "No.", [1])) == frames.RpcError(7, "No.", [1])
     found = frames.convert_error(errors.NoSuchSession("x"))
     assert (found.code, found.data) == (frames.FAILED, {"type": "NoSuchSession"})

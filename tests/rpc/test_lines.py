@@ -66,7 +66,7 @@ def heard(descriptor: int) -> list[Any]:
         return [json.loads(line) for line in file]
 
 
-async def talk(ends: Ends, limits: frames.Limits = frames.Limits(drain_seconds=30.0)) -> None:  # noqa: B008
+async def talk(ends: Ends, limits: frames.FrameLimits = frames.FrameLimits(drain_seconds=30.0)) -> None:  # noqa: B008
     other = stage.Other(stage.Memory())
     async with line_transport.open_lines(ends.reads, ends.writes, limits.max_bytes) as channel:
         await peer.Peer(channel, other.methods, limits).run()
@@ -129,7 +129,7 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_answered() -> No
     with pipes() as ends:
         os.write(ends.asks, b"[" * 30_000 + b"\n" + said(request(1, "echo", [])))
         os.close(ends.asks)
-        asyncio.run(talk(ends, frames.Limits(max_bytes=1_000, drain_seconds=30.0)))
+        asyncio.run(talk(ends, frames.FrameLimits(max_bytes=1_000, drain_seconds=30.0)))
         found = heard(ends.hears)
     assert [each["id"] for each in found] == [None, 1]
     assert found[0]["error"]["message"] == "A frame can have at most 1,000 bytes."
@@ -172,7 +172,7 @@ def test_who_does_not_read_is_not_read_from_and_is_answered_when_they_do(kind: A
                 peer.Peer(
                     channel,
                     stage.Other(stage.Memory()).methods,
-                    frames.Limits(max_running=4, busy_seconds=1_000.0, drain_seconds=30.0),
+                    frames.FrameLimits(max_running=4, busy_seconds=1_000.0, drain_seconds=30.0),
                 ).run()
             )
             frame = said(request(1, "echo", [piece])).replace(b'"id": 1', b'"id": null')
@@ -220,7 +220,7 @@ def test_that_nobody_reads_is_noticed_though_nothing_is_written(kind: Any, monke
     monkeypatch.setattr(line_transport, "POLL_SECONDS", 0.001)
 
     async def tell(ends: Ends) -> None:
-        other, limits = stage.Other(stage.Memory()), frames.Limits(drain_seconds=1_000.0)
+        other, limits = stage.Other(stage.Memory()), frames.FrameLimits(drain_seconds=1_000.0)
         async with line_transport.open_lines(ends.reads, ends.writes) as channel:
             running = asyncio.create_task(peer.Peer(channel, other.methods, limits).run())
             os.write(ends.asks, said(request(1, "wait", [])))

@@ -15,8 +15,8 @@ from holdfast.rpc import frames, peer
 from tests.rpc import stage
 from tests.rpc.stage import notification, request
 
-PATIENT = frames.Limits(max_running=2, busy_seconds=1_000.0)
-AT_ONCE = frames.Limits(max_running=2, busy_seconds=0.0)
+PATIENT = frames.FrameLimits(max_running=2, busy_seconds=1_000.0)
+AT_ONCE = frames.FrameLimits(max_running=2, busy_seconds=0.0)
 
 
 def test_a_request_is_answered_with_its_id() -> None:
@@ -168,7 +168,7 @@ def test_of_a_batch_whose_answers_are_too_much_the_rest_is_refused_and_not_done(
         assert {each["error"]["code"] for each in found if "error" in each} == {frames.BUSY}
         assert (await other.ask(1, "give", [3_000]))["id"] == 1
 
-    stage.run(story, frames.Limits(max_bytes=8_000, max_running=2, busy_seconds=0.0))
+    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=2, busy_seconds=0.0))
 
 
 def test_what_batches_come_to_waits_for_who_reads_and_is_never_much_more_than_a_frame() -> None:
@@ -181,7 +181,7 @@ def test_what_batches_come_to_waits_for_who_reads_and_is_never_much_more_than_a_
         for number in range(0, 100, 2):
             assert [each["id"] for each in await other.hear()] == [number, number + 1]
 
-    stage.run(story, frames.Limits(max_bytes=8_000, max_running=8, busy_seconds=1_000.0), room=1)
+    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=8, busy_seconds=1_000.0), room=1)
 
 
 def test_a_batch_that_was_told_leaves_room_for_the_next() -> None:
@@ -190,7 +190,7 @@ def test_a_batch_that_was_told_leaves_room_for_the_next() -> None:
             other.say([request(number, "give", [3_000]), 7, notification("give", [100_000])])
             assert [each["id"] for each in await other.hear()] == [number, None]
 
-    stage.run(story, frames.Limits(max_bytes=8_000, max_running=2, busy_seconds=0.0))
+    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=2, busy_seconds=0.0))
 
 
 # --- cancellation --------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_for_any_frames_every_request_is_answered_once_and_nothing_else_is(said:
         told = [each["id"] if not _in_use(each) else each["error"]["data"]["id"] for each in answers]
         assert sorted(map(repr, told)) == sorted(repr(each["id"]) for frame in wanted for each in frame)
 
-    stage.run(story, frames.Limits(max_running=100))
+    stage.run(story, frames.FrameLimits(max_running=100))
 
 
 def _in_use(answer: Any) -> bool:
@@ -395,7 +395,7 @@ def test_who_only_stops_asking_is_still_answered_where_there_is_time() -> None:
         other.go.set()
         assert (await other.hear())["id"] == 1
 
-    stage.run(story, frames.Limits(drain_seconds=1_000.0))
+    stage.run(story, frames.FrameLimits(drain_seconds=1_000.0))
 
 
 def test_who_only_stops_asking_is_told_what_is_left_once_all_is_answered() -> None:
@@ -406,7 +406,7 @@ def test_who_only_stops_asking_is_told_what_is_left_once_all_is_answered() -> No
             order.extend(["answered"] * other.channel.sent.qsize())
             await made.notify("last", [])
 
-        made = peer.Peer(other.channel, other.methods, frames.Limits(drain_seconds=1_000.0))
+        made = peer.Peer(other.channel, other.methods, frames.FrameLimits(drain_seconds=1_000.0))
         other.say(request(1, "wait", []), request(2, "wait", []))
         other.leave()
         running = asyncio.create_task(made.run(finish))
@@ -432,7 +432,7 @@ def test_when_nobody_reads_any_more_it_ends_and_what_runs_is_cancelled(asks: boo
         await stage.gone(other)
         assert (other.ended, other.channel.is_closed) == ([[]], True)
 
-    stage.run(story, frames.Limits(drain_seconds=1_000.0))
+    stage.run(story, frames.FrameLimits(drain_seconds=1_000.0))
 
 
 def test_what_takes_longer_than_there_is_time_at_the_end_is_cancelled() -> None:
@@ -442,7 +442,7 @@ def test_what_takes_longer_than_there_is_time_at_the_end_is_cancelled() -> None:
         await stage.gone(other)
         assert other.ended == [[]]
 
-    stage.run(story, frames.Limits(drain_seconds=0.01))
+    stage.run(story, frames.FrameLimits(drain_seconds=0.01))
 
 
 @pytest.mark.parametrize("where", ["receive", "unread"])

@@ -20,13 +20,13 @@ from tests.rpc.stage import notification, request
 
 TOKEN = "a-token-of-some-length"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-SMALL = frames.Limits(max_bytes=2_000, max_running=4, busy_seconds=1_000.0)
+SMALL = frames.FrameLimits(max_bytes=2_000, max_running=4, busy_seconds=1_000.0)
 
 
 class Served:
     """A server, and what its clients may ask."""
 
-    def __init__(self, limits: frames.Limits) -> None:
+    def __init__(self, limits: frames.FrameLimits) -> None:
         self.limits, self.address = limits, ""
         self.other = stage.Other(stage.Memory())
         self.peers: list[peer.Peer] = []
@@ -43,7 +43,7 @@ class Served:
 
 def run(
     story: Callable[[Served], Awaitable[None]],
-    limits: frames.Limits = SMALL,
+    limits: frames.FrameLimits = SMALL,
     rules: admission.AdmissionRules = admission.AdmissionRules(TOKEN),  # noqa: B008
 ) -> Served:
     served = Served(limits)
@@ -219,7 +219,7 @@ def test_who_does_not_read_is_not_read_from() -> None:
                 await connection.recv()
             await sending
 
-    run(story, frames.Limits(max_running=4, busy_seconds=1_000.0))
+    run(story, frames.FrameLimits(max_running=4, busy_seconds=1_000.0))
 
 
 async def asks_without_end(hostile: client.ClientConnection, served: Served) -> None:
@@ -265,7 +265,7 @@ def test_whatever_one_client_does_another_is_answered(
         hostile.transport.abort()
         await stage.until(served.peers[0].closed.is_set)
 
-    run(story, frames.Limits(max_bytes=SMALL.max_bytes, max_running=SMALL.max_running, busy_seconds=0.0))
+    run(story, frames.FrameLimits(max_bytes=SMALL.max_bytes, max_running=SMALL.max_running, busy_seconds=0.0))
 
 
 def test_who_says_much_at_once_is_heard_in_turn_with_others() -> None:

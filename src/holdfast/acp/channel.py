@@ -85,7 +85,7 @@ def parse_client_capabilities(params: object) -> dict[str, Any]:
     return dict(declared) if isinstance(declared, Mapping) else {}
 
 
-class Channel:
+class EditorChannel:
     """A transport of the SDK. One task receives, any task sends. When the editor reads no more, the input ends."""
 
     def __init__(self, transport: FrameTransport, version: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:

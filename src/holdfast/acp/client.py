@@ -26,7 +26,7 @@ class NotOffered(errors.ToolFailed):
     """Raised when the editor does not know a method that it offered."""
 
 
-class Client(Protocol):
+class ToolClient(Protocol):
     """The requests that tools send. They raise RequestError if the editor refuses, ConnectionError if it is gone."""
 
     async def session_update(self, session_id: str, update: updates.Update) -> None: ...

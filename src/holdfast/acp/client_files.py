@@ -18,7 +18,7 @@ from holdfast.tools.files import file_tools, workspace
 
 
 def file_tools_for(
-    client: clients.Client,
+    client: clients.ToolClient,
     session_id: str,
     capabilities: schema.ClientCapabilities | None,
     roots: Sequence[str | os.PathLike[str]],
@@ -37,7 +37,7 @@ class EditorFiles:
     """The files of one session. Operations that the editor does not offer use the disk."""
 
     def __init__(
-        self, client: clients.Client, session_id: str, roots: Sequence[str], reads: bool, writes: bool
+        self, client: clients.ToolClient, session_id: str, roots: Sequence[str], reads: bool, writes: bool
     ) -> None:
         self._client, self._session_id, self._reads, self._writes = client, session_id, reads, writes
         # The editor may have opened a folder by a symbolic link and knows its files by that path.

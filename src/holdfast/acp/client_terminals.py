@@ -86,7 +86,7 @@ class _NotRun(Exception):
 class ClientTerminals:
     """The terminals of one session."""
 
-    def __init__(self, client: clients.Client, session_id: str, cleanup: TerminalCleanup) -> None:
+    def __init__(self, client: clients.ToolClient, session_id: str, cleanup: TerminalCleanup) -> None:
         self._client, self._session_id, self._cleanup = client, session_id, cleanup
 
     async def run(self, command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> base.Result:

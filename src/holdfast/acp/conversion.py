@@ -101,7 +101,7 @@ class PromptContent(NamedTuple):
 
     @property
     def unescaped(self) -> PromptContent:
-        """The prompt without its first slash: `//` at the beginning stands for `/`."""
+        """The prompt without its first slash: `//` at the beginning escapes a `/`."""
         kept = list(self.pieces)
         for place, piece in enumerate(kept):
             if isinstance(piece, TextPiece) and piece.text.strip():

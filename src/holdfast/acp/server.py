@@ -92,19 +92,21 @@ class Program(Protocol):
     async def models(self) -> Sequence[str]:
         """Return the names of available models, within a limited time."""
 
-    def open_runtime(self, spec: SessionSpec, client: client.Client) -> AbstractAsyncContextManager[runtime.Runtime]:
+    def open_runtime(
+        self, spec: SessionSpec, client: client.ToolClient
+    ) -> AbstractAsyncContextManager[runtime.Runtime]:
         """Open a runtime for one session, with tools for its folders."""
 
 
 class OpenSession(NamedTuple):
     """A session and the resources that were opened for it."""
 
-    session: sessions.Session
+    session: sessions.EditorSession
     folders: tuple[str, ...]
     resources: AsyncExitStack
 
 
-class Server:
+class EditorServer:
     """The sessions of one editor. `async with` it: leaving the block closes them."""
 
     def __init__(self, program: Program) -> None:
@@ -116,7 +118,7 @@ class Server:
         self._opening = 0
         self._announcing = set[asyncio.Task[None]]()
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> EditorServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -155,9 +157,7 @@ class Server:
         new_id = conversation_row.generate_session_id(time.time())
         folders = _check_folders(cwd, additional_directories)
         session = await self._open_session(SessionSpec(new_id, new_id, folders, mcp_servers or ()))
-        return schema.NewSessionResponse(
-            session_id=new_id, modes=modes.mode_state(session.mode), config_options=session.options()
-        )
+        return schema.NewSessionResponse(session_id=new_id, **_options(session))
 
     @answer_errors
     async def load_session(
@@ -170,7 +170,7 @@ class Server:
     ) -> schema.LoadSessionResponse:
         folders = _check_folders(cwd, additional_directories)
         session = await self._reopen(session_id, folders, mcp_servers or (), replay=True)
-        return schema.LoadSessionResponse(modes=modes.mode_state(session.mode), config_options=session.options())
+        return schema.LoadSessionResponse(**_options(session))
 
     @answer_errors
     async def resume_session(
@@ -183,7 +183,7 @@ class Server:
     ) -> schema.ResumeSessionResponse:
         folders = _check_folders(cwd, additional_directories)
         session = await self._reopen(session_id, folders, mcp_servers or (), replay=False)
-        return schema.ResumeSessionResponse(modes=modes.mode_state(session.mode), config_options=session.options())
+        return schema.ResumeSessionResponse(**_options(session))
 
     @answer_errors
     async def fork_session(
@@ -205,9 +205,7 @@ class Server:
         session = await self._open_session(SessionSpec(new_id, new_id, folders, mcp_servers or ()), branch)
         session.copy_model(origin)
         session.set_mode(modes.strictest_mode(session.mode, self._mode(origin) or session.mode))
-        return schema.ForkSessionResponse(
-            session_id=new_id, modes=modes.mode_state(session.mode), config_options=session.options()
-        )
+        return schema.ForkSessionResponse(session_id=new_id, **_options(session))
 
     async def _branch(self, conversation_id: str, new_id: str, folder: str) -> None:
         """Branch a conversation, unless it has no messages yet.
@@ -249,7 +247,7 @@ class Server:
 
     async def _reopen(
         self, session_id: str, folders: tuple[str, ...], servers: McpServers, *, replay: bool
-    ) -> sessions.Session:
+    ) -> sessions.EditorSession:
         """Open a conversation that exists. An open session is opened again: its folders may be different."""
         conversation_id = await self._find(session_id)
         return await self._open_session(SessionSpec(session_id, conversation_id, folders, servers), replay=replay)
@@ -269,7 +267,7 @@ class Server:
 
     async def _open_session(
         self, spec: SessionSpec, prepare: Callable[[], Awaitable[None]] | None = None, *, replay: bool = False
-    ) -> sessions.Session:
+    ) -> sessions.EditorSession:
         """Open a session. `prepare` makes its changes to the store."""
         name = spec.session_id
         with self._reserve(name):
@@ -306,7 +304,7 @@ class Server:
 
     async def _build_session(self, stack: AsyncExitStack, spec: SessionSpec) -> OpenSession:
         assert self._client is not None  # requests arrive after on_connect
-        built: list[sessions.Session] = []
+        built: list[sessions.EditorSession] = []
 
         async def send_update(update: updates.Update) -> None:
             await built[0].send_tool_update(update)
@@ -314,7 +312,7 @@ class Server:
         tool_client = client.OrderedClient(self._client, send_update)
         opened = await stack.enter_async_context(self._program.open_runtime(spec, tool_client))
         key = sessions.SessionKey(spec.session_id, spec.conversation_id, spec.folders[0])
-        session = sessions.Session(key, opened, self._client, await self._program.models())
+        session = sessions.EditorSession(key, opened, self._client, await self._program.models())
         built.append(session)
         session.warnings += _ignored_servers(spec.servers)
         stack.push_async_callback(session.close)
@@ -324,7 +322,7 @@ class Server:
         if (found := self._open.pop(session_id, None)) is not None:
             await found.resources.aclose()
 
-    def _announce(self, session: sessions.Session) -> None:
+    def _announce(self, session: sessions.EditorSession) -> None:
         """Send commands and title in a task, after the response to the request being handled."""
 
         async def announce() -> None:
@@ -335,7 +333,7 @@ class Server:
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)
 
-    def _session(self, session_id: str) -> sessions.Session:
+    def _session(self, session_id: str) -> sessions.EditorSession:
         found = self._open.get(session_id)
         if found is None:
             raise errors.RpcRefused(
@@ -394,7 +392,12 @@ class Server:
         """Ignore unknown notifications, as the protocol requires."""
 
 
-def _set_mode(session: sessions.Session, name: object) -> None:
+def _options(session: sessions.EditorSession) -> dict[str, Any]:
+    """Return the fields of a response that describe the options of a session."""
+    return {"modes": modes.mode_state(session.mode), "config_options": session.options()}
+
+
+def _set_mode(session: sessions.EditorSession, name: object) -> None:
     mode = modes.parse_mode(name)
     if mode is None:
         raise errors.RpcRefused(frames.INVALID_PARAMS, f"Unknown mode: {errors.shown(str(name))}.")
@@ -434,7 +437,7 @@ def _check_filter(cwd: str) -> str:
         raise errors.RpcRefused(frames.INVALID_PARAMS, str(error)) from None
 
 
-async def serve(server: Server, wire: channel.Channel) -> None:
+async def serve(server: EditorServer, wire: channel.EditorChannel) -> None:
     """Serve one editor until it disconnects."""
     wire.is_served, wire.on_cancel = True, server.cancel_prompt
     agent = cast("interfaces.Agent", server)  # `initialize` is answered by the channel.

@@ -33,7 +33,7 @@ ANSWERED_BY = "the editor"
 NOT_ASKED = "The person could not be asked."
 
 
-class Client(Protocol):
+class EditorClient(Protocol):
     """The editor. All methods raise ConnectionError after it has disconnected."""
 
     async def session_update(self, session_id: str, update: Any) -> None: ...
@@ -56,7 +56,7 @@ class ToolUpdate(NamedTuple):
     update: schema.ToolCallProgress
 
 
-class Prompt:
+class PendingPrompt:
     """A prompt whose response is pending."""
 
     def __init__(self, request_id: object) -> None:
@@ -84,10 +84,12 @@ class Prompt:
         return answered.done()
 
 
-class Session:
+class EditorSession:
     """A session that the editor has open. `begin` it, and `close` it before its runtime is closed."""
 
-    def __init__(self, key: SessionKey, runtime: runtime.Runtime, client: Client, models: Sequence[str] = ()) -> None:
+    def __init__(
+        self, key: SessionKey, runtime: runtime.Runtime, client: EditorClient, models: Sequence[str] = ()
+    ) -> None:
         self.id, self.conversation_id, folder = key
         self._runtime, self._client, self._models = runtime, client, models
         self._updates = updates.UpdateBuilder(folder)
@@ -97,11 +99,10 @@ class Session:
             self._deliver,
             receive=self._receive,
             messages=True,
-            answers=True,
             on_check=self._send_commands,
         )
         self._approvals = approval_queue.ApprovalQueue(runtime.approvals, self.conversation_id)
-        self._prompts: list[Prompt] = []
+        self._prompts: list[PendingPrompt] = []
         self._command_output: list[events.Compacted | events.Notice] = []
         """Events that answer a command of the editor."""
         self._tool_results: dict[str, types.Content] = {}
@@ -127,6 +128,7 @@ class Session:
             await self._subscription.skip_history()
         self._model = self._model_name()
         self._subscription.start()
+        self._approvals.open()
 
     async def announce(self) -> None:
         """Send the commands and the title, once the editor knows the session."""
@@ -163,7 +165,7 @@ class Session:
     async def set_model(self, name: str) -> None:
         """Set the model for the next turn. Raises RpcRefused if it is not available or a turn is running."""
         output: list[events.AnyEvent] = []
-        # Run directly, so that nobody else sees the output of a command that nobody typed.
+        # Run directly, so that the output is not sent as events: the person did not type a command.
         await commands.run(self._runtime, self.conversation_id, f"/model {name}", output.append, "editor")
         refused = [each.text for each in output if isinstance(each, events.Notice) and each.level == "error"]
         if refused:
@@ -195,7 +197,7 @@ class Session:
 
     async def prompt(self, content: conversion.PromptContent, request_id: object = None) -> conversion.StopReason:
         """Answer a prompt, send all of its updates, and return why it stopped. Raises RpcRefused if its turn failed."""
-        prompt, measured_before = Prompt(request_id), {*self._measuring}
+        prompt, measured_before = PendingPrompt(request_id), {*self._measuring}
         self._prompts.append(prompt)
         while self.warnings:
             self._put_event(events.Notice(self.warnings.pop(0), "warning"))
@@ -215,7 +217,7 @@ class Session:
             await asyncio.wait(measuring, timeout=subscriptions.GAP_SECONDS)
         await self._subscription.flush()
 
-    async def _run_prompt(self, prompt: Prompt, content: conversion.PromptContent) -> conversion.StopReason:
+    async def _run_prompt(self, prompt: PendingPrompt, content: conversion.PromptContent) -> conversion.StopReason:
         try:
             if content.is_plain and commands.is_command(content.text):
                 return await self._run_command(prompt, content.text)
@@ -237,7 +239,7 @@ class Session:
                 parts.append(conversion.text_part(piece))
         return events.Submit(content.text, message_codec.generate_uid(), parts)
 
-    async def _run_turn(self, prompt: Prompt, message: events.Submit) -> conversion.StopReason:
+    async def _run_turn(self, prompt: PendingPrompt, message: events.Submit) -> conversion.StopReason:
         if prompt.cancelled:
             return "cancelled"
         prompt.message = message
@@ -258,7 +260,7 @@ class Session:
                     await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
             raise
 
-    async def _run_command(self, prompt: Prompt, line: str) -> conversion.StopReason:
+    async def _run_command(self, prompt: PendingPrompt, line: str) -> conversion.StopReason:
         """Run a slash command; its output arrives as events."""
         prompt.command = asyncio.create_task(self._send_command(line))
         await asyncio.wait([prompt.command])
@@ -410,8 +412,8 @@ class Session:
         """Ask the person; withdraw the question if it is settled elsewhere."""
         options = conversion.permission_options(request)
         try:
-            asked = self._client.request_permission(self.id, tool_call, options)
-            response = await self._approvals.prompt(request.request_id, asked)
+            prompting = self._client.request_permission(self.id, tool_call, options)
+            response = await self._approvals.prompt(request.request_id, prompting)
             if response is None:
                 return
             answer = conversion.parse_choice(response, options)
@@ -430,6 +432,7 @@ class Session:
         self.cancel()
         await self._runtime.over(self.conversation_id)
         self._subscription.stop()
+        self._approvals.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._subscription.drain()

@@ -33,7 +33,7 @@ class EditorProgram(NamedTuple):
     """The program as a server of sessions needs it."""
 
     house: compose.House
-    wire: channel.Channel
+    wire: channel.EditorChannel
     runtimes: list[runtime.Runtime]
     cleanup: client_terminals.TerminalCleanup
 
@@ -49,7 +49,9 @@ class EditorProgram(NamedTuple):
             return []
 
     @asynccontextmanager
-    async def open_runtime(self, spec: server.SessionSpec, client: clients.Client) -> AsyncIterator[runtime.Runtime]:
+    async def open_runtime(
+        self, spec: server.SessionSpec, client: clients.ToolClient
+    ) -> AsyncIterator[runtime.Runtime]:
         """Open a runtime for one session."""
         house, settings, folder = self.house, self.house.settings, spec.folders[0]
         # Parsed for each session: an editor may send `initialize` again.
@@ -81,7 +83,7 @@ class EditorProgram(NamedTuple):
 
 
 async def serve(
-    wire: channel.Channel, settings: config.Settings, *, database: str | None = None, model: str | None = None
+    wire: channel.EditorChannel, settings: config.Settings, *, database: str | None = None, model: str | None = None
 ) -> None:
     """Serve one editor until it disconnects."""
     runtimes = list[runtime.Runtime]()
@@ -98,4 +100,4 @@ async def serve(
             logger.warning("%s", house.notice)
         cleanup = await stack.enter_async_context(client_terminals.TerminalCleanup())
         program = EditorProgram(house, wire, runtimes, cleanup)
-        await server.serve(await stack.enter_async_context(server.Server(program)), wire)
+        await server.serve(await stack.enter_async_context(server.EditorServer(program)), wire)

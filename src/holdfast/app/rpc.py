@@ -19,11 +19,11 @@ A client that reads no more is disconnected at once."""
 @asynccontextmanager
 async def open_server(
     settings: config.Settings, *, database: str | None = None, model: str | None = None
-) -> AsyncIterator[server.Server]:
+) -> AsyncIterator[server.RpcServer]:
     """Open a server; its sessions are closed at the end of the block."""
     async with (
         compose.started(settings, database=database, model=model, source="rpc") as started,
-        server.Server(
+        server.RpcServer(
             started.runtime,
             program=f"Holdfast {holdfast.__version__}",
             model=started.model,
@@ -33,15 +33,15 @@ async def open_server(
         yield opened
 
 
-async def serve_lines(opened: server.Server, stdio: line_transport.Stdio) -> None:
+async def serve_lines(opened: server.RpcServer, stdio: line_transport.Stdio) -> None:
     """Serve one client by lines until it disconnects. Raises OSError if the output cannot be written."""
-    limits = frames.Limits(drain_seconds=DRAIN_SECONDS)
+    limits = frames.FrameLimits(drain_seconds=DRAIN_SECONDS)
     async with line_transport.open_lines(stdio.reads, stdio.writes, limits.max_bytes) as channel:
         await opened.serve(peer.Peer(channel, opened.methods(), limits))
     if channel.failed is not None:
         raise channel.failed
 
 
-async def serve_channel(opened: server.Server, channel: peer.Channel) -> None:
+async def serve_channel(opened: server.RpcServer, channel: peer.Channel) -> None:
     """Serve one client over a channel until it disconnects."""
     await opened.serve(peer.Peer(channel, opened.methods()))

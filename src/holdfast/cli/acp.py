@@ -55,7 +55,7 @@ async def _serve(
     stdio: line_transport.Stdio,
 ) -> int:
     async with line_transport.open_lines(stdio.reads, stdio.writes, channel.MAX_FRAME_BYTES) as lines:
-        wire = channel.Channel(lines, holdfast.__version__)
+        wire = channel.EditorChannel(lines, holdfast.__version__)
         is_initialized = await wire.wait_initialized()
         try:
             settings = profiled or out.settings

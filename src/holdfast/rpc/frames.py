@@ -34,7 +34,7 @@ Id: TypeAlias = str | int | float | None
 Params: TypeAlias = dict[str, Any] | list[Any] | None
 
 
-class Limits(msgspec.Struct, frozen=True):
+class FrameLimits(msgspec.Struct, frozen=True):
     """What one peer may ask of the other."""
 
     max_bytes: int = 16 << 20
@@ -53,10 +53,10 @@ class Limits(msgspec.Struct, frozen=True):
     """Seconds that running requests may take after the end of the input."""
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = FrameLimits()
 
 
-class Error(msgspec.Struct, frozen=True, omit_defaults=True):
+class RpcError(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error of a response."""
 
     code: int
@@ -64,7 +64,7 @@ class Error(msgspec.Struct, frozen=True, omit_defaults=True):
     data: Any = None
 
 
-class Request(msgspec.Struct, frozen=True):
+class RpcRequest(msgspec.Struct, frozen=True):
     """A request; it gets one response."""
 
     id: Id
@@ -72,14 +72,14 @@ class Request(msgspec.Struct, frozen=True):
     params: Params = None
 
 
-class Notification(msgspec.Struct, frozen=True):
+class RpcNotification(msgspec.Struct, frozen=True):
     """A notification; it gets no response."""
 
     method: str
     params: Params = None
 
 
-class Response(msgspec.Struct, frozen=True):
+class RpcResponse(msgspec.Struct, frozen=True):
     """A response. We send no requests, so it is ignored."""
 
     id: Id
@@ -88,20 +88,20 @@ class Response(msgspec.Struct, frozen=True):
 class InvalidMessage(msgspec.Struct, frozen=True):
     """The error for a frame that is not a message, with the id of its sender if there is one."""
 
-    error: Error
+    error: RpcError
     id: Id = None
 
 
-Message: TypeAlias = Request | Notification | Response | InvalidMessage
+Message: TypeAlias = RpcRequest | RpcNotification | RpcResponse | InvalidMessage
 
 
-class Batch(msgspec.Struct, frozen=True):
+class RpcBatch(msgspec.Struct, frozen=True):
     """Several messages, answered together."""
 
     messages: tuple[Message, ...]
 
 
-def decode(frame: bytes, limits: Limits = DEFAULT_LIMITS) -> Message | Batch:
+def decode(frame: bytes, limits: FrameLimits = DEFAULT_LIMITS) -> Message | RpcBatch:
     """Decode a frame."""
     if len(frame) > limits.max_bytes:
         return _invalid(f"A frame can have at most {limits.max_bytes:,} bytes.")
@@ -110,16 +110,16 @@ def decode(frame: bytes, limits: Limits = DEFAULT_LIMITS) -> Message | Batch:
     try:
         decoded = msgspec.json.decode(frame)
     except UnicodeDecodeError:
-        return InvalidMessage(Error(PARSE_ERROR, "The frame is not valid UTF-8."))
+        return InvalidMessage(RpcError(PARSE_ERROR, "The frame is not valid UTF-8."))
     except (msgspec.DecodeError, RecursionError) as error:
-        return InvalidMessage(Error(PARSE_ERROR, f"Invalid JSON: {error}."))
+        return InvalidMessage(RpcError(PARSE_ERROR, f"Invalid JSON: {error}."))
     if not isinstance(decoded, list):
         return _message(decoded)
     if not decoded:
         return _invalid("A batch must have at least one message.")
     if len(decoded) > limits.max_batch:
         return _invalid(f"A batch can have at most {limits.max_batch} messages.")
-    return Batch(tuple(map(_message, decoded)))
+    return RpcBatch(tuple(map(_message, decoded)))
 
 
 # Every value of JSON but the outermost follows one of these; a key and its value follow one together.
@@ -131,7 +131,7 @@ _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _TOO_LONG = b"0" * (MAX_NUMBER_DIGITS + 1)
 
 
-def find_excess(frame: bytes, limits: Limits = DEFAULT_LIMITS) -> str | None:
+def find_excess(frame: bytes, limits: FrameLimits = DEFAULT_LIMITS) -> str | None:
     """Return which limit the JSON of a frame exceeds; None if it exceeds none.
 
     The frame is not parsed, as parsing is what could take long: each byte is read a few times, in linear time.
@@ -165,7 +165,7 @@ def _is_deeper(bare: bytes, max_depth: int) -> bool:
 
 
 def _invalid(error: str, id: Id = None) -> InvalidMessage:
-    return InvalidMessage(Error(INVALID_REQUEST, error), id)
+    return InvalidMessage(RpcError(INVALID_REQUEST, error), id)
 
 
 def _message(decoded: Any) -> Message:
@@ -177,13 +177,13 @@ def _message(decoded: Any) -> Message:
     if decoded.get("jsonrpc") != "2.0":
         return _invalid('A message must contain "jsonrpc": "2.0".', id_)
     if "method" not in decoded and ("result" in decoded or "error" in decoded):
-        return Response(id_)
+        return RpcResponse(id_)
     method, params = decoded.get("method"), decoded.get("params")
     if not isinstance(method, str) or len(method) > MAX_METHOD_CHARACTERS:
         return _invalid(f"`method` must be a string with at most {MAX_METHOD_CHARACTERS} characters.", id_)
     if params is not None and not isinstance(params, dict | list):
         return _invalid("`params` must be an object or a list.", id_)
-    return Request(id_, method, params) if "id" in decoded else Notification(method, params)
+    return RpcRequest(id_, method, params) if "id" in decoded else RpcNotification(method, params)
 
 
 def _is_id(id: Any) -> bool:
@@ -204,7 +204,7 @@ class _Result(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
 
 class _Failure(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
     id: Id
-    error: Error
+    error: RpcError
 
 
 class _Notice(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
@@ -217,7 +217,7 @@ def encode_result(id: Id, result: object) -> bytes:
     return msgspec.json.encode(_Result(id, result))
 
 
-def encode_error(id: Id, error: Error) -> bytes:
+def encode_error(id: Id, error: RpcError) -> bytes:
     """Encode an error response."""
     return msgspec.json.encode(_Failure(id, error))
 
@@ -232,8 +232,8 @@ def encode_batch(responses: Sequence[bytes]) -> bytes:
     return b"[" + b",".join(responses) + b"]"
 
 
-def convert_error(error: errors.HoldfastError) -> Error:
+def convert_error(error: errors.HoldfastError) -> RpcError:
     """Return the error of a response for an exception."""
     if isinstance(error, errors.RpcRefused):
-        return Error(error.code, str(error), error.data)
-    return Error(FAILED, str(error), {"type": type(error).__name__})
+        return RpcError(error.code, str(error), error.data)
+    return RpcError(FAILED, str(error), {"type": type(error).__name__})

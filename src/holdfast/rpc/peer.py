@@ -99,7 +99,7 @@ class Peer:
     """This end of a connection; `run` it."""
 
     def __init__(
-        self, channel: Channel, methods: Mapping[str, Handler], limits: frames.Limits = frames.DEFAULT_LIMITS
+        self, channel: Channel, methods: Mapping[str, Handler], limits: frames.FrameLimits = frames.DEFAULT_LIMITS
     ) -> None:
         self._channel, self._methods, self._limits = channel, methods, limits
         self._slots = WorkerSlots(limits.max_running, limits.busy_seconds, limits.max_bytes)
@@ -157,8 +157,8 @@ class Peer:
 
     # --- requests ------------------------------------------------------------------------------------
 
-    async def _handle(self, message: frames.Message | frames.Batch) -> None:
-        if isinstance(message, frames.Batch):
+    async def _handle(self, message: frames.Message | frames.RpcBatch) -> None:
+        if isinstance(message, frames.RpcBatch):
             await self._handle_batch(message.messages)
             return
         started = await self._start(message)
@@ -169,7 +169,7 @@ class Peer:
 
     async def _handle_batch(self, messages: Sequence[frames.Message]) -> None:
         if not await self._batches.acquire():
-            if refused := [_busy(each.id) for each in messages if isinstance(each, frames.Request)]:
+            if refused := [_busy(each.id) for each in messages if isinstance(each, frames.RpcRequest)]:
                 await self._send(frames.encode_batch(refused))
             return
         responses = list[bytes | asyncio.Task[bytes]]()
@@ -187,23 +187,25 @@ class Peer:
         match message:
             case frames.InvalidMessage():
                 return frames.encode_error(message.id, message.error)
-            case frames.Response():
+            case frames.RpcResponse():
                 logger.debug("ignored a response: no request was sent")
                 return None
-            case frames.Notification():
+            case frames.RpcNotification():
                 await self._start_notification(message.method, message.params)
                 return None
-            case frames.Request():
+            case frames.RpcRequest():
                 return await self._start_request(message)
 
-    async def _start_request(self, request: frames.Request) -> RunningRequest | bytes:
+    async def _start_request(self, request: frames.RpcRequest) -> RunningRequest | bytes:
         handler = self._methods.get(request.method)
         if request.id is not None and request.id in self._running:
             # The error has no id: it would be taken for the response to the other request.
-            error = frames.Error(frames.INVALID_REQUEST, "Another request with this id is running.", {"id": request.id})
+            error = frames.RpcError(
+                frames.INVALID_REQUEST, "Another request with this id is running.", {"id": request.id}
+            )
             return frames.encode_error(None, error)
         if handler is None:
-            error = frames.Error(frames.METHOD_NOT_FOUND, f"Unknown method: {errors.shown(request.method)}.")
+            error = frames.RpcError(frames.METHOD_NOT_FOUND, f"Unknown method: {errors.shown(request.method)}.")
             return frames.encode_error(request.id, error)
         if not await self._slots.acquire():
             return _busy(request.id)
@@ -281,13 +283,13 @@ class Peer:
 def encode_outcome(id: frames.Id, work: asyncio.Task[object]) -> bytes:
     """Return the response to a request whose handler has ended."""
     if work.cancelled():
-        return frames.encode_error(id, frames.Error(frames.CANCELLED, "The request was cancelled."))
+        return frames.encode_error(id, frames.RpcError(frames.CANCELLED, "The request was cancelled."))
     try:
         return _encode(id, work)
     except Exception:
         # The border of one request: its failure stops no other.
         logger.exception("a request failed unexpectedly")
-        return frames.encode_error(id, frames.Error(frames.INTERNAL_ERROR, "Internal error."))
+        return frames.encode_error(id, frames.RpcError(frames.INTERNAL_ERROR, "Internal error."))
 
 
 def _encode(id: frames.Id, work: asyncio.Task[object]) -> bytes:
@@ -298,7 +300,7 @@ def _encode(id: frames.Id, work: asyncio.Task[object]) -> bytes:
 
 
 def _busy(id: frames.Id) -> bytes:
-    return frames.encode_error(id, frames.Error(frames.BUSY, "Too many requests are running. Wait for some to end."))
+    return frames.encode_error(id, frames.RpcError(frames.BUSY, "Too many requests are running. Wait for some to end."))
 
 
 def _log_error(task: asyncio.Task[Any]) -> None:

@@ -41,10 +41,10 @@ class OpenSessions:
 
     # --- opening and finding -------------------------------------------------------------------------
 
-    def of(self, client: sessions.Client) -> list[sessions.ClientSession]:
+    def of(self, client: sessions.EventReceiver) -> list[sessions.ClientSession]:
         return [session for session in self._all if session.client is client and not session.closing]
 
-    def find(self, client: sessions.Client, session_id: str) -> sessions.ClientSession | None:
+    def find(self, client: sessions.EventReceiver, session_id: str) -> sessions.ClientSession | None:
         return next((session for session in self.of(client) if session_id in session.ids), None)
 
     def find_abandoned(self, session_id: str) -> sessions.ClientSession | None:
@@ -52,7 +52,7 @@ class OpenSessions:
         left = (session for session in self._all if session.gone and not session.closing)
         return next((session for session in left if session_id in session.ids), None)
 
-    async def wait_closed(self, client: sessions.Client, session_id: str) -> None:
+    async def wait_closed(self, client: sessions.EventReceiver, session_id: str) -> None:
         """Wait until no session of the client with this id is being closed: two would send every event twice."""
         while found := [each for each in self._all if each.client is client and session_id in each.ids]:
             closing = [each.wait_closed() for each in found if each.closing]
@@ -60,21 +60,21 @@ class OpenSessions:
                 return
             await asyncio.gather(*closing)
 
-    def open(self, client: sessions.Client, conversation_id: str, key: str) -> sessions.ClientSession:
+    def open(self, client: sessions.EventReceiver, conversation_id: str, key: str) -> sessions.ClientSession:
         self.check_count(client)
         session = sessions.ClientSession(self._runtime, client, conversation_id, key, self._poll_seconds)
         self._all.append(session)
         session.resend_approvals()
         return session
 
-    def check_count(self, client: sessions.Client) -> None:
+    def check_count(self, client: sessions.EventReceiver) -> None:
         """Raise if the client cannot open another session."""
         if self._is_ending:
             raise errors.Gone("The server is shutting down.")
         if len(self.of(client)) >= MAX_SESSIONS:
             raise errors.LimitReached(f"A client can have at most {MAX_SESSIONS} sessions open. Close one first.")
 
-    def check_size(self, client: sessions.Client) -> None:
+    def check_size(self, client: sessions.EventReceiver) -> None:
         """Raise LimitReached if the client cannot queue more."""
         if sum(session.queued_bytes for session in self.of(client)) > MAX_QUEUED_BYTES:
             raise errors.LimitReached(

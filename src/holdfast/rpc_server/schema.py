@@ -53,7 +53,7 @@ def build_schema() -> dict[str, Any]:
         properties = schemas.get(name, {}).get("properties", {})
         for field in fields.keys() & properties.keys():
             properties[field] = {**properties[field], "description": fields[field]}
-    schemas |= {"Event": _event(descriptions["Event"]["session_id"]), "Cancel": CANCEL}
+    schemas |= {"Event": _event(descriptions["EventParams"]["session_id"]), "Cancel": CANCEL}
     return {
         "openrpc": "1.3.2",
         "info": {"title": "Holdfast", "version": str(wire_types.PROTOCOL), "description": ABOUT},
@@ -84,7 +84,7 @@ def _event(session_id: str) -> dict[str, Any]:
     }
     return {
         "title": "Event",
-        "description": inspect.getdoc(wire_types.Event),
+        "description": inspect.getdoc(wire_types.EventParams),
         "type": "object",
         "properties": properties,
         "required": [*properties],

@@ -3,7 +3,7 @@
 Any number of clients, each with any number of sessions. A client that disconnects may resume its sessions within the
 grace period; then they are closed. `serve` a peer for as long as it is connected:
 
-    async with Server(runtime) as server:
+    async with RpcServer(runtime) as server:
         await server.serve(peer.Peer(channel, server.methods()))
 """
 
@@ -47,7 +47,7 @@ P = TypeVar("P", bound=wire_types.WireValue)
 MethodHandler = Callable[[peers.Peer, Any], Awaitable[wire_types.WireValue]]
 
 
-class Server:
+class RpcServer:
     """The server of one runtime. `async with` it, within the runtime: leaving the block closes every session."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Server:
 
     async def _greet(self, peer: peers.Peer) -> None:
         with suppress(errors.Gone):
-            await peer.notify("event", wire_types.Event("ready", None, self._info))
+            await peer.notify("event", wire_types.EventParams("ready", None, self._info))
 
     def _disconnect(self, peer: peers.Peer) -> None:
         left = [session for session in self._sessions if session.client is peer]

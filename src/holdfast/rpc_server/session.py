@@ -36,14 +36,14 @@ MAX_PROMPTS = 1_000
 DROPPED = "The prompt was removed from the queue before its turn began."
 
 
-class Client(Protocol):
+class EventReceiver(Protocol):
     """The program at the other end."""
 
     async def notify(self, method: str, params: object) -> None:
         """Raises Gone after the client has disconnected."""
 
 
-class Prompt(NamedTuple):
+class QueuedPrompt(NamedTuple):
     """A prompt of this client that is queued or being answered."""
 
     uid: str
@@ -55,7 +55,7 @@ class ClientSession:
     """A session of one client."""
 
     def __init__(
-        self, runtime: runtimes.Runtime, client: Client, conversation_id: str, key: str, poll_seconds: float
+        self, runtime: runtimes.Runtime, client: EventReceiver, conversation_id: str, key: str, poll_seconds: float
     ) -> None:
         self._runtime, self.client = runtime, client
         self.gone = False
@@ -69,7 +69,7 @@ class ClientSession:
         """Whether a prompt was accepted: then its client knows that the session is open."""
         self._renderer = event_messages.EventRenderer(wire_types.Chosen())
         self._images: list[attachments.ImageData] = []
-        self._prompts: list[Prompt] = []
+        self._prompts: list[QueuedPrompt] = []
         self._prompt_bytes = 0
         self._finished_uids = set[str]()
         """Prompts whose turn has reported its end, but whose future is not done yet."""
@@ -181,7 +181,7 @@ class ClientSession:
         uid = message.uid or ""
         ahead = self._runtime.ahead(self.conversation_id)
         answered = self._runtime.submit(self.conversation_id, message)
-        prompt = Prompt(uid, message, answered)
+        prompt = QueuedPrompt(uid, message, answered)
         self._prompts.append(prompt)
         self._prompt_bytes += sys.getsizeof(message.text)
         self.has_prompted = True
@@ -189,7 +189,7 @@ class ClientSession:
         answered.add_done_callback(lambda _: self._finish_prompt(prompt))
         return wire_types.Submitted(session_id=self.key, uid=uid, queued=ahead)
 
-    def _finish_prompt(self, prompt: Prompt) -> None:
+    def _finish_prompt(self, prompt: QueuedPrompt) -> None:
         """Send the end of a prompt, unless its turn has sent it."""
         self._prompts.remove(prompt)
         self._prompt_bytes -= sys.getsizeof(prompt.message.text)
@@ -281,7 +281,7 @@ class ClientSession:
         self.gone = True
         self.hurry()
 
-    def adopt(self, client: Client) -> None:
+    def adopt(self, client: EventReceiver) -> None:
         """Continue with another client."""
         self.client, self.gone = client, False
         self._hurried.clear()
@@ -352,7 +352,7 @@ class ClientSession:
         while not self.gone:
             client = self.client
             try:
-                await client.notify("event", wire_types.Event(message.type, self.key, message.payload))
+                await client.notify("event", wire_types.EventParams(message.type, self.key, message.payload))
             except errors.Gone:
                 # Another client may have adopted the session meanwhile.
                 self.gone = self.gone or self.client is client
@@ -374,7 +374,7 @@ class ClientSession:
     def close(self, is_alone: Callable[[], bool]) -> asyncio.Task[bool]:
         """Close the session once; the result is whether its conversation was ended. The caller holds `order`.
 
-        The last session of a conversation ends it; `is_alone` is asked when it is time. If the store fails, the task
+        The last session of a conversation ends it; `is_alone` is called right before. If the store fails, the task
         raises its error and the session is open again.
         """
         if self._closing is None:

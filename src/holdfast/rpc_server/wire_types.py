@@ -503,7 +503,7 @@ class EventMessage(msgspec.Struct, frozen=True):
     payload: Payload
 
 
-class Event(msgspec.Struct, frozen=True):
+class EventParams(msgspec.Struct, frozen=True):
     """The parameters of the notification `event`."""
 
     type: str

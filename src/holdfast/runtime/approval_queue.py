@@ -86,7 +86,7 @@ class ApprovalQueue:
         return AnswerReceipt(accepted, await self._approvals.answer(self._conversation_id, given))
 
     def deny_unanswered(self, request_id: str, why: str) -> None:
-        """Deny a request that could not be shown or answered; nobody is recorded as having denied it."""
+        """Deny a request that could not be shown or answered; the audit log names no person."""
         self._approvals.unanswered(self._conversation_id, request_id, why)
 
     def _find(self, request_id: str) -> permissions.Question | None:

@@ -70,7 +70,7 @@ async def load_images(store: async_db.AsyncSessionDB, message: types.Message) ->
     try:
         parts = content_parts.read(message.content)
     except errors.StoreCorrupt:
-        return ()  # Reported by whoever renders the text of the message.
+        return ()  # Reported when the text of the message is rendered.
     found = list[EncodedImage]()
     for part in parts:
         if isinstance(part, content_parts.Image) and part.media_type.startswith("image/"):

@@ -85,7 +85,7 @@ class _Merged:
 
 
 class EventQueue(Generic[T]):
-    """Items for one consumer, in order. Anybody puts, one takes.
+    """Items for one consumer, in order. Any task puts, one task takes.
 
     `results_repeat_text`: the consumer's rendering of TurnFinished repeats the reply, so while many items wait, deltas
     that the result contains are dropped.
@@ -133,7 +133,7 @@ class EventQueue(Generic[T]):
             _set(self._flushes.popleft()[1])
 
     def close(self) -> None:
-        """Discard what is queued and release everybody who waits for it."""
+        """Discard what is queued and release the tasks that wait for it."""
         self._closed = True
         self._items.clear()
         self._not_empty.clear()
@@ -263,13 +263,12 @@ class Subscription(Generic[T]):
         *,
         receive: Callable[[events.AnyEvent], Received | None] = Received,
         messages: bool = False,
-        answers: bool = False,
         results_repeat_text: bool = False,
         poll_seconds: float | None = None,
         on_check: Callable[[], object] = lambda: None,
     ) -> None:
         self._runtime, self._conversation_id, self._deliver = runtime, conversation_id, deliver
-        self._receive, self._messages, self._answers, self._on_check = receive, messages, answers, on_check
+        self._receive, self._messages, self._on_check = receive, messages, on_check
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
         self._queue = EventQueue[T](results_repeat_text=results_repeat_text)
         self._delivered = 0
@@ -300,9 +299,7 @@ class Subscription(Generic[T]):
     def start(self) -> None:
         """Begin to listen, to follow the log and to deliver. May be called again after `stop`."""
         runtime = self._runtime
-        self._listening.enter_context(
-            runtime.listen(self._conversation_id, answers=self._answers, heard=self._receive_event)
-        )
+        self._listening.enter_context(runtime.listen(self._conversation_id, heard=self._receive_event))
         self._listening.enter_context(runtime.db.notifications.listen(self._receive_hint))
         self._following = asyncio.create_task(self._follow())
         if self._delivering is None:
