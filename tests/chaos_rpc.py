@@ -48,11 +48,11 @@ def _stories(run: Run) -> dict[str, tuple[int, Callable[[], object]]]:
 @contextmanager
 def _quick() -> Iterator[None]:
     """Nobody waits for a farewell."""
-    before, websocket_transport.CLOSING = websocket_transport.CLOSING, 0.05
+    before, websocket_transport.CLOSE_SECONDS = websocket_transport.CLOSE_SECONDS, 0.05
     try:
         yield
     finally:
-        websocket_transport.CLOSING = before
+        websocket_transport.CLOSE_SECONDS = before
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _complaints() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             found.append(record.getMessage())
 
-    handler, loggers = Heard(logging.ERROR), [logging.getLogger("asyncio"), websocket_transport.quiet]
+    handler, loggers = Heard(logging.ERROR), [logging.getLogger("asyncio"), websocket_transport.library_logger]
     for each in loggers:
         each.addHandler(handler)
     try:

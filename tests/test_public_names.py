@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
-from holdfast.acp import channel, client_requests
+from holdfast.acp import channel, client
 from tests import facets
 from tests.contract import steps
 
@@ -160,7 +160,7 @@ def every_error(kind: type[errors.HoldfastError] = errors.HoldfastError) -> Iter
 
 
 # Some are defined where they are raised, and may not be loaded yet.
-ERRORS = sorted({*every_error(), channel.EditorGone, client_requests.NotOffered}, key=lambda kind: kind.__name__)
+ERRORS = sorted({*every_error(), channel.EditorGone, client.NotOffered}, key=lambda kind: kind.__name__)
 
 
 def made(kind: type[errors.HoldfastError]) -> errors.HoldfastError:

@@ -58,8 +58,8 @@ class House:
         self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("words", None)
         self._given = given
         self._tools = [self.shell.tool] if tools is None else [*tools]
-        self.places: list[server.Place] = []
-        self.clients: list[client.Client] = []
+        self.places: list[server.SessionSpec] = []
+        self.clients: list[client.ToolClient] = []
         self.doors: list[runtime.Runtime] = []
         self.open = 0
         self.choice = Models(model)
@@ -68,7 +68,9 @@ class House:
         return await self.choice.listed()
 
     @asynccontextmanager
-    async def door(self, place: server.Place, client: client.Client) -> AsyncIterator[runtime.Runtime]:
+    async def open_runtime(
+        self, place: server.SessionSpec, client: client.ToolClient
+    ) -> AsyncIterator[runtime.Runtime]:
         permissions = approvals.Approvals(self.db.permissions)
 
         async def build(conversation_id: str) -> AIAgent:
@@ -231,14 +233,14 @@ def result(answer: dict[str, Any]) -> Any:
 async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
     """An editor that is served and was greeted; at the end of the block it leaves."""
     person = Editor(program)
-    wire = channel.Channel(person, "1.0")
+    wire = channel.EditorChannel(person, "1.0")
     greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
-    assert await wire.greeted()
+    assert await wire.wait_initialized()
     await greeted
 
     async def serve() -> None:
-        async with server.Server(program) as opened:
-            await server.attend(opened, wire)
+        async with server.EditorServer(program) as opened:
+            await server.serve(opened, wire)
 
     serving = person.serving = asyncio.create_task(serve())
     try:

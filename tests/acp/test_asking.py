@@ -10,7 +10,7 @@ import pytest
 from acp import schema
 
 from holdfast import errors
-from holdfast.acp import client_requests
+from holdfast.acp import client
 
 
 def told(what: Callable[[], object], seconds: float | None = 30.0) -> errors.ToolFailed:
@@ -20,7 +20,7 @@ def told(what: Callable[[], object], seconds: float | None = 30.0) -> errors.Too
         return what()
 
     with pytest.raises(errors.ToolFailed) as found:
-        asyncio.run(client_requests.answered(asked(), seconds))
+        asyncio.run(client.request(asked(), seconds))
     return found.value
 
 
@@ -44,8 +44,8 @@ def raised(error: Exception) -> Callable[[], object]:
 )
 def test_a_refusal_is_told_in_the_words_of_the_editor(data: object, said: str) -> None:
     error = told(raised(acp.RequestError(-32603, "Internal error", data)))
-    assert str(error) == f"The editor refused: {said}."
-    assert not isinstance(error, client_requests.NotOffered)
+    assert str(error) == f"The editor refused the request: {said}."
+    assert not isinstance(error, client.NotOffered)
 
 
 def test_words_of_an_editor_are_one_line_of_bounded_length() -> None:
@@ -56,27 +56,27 @@ def test_words_of_an_editor_are_one_line_of_bounded_length() -> None:
 
 def test_what_it_does_not_know_is_told_apart() -> None:
     error = told(raised(acp.RequestError.method_not_found("terminal/create")))
-    assert isinstance(error, client_requests.NotOffered)
+    assert isinstance(error, client.NotOffered)
     assert str(error)
 
 
 def test_an_answer_that_is_none_and_an_editor_that_is_gone_are_told() -> None:
-    assert "is no answer" in str(told(lambda: schema.CreateTerminalResponse.model_validate({"terminal": 1})))
-    assert "is gone" in str(told(raised(ConnectionError("Connection closed"))))
-    assert "is gone" in str(told(raised(BrokenPipeError())))
+    assert "invalid response" in str(told(lambda: schema.CreateTerminalResponse.model_validate({"terminal": 1})))
+    assert "has disconnected" in str(told(raised(ConnectionError("Connection closed"))))
+    assert "has disconnected" in str(told(raised(BrokenPipeError())))
 
 
 def test_one_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     async def work() -> None:
         with pytest.raises(errors.ToolFailed, match=r"did not answer within 0\.01 s"):
-            await client_requests.answered(asyncio.Event().wait(), 0.01)
+            await client.request(asyncio.Event().wait(), 0.01)
 
     asyncio.run(work())
 
 
 def test_who_is_cancelled_is_cancelled() -> None:
     async def work() -> None:
-        waiting = asyncio.ensure_future(client_requests.answered(asyncio.Event().wait(), None))
+        waiting = asyncio.ensure_future(client.request(asyncio.Event().wait(), None))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -22,8 +22,10 @@ class Unclosable(seat.House):
     """Its first door does not close."""
 
     @asynccontextmanager
-    async def door(self, place: server.Place, client: client.Client) -> AsyncIterator[runtime.Runtime]:
-        async with super().door(place, client) as opened:
+    async def open_runtime(
+        self, place: server.SessionSpec, client: client.ToolClient
+    ) -> AsyncIterator[runtime.Runtime]:
+        async with super().open_runtime(place, client) as opened:
             yield opened
         if place is self.places[0]:
             raise errors.HoldfastError("It is stuck.")
@@ -82,16 +84,16 @@ def test_a_session_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogC
 def test_whoever_was_served_is_not_turned_away_afterwards() -> None:
     async def story(db: async_db.AsyncSessionDB) -> None:
         person = seat.Editor(seat.House(db, None))
-        wire = channel.Channel(person, "1.0")
+        wire = channel.EditorChannel(person, "1.0")
         person.asking("initialize", protocolVersion=1)
-        assert await wire.greeted()
-        async with server.Server(person.program) as opened:
-            serving = asyncio.create_task(server.attend(opened, wire))
+        assert await wire.wait_initialized()
+        async with server.EditorServer(person.program) as opened:
+            serving = asyncio.create_task(server.serve(opened, wire))
             await person.ask("session/list")
             serving.cancel()
             await asyncio.wait([serving])
         async with asyncio.timeout(60):
-            await wire.turn_away("The store could not be closed.")
+            await wire.refuse_all("The store could not be closed.")
 
     stage.run(story)
 
@@ -101,6 +103,6 @@ def test_servers_that_are_to_be_spoken_to_through_the_editor_are_told_of() -> No
         given = {"type": "acp", "name": "inner", "serverId": "1"}
         made = await person.ask("session/new", cwd="/", mcpServers=[given])
         await person.prompt(made["sessionId"], "hello")
-        assert "'inner' is to be spoken to through the editor" in person.text("agent_thought_chunk")
+        assert "'inner' is ignored" in person.text("agent_thought_chunk")
 
     seat.run(story, ["A"])

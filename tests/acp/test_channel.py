@@ -60,12 +60,12 @@ def line(frame: object) -> bytes:
     return json.dumps(frame).encode()
 
 
-def read(*lines: bytes, longest: int = channel.LONGEST) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def read(*lines: bytes, longest: int = channel.MAX_FRAME_BYTES) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What the SDK sees of these lines, and what is answered to them before it does."""
     carrier = Lines(*lines)
 
     async def story() -> list[dict[str, Any]]:
-        wire = channel.Channel(carrier, "1.0", longest)
+        wire = channel.EditorChannel(carrier, "1.0", longest)
         seen = []
         while (frame := await wire.receive()) is not None:
             seen.append(frame)
@@ -211,12 +211,12 @@ def greet(*lines: bytes) -> tuple[bool, list[dict[str, Any]], list[dict[str, Any
     carrier = Lines(*lines)
 
     async def story() -> tuple[bool, list[dict[str, Any]], dict[str, Any]]:
-        wire = channel.Channel(carrier, "1.0")
-        came = await wire.greeted()
+        wire = channel.EditorChannel(carrier, "1.0")
+        came = await wire.wait_initialized()
         kept = []
         while (frame := await wire.receive()) is not None:
             kept.append(frame)
-        return came, kept, wire.offered
+        return came, kept, wire.client_capabilities
 
     came, kept, offered = asyncio.run(story())
     return came, kept, carrier.sent, offered
@@ -266,7 +266,7 @@ def test_frames_go_out_in_the_order_they_were_sent() -> None:
     carrier = Lines()
 
     async def story() -> None:
-        wire = channel.Channel(carrier, "1.0")
+        wire = channel.EditorChannel(carrier, "1.0")
         await asyncio.gather(*(wire.send({"id": number, "result": None}) for number in range(100)))
 
     asyncio.run(story())
@@ -276,7 +276,7 @@ def test_frames_go_out_in_the_order_they_were_sent() -> None:
 def test_an_error_with_something_in_it_that_json_has_no_form_for_is_told() -> None:
     carrier = Lines()
     error = {"code": -32602, "message": "no", "data": {"why": ValueError("odd")}}
-    asyncio.run(channel.Channel(carrier, "1.0").send({"jsonrpc": "2.0", "id": 1, "error": error}))
+    asyncio.run(channel.EditorChannel(carrier, "1.0").send({"jsonrpc": "2.0", "id": 1, "error": error}))
     assert carrier.sent[0]["error"]["data"] == {"why": "odd"}
 
 
@@ -284,7 +284,7 @@ def test_what_was_asked_wrongly_is_not_sent_back() -> None:
     carrier = Lines()
     found = [{"loc": ("prompt", 0), "msg": "no", "input": "x" * 1_000_000, "ctx": {"error": ValueError("odd")}}] * 30
     error = {"code": -32602, "message": "no", "data": {"errors": found}}
-    asyncio.run(channel.Channel(carrier, "1.0").send({"jsonrpc": "2.0", "id": 1, "error": error}))
+    asyncio.run(channel.EditorChannel(carrier, "1.0").send({"jsonrpc": "2.0", "id": 1, "error": error}))
     assert carrier.sent[0]["error"]["data"]["errors"] == [{"loc": ["prompt", 0], "msg": "no"}] * 20
 
 
@@ -294,10 +294,10 @@ def test_nothing_more_comes_from_one_who_reads_nothing_more() -> None:
             return
 
     async def story() -> None:
-        wire = channel.Channel(Deaf(line(HELLO), line(NEW)), "1.0")
-        assert not await wire.greeted()
+        wire = channel.EditorChannel(Deaf(line(HELLO), line(NEW)), "1.0")
+        assert not await wire.wait_initialized()
         assert await wire.receive() is None
-        await wire.turn_away("The store cannot be opened.")
+        await wire.refuse_all("The store cannot be opened.")
 
     asyncio.run(story())
 
@@ -312,8 +312,8 @@ def test_where_nobody_can_tell_whether_it_is_read_all_is_served() -> None:
             raise AttributeError("poll")
 
     async def story() -> None:
-        wire = channel.Channel(Unknown(line(HELLO), line(NEW)), "1.0")
-        assert await wire.greeted()
+        wire = channel.EditorChannel(Unknown(line(HELLO), line(NEW)), "1.0")
+        assert await wire.wait_initialized()
         assert [await wire.receive(), await wire.receive()] == [NEW, None]
 
     asyncio.run(story())
@@ -323,13 +323,13 @@ def test_whoever_is_gone_is_a_lost_connection() -> None:
     carrier = Lines()
     carrier.gone = True
     with pytest.raises(channel.EditorGone):
-        asyncio.run(channel.Channel(carrier, "1.0").send({"id": 1, "method": "x"}))
+        asyncio.run(channel.EditorChannel(carrier, "1.0").send({"id": 1, "method": "x"}))
 
 
 def test_whoever_is_gone_is_owed_no_answer() -> None:
     carrier = Lines()
     carrier.gone = True
-    asyncio.run(channel.Channel(carrier, "1.0").send({"id": 1, "result": None}))
+    asyncio.run(channel.EditorChannel(carrier, "1.0").send({"id": 1, "result": None}))
 
 
 @pytest.mark.parametrize("method", ["$/anything", "session/dance", "_own/thing", "$/cancel_request"])
@@ -342,9 +342,9 @@ def test_whoever_is_turned_away_is_told_why_whatever_is_asked() -> None:
     carrier = Lines(line(NEW), line(cancel), line(HELLO | {"id": 3}), line(NEW | {"id": 4}))
 
     async def story() -> None:
-        wire = channel.Channel(carrier, "1.0")
-        assert await wire.greeted()
-        await wire.turn_away("The store cannot be opened.")
+        wire = channel.EditorChannel(carrier, "1.0")
+        assert await wire.wait_initialized()
+        await wire.refuse_all("The store cannot be opened.")
 
     asyncio.run(story())
     assert [each["id"] for each in carrier.sent] == [2, 3, 4]

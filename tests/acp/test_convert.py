@@ -13,6 +13,7 @@ from hypothesis import strategies as some
 
 from holdfast import errors, events, types
 from holdfast.acp import conversion
+from holdfast.runtime import attachments
 
 
 def text(words: str) -> schema.TextContentBlock:
@@ -27,18 +28,20 @@ def resource(words: str, uri: str = "file:///a/b.txt") -> schema.EmbeddedResourc
 
 @given(some.text(alphabet="`a\n ", max_size=60))
 def test_for_any_text_its_fences_are_longer_than_those_in_it(words: str) -> None:
-    first, *inner, last = conversion.fenced(words).split("\n")
+    first, *inner, last = conversion.fence(words).split("\n")
     assert first == last
     assert set(first) == {"`"}
     assert not any(line.strip().startswith(first) for line in inner)
 
 
 def test_what_was_typed_is_told_from_what_came_along() -> None:
-    said = conversion.said([text("Look at "), resource("secret plan"), text(" please")])
+    said = conversion.parse_prompt([text("Look at "), resource("secret plan"), text(" please")])
     assert said.text == "Look at @b.txt please"
-    assert conversion.said([text("Look at"), resource("x"), text("please")]).text == "Look at @b.txt please"
+    assert conversion.parse_prompt([text("Look at"), resource("x"), text("please")]).text == "Look at @b.txt please"
     assert not said.is_plain
-    assert [conversion.part(each).get("resource") for each in said.pieces if isinstance(each, conversion.Words)] == [
+    assert [
+        conversion.text_part(each).get("resource") for each in said.pieces if isinstance(each, conversion.TextPiece)
+    ] == [
         None,
         {"uri": "file:///a/b.txt", "name": "b.txt"},
         None,
@@ -47,30 +50,30 @@ def test_what_was_typed_is_told_from_what_came_along() -> None:
 
 @given(some.text(alphabet="`a\n\r\t ", max_size=60))
 def test_for_any_text_that_came_along_it_is_kept_and_comes_back_to_the_letter(words: str) -> None:
-    (piece,) = conversion.said([resource(words)]).pieces
-    assert isinstance(piece, conversion.Words)
+    (piece,) = conversion.parse_prompt([resource(words)]).pieces
+    assert isinstance(piece, conversion.TextPiece)
     assert f"\n{words}\n" in piece.text
-    assert conversion.blocks([conversion.part(piece)]) == [resource(words)]
+    assert conversion.content_blocks([conversion.text_part(piece)]) == [resource(words)]
 
 
 def test_what_came_along_and_was_kept_without_its_last_lines_still_comes_back() -> None:
     kept = {"uri": "file:///a/b.txt", "name": "b.txt"}
     stored = {"type": "text", "text": "\n\nfile:///a/b.txt\n````\none\n```\n````\n\n", "resource": kept}
-    assert conversion.blocks([stored]) == [resource("one\n```")]
+    assert conversion.content_blocks([stored]) == [resource("one\n```")]
 
 
 def test_a_file_that_is_no_text_is_named() -> None:
     blob = schema.BlobResourceContents(uri="file:///a.bin", blob="AAAA", mime_type="application/octet-stream")
-    said = conversion.said([schema.EmbeddedResourceContentBlock(type="resource", resource=blob)])
+    said = conversion.parse_prompt([schema.EmbeddedResourceContentBlock(type="resource", resource=blob)])
     (piece,) = said.pieces
-    assert isinstance(piece, conversion.Words)
+    assert isinstance(piece, conversion.TextPiece)
     assert "file:///a.bin" in piece.text
 
 
 def test_a_picture_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "LARGEST", 2)
+    monkeypatch.setattr(attachments, "MAX_IMAGE_BYTES", 2)
     with pytest.raises(errors.RpcRefused, match="bytes"):
-        conversion.said([schema.ImageContentBlock(type="image", data="AAAA", mime_type="image/png")])
+        conversion.parse_prompt([schema.ImageContentBlock(type="image", data="AAAA", mime_type="image/png")])
 
 
 @pytest.mark.parametrize(
@@ -87,13 +90,13 @@ def test_a_picture_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_call_has_a_title_of_one_line_and_a_kind(tool: str, arguments: dict[str, Any], title: str, kind: str) -> None:
-    assert conversion.title(tool, arguments) == title
-    assert conversion.kind(tool) == kind
+    assert conversion.call_title(tool, arguments) == title
+    assert conversion.tool_kind(tool) == kind
 
 
 @pytest.mark.parametrize("given", ["", "{", "[1]", "7", "null"])
 def test_arguments_that_cannot_be_read_are_none(given: str) -> None:
-    assert conversion.arguments(given) == {}
+    assert conversion.parse_arguments(given) == {}
 
 
 def nested(depth: int) -> Any:
@@ -110,12 +113,12 @@ def nested(depth: int) -> Any:
     ],
 )
 def test_arguments_are_told_without_halves_of_characters(given: Any, told: dict[str, Any]) -> None:
-    assert conversion.arguments(given) == told
+    assert conversion.parse_arguments(given) == told
 
 
 @pytest.mark.parametrize("depth", [100, 300, 900])
 def test_of_arguments_that_are_too_deep_the_rest_is_told(depth: int) -> None:
-    told = conversion.arguments(json.dumps({"command": "ls", "x": nested(depth)}))
+    told = conversion.parse_arguments(json.dumps({"command": "ls", "x": nested(depth)}))
     assert told["command"] == "ls"
     assert "the end" not in str(told)
     assert str(told).count("[") == 99
@@ -125,16 +128,25 @@ def chosen(option: str) -> schema.RequestPermissionResponse:
     return schema.RequestPermissionResponse(outcome=schema.AllowedOutcome(outcome="selected", option_id=option))
 
 
+def offered(option: str) -> schema.PermissionOption:
+    return schema.PermissionOption(option_id=option, name=option, kind="allow_once")
+
+
+def test_an_option_that_was_not_offered_is_no_answer() -> None:
+    with pytest.raises(ValueError, match="was not offered"):
+        conversion.parse_choice(chosen("always"), [offered("once")])
+
+
 @given(some.text(max_size=20))
 def test_for_any_answer_only_the_ways_to_say_yes_are_a_yes(option: str) -> None:
-    answered = conversion.chosen(chosen(option))
+    answered = conversion.parse_choice(chosen(option), [offered(option)])
     assert answered == (option if option in ("once", "conversation", "always") else "deny")
 
 
 def test_every_choice_means_what_it_says() -> None:
     asked = events.ApprovalAsked("r", "c", "shell", "Run it.", remembers="shell(make test)")
-    for each in conversion.choices(asked):
-        answered = conversion.chosen(chosen(each.option_id))
+    for each in conversion.permission_options(asked):
+        answered = conversion.parse_choice(chosen(each.option_id), [each])
         assert (answered == "deny") == (each.kind == "reject_once")
         assert (answered in ("conversation", "always")) == (each.kind == "allow_always")
 
@@ -143,7 +155,7 @@ def test_every_choice_means_what_it_says() -> None:
 def test_every_rule_that_would_be_remembered_is_shown(number: int) -> None:
     rules = [f"shell(make target-{each} *)" for each in range(number)]
     asked = events.ApprovalAsked("r", "c", "shell", "Run it.", remembers=", ".join(rules))
-    shown = str([*conversion.choices(asked), *conversion.question(asked)])
+    shown = str([*conversion.permission_options(asked), *conversion.approval_content(asked)])
     assert [each for each in rules if each not in shown] == []
 
 
@@ -173,11 +185,11 @@ def result(reason: events.Exit, **more: Any) -> events.TurnResult:
     ],
 )
 def test_a_turn_that_did_not_fail_has_a_reason_for_its_end(ended: events.TurnResult, stop: str) -> None:
-    assert conversion.stop(ended) == stop
+    assert conversion.stop_reason(ended) == stop
 
 
 @pytest.mark.parametrize("reason", ["overflow", "model", "cut", "lease_lost", "busy", "store", "failed"])
 def test_a_turn_that_failed_is_an_error_with_its_sentence(reason: events.Exit) -> None:
     with pytest.raises(errors.RpcRefused, match="It went wrong") as caught:
-        conversion.stop(result(reason, failed=True, error="It went wrong."))
+        conversion.stop_reason(result(reason, failed=True, error="It went wrong."))
     assert caught.value.code == -32603

@@ -20,22 +20,22 @@ from tests.tools import doing
 CWD = "/project"
 
 
-def pairs(shown: diffs.Shown) -> list[tuple[str, str | None, str]]:
+def pairs(shown: diffs.CallView) -> list[tuple[str, str | None, str]]:
     """Each difference: the file, what was, what is."""
     assert all(isinstance(each, schema.FileEditToolCallContent) for each in shown.content)
     return [(each.path, each.old_text, each.new_text) for each in shown.content]  # type: ignore[union-attr]
 
 
-def places(shown: diffs.Shown) -> list[tuple[str, int | None]]:
+def places(shown: diffs.CallView) -> list[tuple[str, int | None]]:
     return [(each.path, each.line) for each in shown.locations]
 
 
 def test_an_edit_is_shown_as_asked_for_until_it_is_known_what_it_comes_to() -> None:
-    shown = diffs.content("edit_file", {"path": "a.py", "old_text": "x", "new_text": "y"}, None, CWD)
+    shown = diffs.view_call("edit_file", {"path": "a.py", "old_text": "x", "new_text": "y"}, None, CWD)
     assert pairs(shown) == [("/project/a.py", "x", "y")]
     assert places(shown) == [("/project/a.py", None)]
     edits = [{"old_text": "a", "new_text": "b"}, {"old_text": "c", "new_text": "d"}, {"old_text": 1}, "no"]
-    several = diffs.content("edit_file", {"path": "/other/a.py", "edits": edits}, None, Path(CWD))
+    several = diffs.view_call("edit_file", {"path": "/other/a.py", "edits": edits}, None, Path(CWD))
     assert pairs(several) == [("/other/a.py", "a", "b"), ("/other/a.py", "c", "d")]
 
 
@@ -46,7 +46,7 @@ def test_what_the_tools_say_becomes_differences_with_their_lines(tmp_path: Path)
     edits = [{"old_text": "line 3\n", "new_text": "LINE 3\n"}, {"old_text": "line 90\n", "new_text": "a\nb\n"}]
     result = do.text("edit_file", path="a.txt", edits=edits)
     for words in (result, do.acts[-1].detail):
-        shown = diffs.content("edit_file", {"path": "a.txt", "edits": edits}, words, tmp_path)
+        shown = diffs.view_call("edit_file", {"path": "a.txt", "edits": edits}, words, tmp_path)
         path = str(tmp_path / "a.txt")
         assert places(shown) == [(path, 3), (path, 90)]
         first, second = pairs(shown)
@@ -58,7 +58,7 @@ def test_a_file_that_is_written_over_is_shown_with_what_was_in_it(tmp_path: Path
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     given = {"path": "a.txt", "content": "one\n2\n"}
     result = doing.Doing(tmp_path).text("write_file", **given)
-    shown = diffs.content("write_file", given, result, tmp_path)
+    shown = diffs.view_call("write_file", given, result, tmp_path)
     assert pairs(shown) == [(str(tmp_path / "a.txt"), "one\ntwo\n", "one\n2\n")]
 
 
@@ -67,7 +67,7 @@ def test_a_new_file_has_no_old_text(tmp_path: Path) -> None:
     do = doing.Doing(tmp_path)
     result = do.text("write_file", **given)
     for words in (None, result):
-        assert pairs(diffs.content("write_file", given, words, tmp_path)) == [
+        assert pairs(diffs.view_call("write_file", given, words, tmp_path)) == [
             (str(tmp_path / "a.txt"), None, given["content"])
         ]
 
@@ -76,7 +76,7 @@ def test_lines_of_windows_are_shown_without_their_ends(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one\r\ntwo\r\nthree\r\nfour\r\nfive\r\n")
     given = {"path": "a.txt", "old_text": "one", "new_text": "1"}
     result = doing.Doing(tmp_path).text("edit_file", **given)
-    (shown,) = pairs(diffs.content("edit_file", given, result, tmp_path))
+    (shown,) = pairs(diffs.view_call("edit_file", given, result, tmp_path))
     assert shown[1:] == ("one\ntwo\nthree\nfour", "1\ntwo\nthree\nfour")
 
 
@@ -84,18 +84,22 @@ def test_what_failed_is_told_in_words(tmp_path: Path) -> None:
     given = {"path": "a.txt", "old_text": "one", "new_text": "1"}
     result = doing.Doing(tmp_path).text("edit_file", **given)
     assert result.startswith("Error: ")
-    assert diffs.content("edit_file", given, result, tmp_path).content == []
+    assert diffs.view_call("edit_file", given, result, tmp_path).content == []
 
 
 def test_a_difference_that_was_cut_is_not_believed() -> None:
     whole = "Changed: a (+1 -1 lines).\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
     asked = {"path": "a", "old_text": "two", "new_text": "2"}
-    assert pairs(diffs.content("edit_file", asked, whole, CWD)) == [("/project/a", "one\ntwo\nthree", "one\n2\nthree")]
+    assert pairs(diffs.view_call("edit_file", asked, whole, CWD)) == [
+        ("/project/a", "one\ntwo\nthree", "one\n2\nthree")
+    ]
     for end in range(len("Changed: "), whole.rindex("\n") + 1):
-        assert pairs(diffs.content("edit_file", asked, whole[:end], CWD)) == [("/project/a", "two", "2")]
+        assert pairs(diffs.view_call("edit_file", asked, whole[:end], CWD)) == [("/project/a", "two", "2")]
     over = {"path": "a", "content": "all of it"}
-    assert diffs.content("write_file", over, whole[:50], CWD).content == []
-    assert diffs.content("write_file", over, f"{whole}\n[… 7 more lines of changes are not shown …]", CWD).content == []
+    assert diffs.view_call("write_file", over, whole[:50], CWD).content == []
+    assert (
+        diffs.view_call("write_file", over, f"{whole}\n[… 7 more lines of changes are not shown …]", CWD).content == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,20 +127,20 @@ def test_a_difference_that_was_cut_is_not_believed() -> None:
 def test_places_are_absolute_and_only_what_is_one(
     tool: str, arguments: dict[str, Any] | str, words: str | None, expected: list[tuple[str, int | None]]
 ) -> None:
-    shown = diffs.content(tool, arguments, words, CWD)
+    shown = diffs.view_call(tool, arguments, words, CWD)
     assert places(shown) == expected
     assert shown.content == []
 
 
 def test_places_of_a_search_are_few() -> None:
     words = "\n".join(f"a.py:{number}: x" for number in range(1, 1000))
-    assert len(diffs.content("search_files", {"text": "x"}, words, CWD).locations) == diffs.PLACES
+    assert len(diffs.view_call("search_files", {"text": "x"}, words, CWD).locations) == diffs.MAX_LOCATIONS
 
 
 @given(some.text("ab \n-+@[\t"), some.text("ab \n-+@[\t"))
 def test_for_any_two_texts_a_difference_is_read_as_it_was_written(old: str, new: str) -> None:
     detail, added, gone = diff.unified(old, new)
-    shown = diffs.content("edit_file", {"path": "a"}, detail, CWD)
+    shown = diffs.view_call("edit_file", {"path": "a"}, detail, CWD)
     if old == new:
         assert shown.content == []
         return
@@ -149,7 +153,10 @@ def test_for_any_two_texts_a_difference_is_read_as_it_was_written(old: str, new:
 
 
 def test_a_terminal_is_shown_by_its_id() -> None:
-    assert diffs.terminal("t1").model_dump(by_alias=True, exclude_none=True) == {"type": "terminal", "terminalId": "t1"}
+    assert diffs.terminal_content("t1").model_dump(by_alias=True, exclude_none=True) == {
+        "type": "terminal",
+        "terminalId": "t1",
+    }
 
 
 def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_path: Path) -> None:
@@ -187,5 +194,5 @@ def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_p
 @pytest.mark.parametrize("number", ["9" * 10, "9" * 5000])
 def test_a_difference_with_a_place_that_no_file_has_is_none(number: str) -> None:
     words = f"Changed: a\n@@ -{number},1 +{number},1 @@\n-a\n+b"
-    shown = diffs.content("edit_file", {"path": "a", "old_text": "x", "new_text": "y"}, words, "/p")
+    shown = diffs.view_call("edit_file", {"path": "a", "old_text": "x", "new_text": "y"}, words, "/p")
     assert [each.line for each in shown.locations] == [None]

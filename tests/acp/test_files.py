@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.acp import client_files, client_requests
+from holdfast.acp import client, client_files
 from holdfast.tools.files import editor_buffers
 from tests.acp import desk
 from tests.tools.mcp import raw
@@ -32,7 +32,7 @@ def play(
     async def run() -> None:
         async with desk.connected(editor) as conn:
             offered = desk.offering(read=read, write=write)
-            tools = client_files.tools(conn, desk.SESSION, offered, roots, off_limits=off_limits)
+            tools = client_files.file_tools_for(conn, desk.SESSION, offered, roots, off_limits=off_limits)
             await work(editor, desk.Doing(tools, meanwhile))
 
     asyncio.run(run())
@@ -226,7 +226,7 @@ def test_what_the_editor_refuses_is_not_had_in_another_way(tmp_path: Path) -> No
 
 def test_an_editor_that_is_gone_or_says_nothing_ends_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("one\n")
-    monkeypatch.setattr(client_requests.answered, "__defaults__", (0.05,))
+    monkeypatch.setattr(client.request, "__defaults__", (0.05,))
 
     async def work(editor: desk.Editor, do: desk.Doing) -> None:
         editor.before = lambda _: asyncio.Event().wait()
@@ -236,10 +236,10 @@ def test_an_editor_that_is_gone_or_says_nothing_ends_the_call(tmp_path: Path, mo
 
     async def gone() -> str:
         async with desk.connected(desk.Editor()) as conn:
-            tools = client_files.tools(conn, desk.SESSION, desk.offering(read=True), [tmp_path])
+            tools = client_files.file_tools_for(conn, desk.SESSION, desk.offering(read=True), [tmp_path])
         return await desk.Doing(tools).text("read_file", path="a.txt")
 
-    assert "The editor is gone." in asyncio.run(gone())
+    assert "The editor has disconnected." in asyncio.run(gone())
 
 
 @pytest.mark.parametrize(

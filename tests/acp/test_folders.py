@@ -182,7 +182,7 @@ def test_what_is_not_opened_stays_where_it_is(
             await kept(db, "talk", one)
             await editor.new(one)
             for most, code in ((1, -32600), (2, -32603)):
-                monkeypatch.setattr(server, "MOST", most)
+                monkeypatch.setattr(server, "MAX_SESSIONS", most)
                 asked = editor.ask(method, sessionId="talk", cwd=two, mcpServers=[])
                 assert (await seat.refusal(asked)).code == code
                 assert await listed(editor, cwd=one) == {"talk": one}
@@ -209,7 +209,7 @@ def test_a_fork_is_at_home_where_it_was_made(homes: tuple[str, str]) -> None:
 
 
 def test_pages_of_a_folder_have_each_of_its_conversations_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_list, "PAGE", 3)
+    monkeypatch.setattr(session_list, "PAGE_SIZE", 3)
     homes = ("/one", "/two", "/two", None, "/two")
 
     async def story(editor: seat.Editor) -> None:
@@ -236,9 +236,9 @@ def test_a_cursor_of_one_folder_does_no_harm_in_another() -> None:
     async def story(db: AsyncSessionDB) -> None:
         for number in range(12):
             await kept(db, f"talk{number}", f"/{number % 2}")
-        _, cursor = await session_list.page(db, None, 4, "/0")
+        _, cursor = await session_list.read_page(db, None, 4, "/0")
         for folder, expected in (("/1", [3, 1]), ("/elsewhere", []), (None, [3, 2, 1, 0])):
-            heads, more = await session_list.page(db, cursor, 4, folder)
+            heads, more = await session_list.read_page(db, cursor, 4, folder)
             assert ([each.id for each in heads], more) == ([f"talk{number}" for number in expected], None)
 
     stage.run(story)

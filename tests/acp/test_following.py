@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, types
-from holdfast.acp import history, log_follower, plans
+from holdfast.acp import plans
 from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel, base
+from holdfast.runtime import subscriptions
 from holdfast.store import async_db, notifications
 from holdfast.tools.shell import shell
 from tests.acp import seat
@@ -31,7 +32,7 @@ def leash() -> Iterator[leashes.Leash]:
 
 
 def test_what_is_hinted_to_nobody_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "EVERY", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(editor: seat.Editor) -> None:
         here = await editor.new()
@@ -60,13 +61,13 @@ def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytest.Monk
         await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
         await seat.so(lambda: "from the terminal" in editor.text("user_message_chunk"))
 
-    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
     seat.run(story, ["A"])
 
 
 def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "PAGE", 1)
-    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+    monkeypatch.setattr(subscriptions, "LOG_PAGE", 1)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
 
     async def story(editor: seat.Editor) -> None:
         db, asked = editor.program.db, list[tuple[Any, ...]]()
@@ -93,8 +94,8 @@ def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: p
 
 
 def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "EVERY", 3600.0)
-    monkeypatch.setattr(log_follower, "SOON", 0.0)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.0)
 
     async def story(editor: seat.Editor) -> None:
         db = editor.program.db
@@ -116,8 +117,28 @@ def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monke
     seat.run(story, ["A", "B"])
 
 
+def test_a_message_of_another_process_within_a_turn_is_sent_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
+
+    async def told(db: AsyncSessionDB) -> None:
+        async def interrupt(_: dict[str, Any]) -> str:
+            await db.append_message(sessions_of[0], role="user", content="from the terminal")
+            return "It ran."
+
+        sessions_of = list[str]()
+        program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", interrupt)])
+        async with seat.seated(program) as editor:
+            sessions_of.append(await editor.new())
+            assert await editor.prompt(sessions_of[0], "go") == "end_turn"
+            await seat.so(lambda: editor.text("user_message_chunk"))
+            await editor.prompt(sessions_of[0], "/help")
+            assert editor.text("user_message_chunk") == "from the terminal"
+
+    stage.run(told)
+
+
 def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "EVERY", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(editor: seat.Editor) -> None:
         here = await editor.new()
@@ -156,7 +177,7 @@ async def silent(db: AsyncSessionDB) -> AsyncIterator[None]:
 
 
 def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "EVERY", 0.001)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.001)
 
     async def story(editor: seat.Editor) -> None:
         db = editor.program.db
@@ -181,8 +202,8 @@ def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.MonkeyPat
 def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_its_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_follower, "SOON", 0.01)
-    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+    monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
 
     async def told(db: AsyncSessionDB) -> None:
         async def go(_: dict[str, Any]) -> str:
@@ -203,8 +224,8 @@ def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_its_re
 
 
 def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_follower, "SOON", 0.2)
-    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+    monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.2)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
     stuck = stage.Stuck()
 
     async def told(db: AsyncSessionDB) -> None:
@@ -233,7 +254,7 @@ def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_another(monk
 
 
 def test_a_prompt_that_is_cancelled_is_answered_though_its_turn_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "STOPPING", 0.01)
+    monkeypatch.setattr(sessions, "STOP_SECONDS", 0.01)
     over = asyncio.Event()
 
     async def stays(_: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ def test_a_fork_in_the_middle_of_a_turn_is_refused() -> None:
 
 
 def test_a_fork_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST", 2)
+    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
 
     class Full(seat.House):
         async def models(self) -> Sequence[str]:
@@ -61,7 +61,7 @@ def test_a_fork_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.Monkey
             # There is room for it, and it cannot be opened all the same.
             assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32603
             assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
-            monkeypatch.setattr(server, "MOST", 1)
+            monkeypatch.setattr(server, "MAX_SESSIONS", 1)
             assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32600
             assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
             assert await db.branches(session) == []
@@ -90,7 +90,7 @@ def test_a_branch_is_made_when_it_can_be_opened() -> None:
 
 
 def test_a_fork_has_the_last_place_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST", 2)
+    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
 
     async def story(editor: seat.Editor) -> None:
         session = await editor.new()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.acp import capabilities
+from holdfast.acp import channel
 from tests.acp import schema
 
 
 def answer(**params: Any) -> dict[str, Any]:
-    made = capabilities.answer({"protocolVersion": 1, **params}, "1.2.3")
+    made = channel.initialize_result({"protocolVersion": 1, **params}, "1.2.3")
     assert made is not None
     return made
 
@@ -23,7 +23,7 @@ def test_the_answer_is_one_of_the_protocol() -> None:
 
 @pytest.mark.parametrize("asked", [0, 1, 2, 65535])
 def test_whatever_version_is_asked_for_the_one_that_is_spoken_is_answered(asked: int) -> None:
-    made = capabilities.answer({"protocolVersion": asked}, "1.2.3")
+    made = channel.initialize_result({"protocolVersion": asked}, "1.2.3")
     assert made is not None
     assert made["protocolVersion"] == 1
 
@@ -38,4 +38,4 @@ def test_only_what_works_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("said", [None, [], "x", {"clientCapabilities": 7}, {}])
 def test_an_editor_that_does_not_say_what_it_can_do_can_do_nothing(said: object) -> None:
-    assert capabilities.offered(said) == {}
+    assert channel.parse_client_capabilities(said) == {}

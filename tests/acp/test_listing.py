@@ -10,7 +10,7 @@ from tests.acp import seat
 
 
 def test_conversations_are_listed_a_page_at_a_time_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_list, "PAGE", 3)
+    monkeypatch.setattr(session_list, "PAGE_SIZE", 3)
 
     async def story(editor: seat.Editor) -> None:
         for number in range(7):
@@ -44,7 +44,7 @@ def test_conversations_of_others_are_not_listed() -> None:
 
 
 def test_a_conversation_that_moves_to_the_front_between_pages_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_list, "PAGE", 2)
+    monkeypatch.setattr(session_list, "PAGE_SIZE", 2)
 
     async def story(editor: seat.Editor) -> None:
         db = editor.program.db
@@ -66,4 +66,4 @@ def test_a_conversation_that_moves_to_the_front_between_pages_hides_no_other(mon
 @pytest.mark.parametrize("cursor", ["", "50", "1 0x1p+3", "x 0x1p+3 a", "1 0x1p+9999 a", "1 zp+1 a", "1 nan a"])
 def test_a_cursor_that_was_never_given_is_refused(cursor: str) -> None:
     with pytest.raises(errors.RpcRefused, match="cursor"):
-        session_list.cursor(cursor)
+        session_list.parse_cursor(cursor)

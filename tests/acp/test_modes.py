@@ -14,26 +14,26 @@ from tests.agent import house
 
 def test_every_mode_there_is_can_be_chosen() -> None:
     for mode in get_args(approvals.Mode):
-        shown = modes.state(mode)
+        shown = modes.mode_state(mode)
         assert shown.current_mode_id == mode
         assert mode in [each.id for each in shown.available_modes]
-        assert modes.of(mode) == mode
+        assert modes.parse_mode(mode) == mode
 
 
 def test_what_is_no_mode_is_none() -> None:
-    assert [modes.of(each) for each in ("", "ASK", None, 7, "yolo")] == [None] * 5
+    assert [modes.parse_mode(each) for each in ("", "ASK", None, 7, "yolo")] == [None] * 5
 
 
 def test_the_model_that_answers_is_always_among_those_to_choose_and_each_is_there_once() -> None:
-    _, model = modes.options("ask", "own/model", ["a/b", "own/model", "a/b"])
+    _, model = modes.config_options("ask", "own/model", ["a/b", "own/model", "a/b"])
     assert model.current_value == "own/model"
     assert [each.value for each in model.options] == ["own/model", "a/b"]  # type: ignore[union-attr]
 
 
 def test_the_strictest_mode_is_the_one_that_does_least() -> None:
-    assert modes.strictest("code", "read-only", "ask") == "read-only"
-    assert modes.strictest("code", "ask") == "ask"
-    assert modes.strictest("code") == "code"
+    assert modes.strictest_mode("code", "read-only", "ask") == "read-only"
+    assert modes.strictest_mode("code", "ask") == "ask"
+    assert modes.strictest_mode("code") == "code"
 
 
 @pytest.mark.parametrize("mode", get_args(approvals.Mode))

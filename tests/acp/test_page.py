@@ -39,10 +39,18 @@ def test_all_editors_have_their_settings() -> None:
 
 def test_modes_are_named_as_editors_show_them() -> None:
     named = re.findall(r"\*([A-Z][a-z ]+)\*", PAGE.partition("**Modes.**")[2].partition("\n\n")[0])
-    assert {*named} == {each.name for each in modes.state(modes.DEFAULT).available_modes}
+    assert {*named} == {each.name for each in modes.mode_state(modes.DEFAULT).available_modes}
 
 
 def test_the_limit_and_the_codes_are_those_of_the_program() -> None:
-    assert f"at most {channel.LONGEST >> 20} MiB" in PAGE
+    assert f"at most {channel.MAX_FRAME_BYTES >> 20} MiB" in PAGE
     codes = {-int(code) for code in re.findall(r"^\| −(\d+) \|", PAGE, re.MULTILINE)}
-    assert codes >= {frames.PARSE, frames.INVALID, frames.UNKNOWN, frames.PARAMS, frames.INTERNAL, frames.BUSY, -32002}
+    assert codes >= {
+        frames.PARSE_ERROR,
+        frames.INVALID_REQUEST,
+        frames.METHOD_NOT_FOUND,
+        frames.INVALID_PARAMS,
+        frames.INTERNAL_ERROR,
+        frames.BUSY,
+        -32002,
+    }

@@ -14,7 +14,7 @@ STEP = {"step": "look", "status": "pending"}
 
 
 def test_a_plan_is_shown_in_its_order() -> None:
-    shown = plans.update({"steps": [STEP, {"step": "leap", "status": "completed", "priority": "high"}]})
+    shown = plans.plan_update({"steps": [STEP, {"step": "leap", "status": "completed", "priority": "high"}]})
     assert shown is not None
     assert [(each.content, each.status, each.priority) for each in shown.entries] == [
         ("look", "pending", "medium"),
@@ -37,6 +37,6 @@ def test_a_plan_is_shown_in_its_order() -> None:
     ],
 )
 def test_what_is_no_plan_is_not_shown_and_the_model_is_told(steps: Any) -> None:
-    assert plans.update({"steps": steps}) is None
+    assert plans.plan_update({"steps": steps}) is None
     with pytest.raises(errors.ToolFailed):
         asyncio.run(plans.TOOL.run({"steps": steps}))  # type: ignore[arg-type]

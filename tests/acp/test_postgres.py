@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB
-from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel
+from holdfast.runtime import subscriptions
 from tests import postgres
 from tests.acp import seat
 from tests.agent import stage
@@ -16,7 +16,7 @@ LONG = "word " * 400
 
 def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     # Who begins to listen is known to others after a while only.
-    monkeypatch.setattr(sessions, "EVERY", 0.05)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.05)
     dsn = postgres.fresh()
 
     async def story(db: AsyncSessionDB) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.acp import permissions
+from holdfast.acp import session as sessions
 from tests.acp import seat
 from tests.agent import house
 
@@ -66,6 +66,6 @@ def test_a_no_is_the_persons(answer: Frame) -> None:
 )
 def test_what_nobody_said_is_said_to_be_nobodys(answer: Frame) -> None:
     said, written = told(answer)
-    assert said.endswith(permissions.NOT_ASKED)
+    assert said.endswith(sessions.NOT_ASKED)
     assert "denied" not in said
     assert written == [("make it", False, "nobody", None)]

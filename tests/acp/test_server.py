@@ -14,9 +14,8 @@ import pytest
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.acp import client as editors
 from holdfast.acp import server
-from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel
-from holdfast.runtime import runtime
+from holdfast.runtime import runtime, subscriptions
 from tests.acp import seat
 from tests.agent import house, stage
 
@@ -113,7 +112,7 @@ def test_a_call_that_nobody_finished_is_not_open_when_it_is_loaded() -> None:
 
 
 def test_a_call_that_another_process_finishes_later_is_told_as_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "EVERY", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(editor: seat.Editor) -> None:
         db = editor.program.db
@@ -231,8 +230,10 @@ def test_what_closes_slowly_keeps_no_other_session_waiting() -> None:
 
     class Slow(seat.House):
         @asynccontextmanager
-        async def door(self, place: server.Place, client: editors.Client) -> AsyncIterator[runtime.Runtime]:
-            async with super().door(place, client) as opened:
+        async def open_runtime(
+            self, place: server.SessionSpec, client: editors.ToolClient
+        ) -> AsyncIterator[runtime.Runtime]:
+            async with super().open_runtime(place, client) as opened:
                 yield opened
             if place is self.places[0]:
                 await leave.wait()
@@ -256,7 +257,7 @@ def test_servers_that_cannot_be_read_are_told_of() -> None:
         await editor.until("available_commands_update")
         session = editor.updates[0]["sessionId"]
         await editor.prompt(session, "hello")
-        assert "2 of the 2 MCP servers" in editor.text("agent_thought_chunk")
+        assert "2 of 2 MCP servers" in editor.text("agent_thought_chunk")
 
     seat.run(story, ["A"])
 
@@ -366,7 +367,7 @@ def test_what_can_all_be_left_out_may_be(params: dict[str, Any]) -> None:
 
 
 def test_more_sessions_than_there_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST", 2)
+    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
 
     async def story(editor: seat.Editor) -> None:
         one, _ = await editor.new(), await editor.new()

@@ -58,7 +58,7 @@ def test_a_program_of_the_editors_is_there_for_its_session_and_gone_with_it(
     mark = leash.environment[leashes.NAME]
 
     async def work() -> None:
-        async with mcp_servers.opened([raw(**{leashes.NAME: mark})], tmp_path) as source:
+        async with mcp_servers.open_servers([raw(**{leashes.NAME: mark})], tmp_path) as source:
             tools = await ready(source, "raw__echo")
             assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
             assert leash.at_large()
@@ -68,7 +68,7 @@ def test_a_program_of_the_editors_is_there_for_its_session_and_gone_with_it(
 
 
 def test_what_it_was_given_in_confidence_is_not_told() -> None:
-    (known,) = mcp_servers.wanted([raw(API_KEY="hunter2-hunter2")])
+    (known,) = mcp_servers.convert_servers([raw(API_KEY="hunter2-hunter2")])
     assert known.given == (("API_KEY", "hunter2-hunter2"),)
     assert "hunter2" not in repr(known)
 
@@ -76,24 +76,24 @@ def test_what_it_was_given_in_confidence_is_not_told() -> None:
 def test_nothing_is_started_where_nothing_is_brought(tmp_path: Path) -> None:
     async def work() -> None:
         for given in ([], None):
-            async with mcp_servers.opened(given, tmp_path) as none:
+            async with mcp_servers.open_servers(given, tmp_path) as none:
                 assert none is None
 
     stage.run(work)
 
 
 def test_two_of_one_name_are_told_apart() -> None:
-    known = mcp_servers.wanted([raw("a b"), raw("a b"), raw("a b-2"), raw("c")])
+    known = mcp_servers.convert_servers([raw("a b"), raw("a b"), raw("a b-2"), raw("c")])
     assert [each.name for each in known] == ["a b", "a b-2", "a b-2-2", "c"]
 
 
 def test_those_of_the_settings_keep_their_names_and_are_not_had_twice(tmp_path: Path) -> None:
-    own = mcp_servers.wanted([raw("raw"), raw("other", "ten")])
-    (known,) = mcp_servers.wanted([raw("as the editor calls it"), raw("raw", "ten", "elsewhere")], own)
+    own = mcp_servers.convert_servers([raw("raw"), raw("other", "ten")])
+    (known,) = mcp_servers.convert_servers([raw("as the editor calls it"), raw("raw", "ten", "elsewhere")], own)
     assert known.name == "raw-2"
 
     async def work() -> None:
-        async with mcp_servers.opened([raw("raw", "ten", str(tmp_path / "log"))], tmp_path, own[:1]) as both:
+        async with mcp_servers.open_servers([raw("raw", "ten", str(tmp_path / "log"))], tmp_path, own[:1]) as both:
             tools = await ready(both, "raw-2__t1")
             tools = await ready(both, "raw__echo") | tools
             assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
@@ -103,7 +103,7 @@ def test_those_of_the_settings_keep_their_names_and_are_not_had_twice(tmp_path: 
 
 def test_prompts_of_the_editors_servers_are_commands_of_the_session(tmp_path: Path) -> None:
     async def work() -> None:
-        async with mcp_servers.opened([raw()], tmp_path) as brought:
+        async with mcp_servers.open_servers([raw()], tmp_path) as brought:
             await ready(brought, "raw__echo")
             assert brought is not None
             assert "raw:greet" in {each.name for each in brought.listed()}
@@ -116,7 +116,7 @@ def test_one_that_cannot_be_had_is_told_and_keeps_nothing_up(tmp_path: Path, cap
     async def work() -> None:
         through = schema.AcpMcpServer(type="acp", name="through", server_id="1")
         broken = schema.McpServerStdio(name="broken", command=str(tmp_path / "nothing"), args=[], env=[])
-        async with mcp_servers.opened([through, broken, raw()], tmp_path) as source:
+        async with mcp_servers.open_servers([through, broken, raw()], tmp_path) as source:
             assert await called((await ready(source, "raw__echo"))["raw__echo"], text="a") == '{"text": "a"}'
             assert source is not None
             assert any("broken" in remark for remark in (await source.offered()).remarks)
@@ -131,9 +131,9 @@ def test_an_address_is_spoken_to_with_its_headers(tmp_path: Path) -> None:
             given = schema.HttpMcpServer(
                 type="http", name="web", url=there.url, headers=[schema.HttpHeader(name="x-key", value="secret-value")]
             )
-            (known,) = mcp_servers.wanted([given])
+            (known,) = mcp_servers.convert_servers([given])
             assert (known.headers, known.given) == ({"x-key": "secret-value"}, (("x-key", "secret-value"),))
-            async with mcp_servers.opened([given], tmp_path) as source:
+            async with mcp_servers.open_servers([given], tmp_path) as source:
                 assert await called((await ready(source, "web__ok"))["web__ok"]) == "fine"
 
     stage.run(work)
@@ -205,7 +205,7 @@ def test_an_address_of_the_older_way_is_spoken_to_and_tried_again_when_its_strea
         with events() as (url, there):
             headers = [schema.HttpHeader(name="x-key", value="secret-value")]
             given = schema.SseMcpServer(type="sse", name="old", url=url, headers=headers)
-            async with mcp_servers.opened([given], tmp_path) as source:
+            async with mcp_servers.open_servers([given], tmp_path) as source:
                 tool = (await ready(source, "old__ok"))["old__ok"]
                 assert await called(tool) == "fine"
                 assert set(there.keys) == {"secret-value"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
-from holdfast.acp import session as sessions
 from holdfast.agent.commands import base as commands
 from holdfast.model import ScriptedModel, base
+from holdfast.runtime import subscriptions
 from holdfast.store import notifications
 from tests.acp import seat
 from tests.agent import house, stage
@@ -340,7 +340,7 @@ async def nothing(_: commands.Asked) -> None:
 
 
 def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "EVERY", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     later = Later()
 
     async def story(editor: seat.Editor) -> None:
@@ -473,7 +473,7 @@ def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_rea
 def test_what_another_process_writes_is_told_without_being_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "EVERY", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     place = str(tmp_path / "store.db")
 
     async def story(db: AsyncSessionDB) -> None:

@@ -65,17 +65,17 @@ def wired(updates: list[Any]) -> None:
 @given(CALLED, some.booleans())
 def test_for_any_call_and_its_result_an_editor_can_be_told(called: Any, ok: bool) -> None:
     call_id, tool, arguments, result = called
-    teller = updates.Teller("/p")
-    wired(teller.tell(events.ToolStarted(call_id, tool, json.dumps(arguments))))
+    teller = updates.UpdateBuilder("/p")
+    wired(teller.build(events.ToolStarted(call_id, tool, json.dumps(arguments))))
     asked = events.ApprovalAsked("r1", call_id, tool, result, result, result, result, 1)
-    wired(teller.tell(asked))
+    wired(teller.build(asked))
     request = protocol.RequestPermissionRequest(
-        session_id="one", tool_call=teller.request(asked), options=conversion.choices(asked)
+        session_id="one", tool_call=teller.permission_request(asked), options=conversion.permission_options(asked)
     )
     frame = json.loads(msgspec.json.encode(utils.serialize_params(request), enc_hook=str))
     schema.vendored().check("client", "session/request_permission", "Request", frame)
-    wired(teller.tell(events.ToolProgress(call_id, result)))
-    wired(teller.tell(events.ToolFinished(call_id, tool, ok, result)))
+    wired(teller.build(events.ToolProgress(call_id, result)))
+    wired(teller.build(events.ToolFinished(call_id, tool, ok, result)))
 
 
 @settings(max_examples=50, deadline=None)
@@ -83,10 +83,10 @@ def test_for_any_call_and_its_result_an_editor_can_be_told(called: Any, ok: bool
 def test_for_any_call_of_the_log_an_editor_can_be_told(called: Any) -> None:
     call_id, tool, arguments, result = (_storable(each) for each in called)
     call = {"id": call_id, "name": tool, "arguments": json.dumps(called[2])}
-    teller = updates.Teller("/p")
+    teller = updates.UpdateBuilder("/p")
     wired(teller.replay(_message("assistant", {"tool_calls": [call, call | {"id": "c2", "arguments": arguments}]})))
     wired(teller.replay(_message("tool", {"content": result, "tool_call_id": call_id})))
-    wired(teller.unfinished())
+    wired(teller.fail_unfinished())
 
 
 @settings(max_examples=50, deadline=None)
@@ -101,7 +101,7 @@ def test_for_any_text_an_editor_can_be_told(text: str) -> None:
         events.TurnStarted("c", "s", text, 1, "process"),
     ]
     for event in said:
-        wired(updates.Teller("/p").tell(event))
+        wired(updates.UpdateBuilder("/p").build(event))
 
 
 def _storable(value: Any) -> Any:

@@ -17,8 +17,8 @@ def message(role: types.Role, content: types.Content = "", **more: Any) -> types
     return types.Message(1, "u1", "s1", role, 0.0, json.dumps(body))
 
 
-def started(teller: updates.Teller, call: str = "c1", name: str = "shell") -> list[Any]:
-    return teller.tell(events.ToolStarted(call, name, '{"command": "make"}'))
+def started(teller: updates.UpdateBuilder, call: str = "c1", name: str = "shell") -> list[Any]:
+    return teller.build(events.ToolStarted(call, name, '{"command": "make"}'))
 
 
 def kinds(updates: list[Any]) -> list[str]:
@@ -26,36 +26,36 @@ def kinds(updates: list[Any]) -> list[str]:
 
 
 def test_the_end_of_a_call_has_the_whole_result_where_the_log_has_it() -> None:
-    teller = updates.Teller("/")
+    teller = updates.UpdateBuilder("/")
     started(teller)
-    (told,) = teller.tell(events.ToolFinished("c1", "shell", True, "begin"), "beginning to end")
+    (told,) = teller.build(events.ToolFinished("c1", "shell", True, "begin"), "beginning to end")
     assert told.status == "completed"
     assert "beginning to end" in told.content[0].content.text
 
 
 def test_what_a_tool_shows_meanwhile_is_put_together_and_bounded() -> None:
-    teller = updates.Teller("/")
+    teller = updates.UpdateBuilder("/")
     started(teller)
     for _ in range(1000):
-        (told,) = teller.tell(events.ToolProgress("c1", "0123456789"))
+        (told,) = teller.build(events.ToolProgress("c1", "0123456789"))
     shown = told.content[0].content.text
     assert "0123456789" in shown
-    assert len(shown) < updates.PROGRESS + 20
+    assert len(shown) < updates.PROGRESS_CHARACTERS + 20
 
 
 def test_a_call_that_was_not_told_of_has_no_end() -> None:
-    teller = updates.Teller("/")
-    assert teller.tell(events.ToolFinished("c9", "shell", True, "")) == []
-    assert teller.tell(events.ToolProgress("c9", "x")) == []
+    teller = updates.UpdateBuilder("/")
+    assert teller.build(events.ToolFinished("c9", "shell", True, "")) == []
+    assert teller.build(events.ToolProgress("c9", "x")) == []
 
 
 def test_the_end_of_a_turn_ends_all_that_was_under_way() -> None:
-    teller = updates.Teller("/")
+    teller = updates.UpdateBuilder("/")
     started(teller, "c1")
     started(teller, "c2")
-    ended = teller.broken_off()
+    ended = teller.end_calls()
     assert {each.tool_call_id: each.status for each in ended} == {"c1.0": "failed", "c2.0": "failed"}  # type: ignore[union-attr]
-    assert teller.broken_off() == []
+    assert teller.end_calls() == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_end_of_a_turn_ends_all_that_was_under_way() -> None:
     ],
 )
 def test_what_happens_is_told(event: events.AnyEvent, kind: str) -> None:
-    assert kinds(updates.Teller("/").tell(event)) == [kind]
+    assert kinds(updates.UpdateBuilder("/").build(event)) == [kind]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_what_happens_is_told(event: events.AnyEvent, kind: str) -> None:
     ],
 )
 def test_what_an_editor_knows_already_is_not_told(event: events.AnyEvent) -> None:
-    assert updates.Teller("/").tell(event) == []
+    assert updates.UpdateBuilder("/").build(event) == []
 
 
 def test_a_call_in_the_log_is_told_as_it_was_told_then() -> None:
-    live, later = updates.Teller("/"), updates.Teller("/")
-    live.seq = 1  # as the message below
-    then = [*started(live), *live.tell(events.ToolFinished("c1", "shell", True, "out"), "out")]
+    live, later = updates.UpdateBuilder("/"), updates.UpdateBuilder("/")
+    live.reply_seq = 1  # as the message below
+    then = [*started(live), *live.build(events.ToolFinished("c1", "shell", True, "out"), "out")]
     call = {"id": "c1", "name": "shell", "arguments": {"command": "make"}}
     now = [
         *later.replay(message("assistant", tool_calls=[call])),
@@ -104,14 +104,14 @@ def test_a_call_in_the_log_is_told_as_it_was_told_then() -> None:
 
 
 def test_a_result_that_says_why_there_is_none_is_a_failure() -> None:
-    teller = updates.Teller("/")
+    teller = updates.UpdateBuilder("/")
     started(teller)
     (told,) = teller.replay(message("tool", "Error: no such file", tool_call_id="c1"))
     assert told.status == "failed"  # type: ignore[union-attr]
 
 
 def test_notes_for_the_model_are_not_shown_and_what_was_cut_says_so() -> None:
-    teller = updates.Teller("/")
+    teller = updates.UpdateBuilder("/")
     said = [{"type": "note", "text": "It is Monday."}, {"type": "text", "text": "hello"}]
     (told,) = teller.replay(message("user", said))
     assert told.content.text == "hello"  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ def test_notes_for_the_model_are_not_shown_and_what_was_cut_says_so() -> None:
 
 def test_what_was_redacted_is_told_as_that() -> None:
     redacted = types.Message(1, "u1", "s1", "user", 0.0, "")
-    (told,) = updates.Teller("/").replay(redacted)
+    (told,) = updates.UpdateBuilder("/").replay(redacted)
     assert told.content.text == updates.REDACTED  # type: ignore[union-attr]
 
 
@@ -130,9 +130,9 @@ def test_what_was_redacted_is_told_as_that() -> None:
 
 def asked(tool: str, given: dict[str, Any], summary: str, detail: str = "", danger: str = "") -> list[dict[str, Any]]:
     """What a permission request shows of a call."""
-    teller = updates.Teller("/p")
-    teller.tell(events.ToolStarted("c1", tool, json.dumps(given)))
-    request = teller.request(events.ApprovalAsked("r1", "c1", tool, summary, detail, danger, tool, 1))
+    teller = updates.UpdateBuilder("/p")
+    teller.build(events.ToolStarted("c1", tool, json.dumps(given)))
+    request = teller.permission_request(events.ApprovalAsked("r1", "c1", tool, summary, detail, danger, tool, 1))
     return [each.model_dump(by_alias=True, exclude_none=True) for each in request.content or []]
 
 
@@ -188,12 +188,12 @@ def test_a_new_file_hides_nothing_in_the_question_and_is_shown_as_it_is_when_it_
 
 @pytest.mark.parametrize("tool", ["ev__peek", "find_files", "plugin", "shell"])
 def test_what_a_tool_returns_is_no_markdown(tool: str) -> None:
-    teller = updates.Teller("/")
+    teller = updates.UpdateBuilder("/")
     started(teller, name=tool)
-    (told,) = teller.tell(events.ToolFinished("c1", tool, True, ""), "![x](http://evil/?q=1)")
+    (told,) = teller.build(events.ToolFinished("c1", tool, True, ""), "![x](http://evil/?q=1)")
     assert told.content[0].content.text == "```\n![x](http://evil/?q=1)\n```"
 
 
 def test_a_title_hides_nothing() -> None:
-    (told,) = updates.Teller("/").tell(events.ToolStarted("c1", "shell", '{"command": "ls \\u202e"}'))
+    (told,) = updates.UpdateBuilder("/").build(events.ToolStarted("c1", "shell", '{"command": "ls \\u202e"}'))
     assert told.title == "ls \\u202e"  # type: ignore[union-attr]

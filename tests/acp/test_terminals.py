@@ -14,7 +14,7 @@ import pytest
 from acp import schema
 
 from holdfast import content_parts
-from holdfast.acp import client_requests, client_terminals
+from holdfast.acp import client, client_terminals
 from holdfast.tools import base
 from tests.acp import desk
 from tests.tools import leash as leashes
@@ -53,9 +53,9 @@ def play(work: Work, leash: leashes.Leash, root: Path, *, terminal: bool = True,
 @asynccontextmanager
 async def opened(conn: Any, root: Path, leash: leashes.Leash, *, terminal: bool = True) -> AsyncIterator[base.Tool]:
     """The tool of an editor that has terminals; it is there for as long as the block."""
-    async with client_terminals.Late() as late:
-        there = client_terminals.Terminals(conn, desk.SESSION, late) if terminal else None
-        yield client_terminals.tool(there, [root], lambda: leash.environment)
+    async with client_terminals.TerminalCleanup() as late:
+        there = client_terminals.ClientTerminals(conn, desk.SESSION, late) if terminal else None
+        yield client_terminals.shell_tool(there, [root], lambda: leash.environment)
 
 
 @pytest.mark.parametrize("by_shell", [False, True])
@@ -167,7 +167,7 @@ def test_cancelled_at_any_moment_nothing_runs_on(tmp_path: Path, place: Path, le
 def test_a_terminal_that_comes_too_late_is_let_go_of(
     tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_requests, "PATIENCE", 0.05)
+    monkeypatch.setattr(client, "REQUEST_SECONDS", 0.05)
 
     async def work(editor: desk.Editor, do: desk.Doing) -> None:
         come = asyncio.Event()
@@ -190,7 +190,7 @@ def test_a_terminal_that_comes_too_late_is_let_go_of(
 def test_a_terminal_that_never_comes_is_not_waited_for_behind_its_editor(
     tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_requests, "PATIENCE", 0.01)
+    monkeypatch.setattr(client, "REQUEST_SECONDS", 0.01)
 
     async def run() -> None:
         editor, come = desk.Editor(), asyncio.Event()
@@ -238,7 +238,7 @@ def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(
         never.set()
         await asyncio.wait([running])
 
-    monkeypatch.setattr(client_terminals, "ENDING", 600)
+    monkeypatch.setattr(client_terminals, "KILL_SECONDS", 600)
     play(work, leash, tmp_path)
 
 
@@ -257,7 +257,7 @@ def test_what_a_command_leaves_is_stopped_and_told(tmp_path: Path, leash: leashe
 def test_nothing_runs_on_whatever_the_editor_does(
     tmp_path: Path, place: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(client_terminals, "ENDING", 0.05)
+    monkeypatch.setattr(client_terminals, "KILL_SECONDS", 0.05)
     editor = desk.Editor()
 
     async def nothing(method: str) -> None:
@@ -286,9 +286,9 @@ def test_nothing_runs_on_whatever_the_editor_does(
 
 def test_an_output_longer_than_is_kept_says_so(tmp_path: Path, leash: leashes.Leash) -> None:
     async def work(_: desk.Editor, do: desk.Doing) -> None:
-        command = f"head -c {client_terminals.LIMIT + 10} /dev/zero | tr '\\0' x; echo; echo end"
+        command = f"head -c {client_terminals.OUTPUT_BYTES + 10} /dev/zero | tr '\\0' x; echo; echo end"
         told = await do.text("shell", command=command)
-        assert told.startswith("[The beginning of its output was not kept.]")
+        assert told.startswith("[The beginning of the output was discarded.]")
         assert told.endswith("end\n[exit code 0]")
 
     play(work, leash, tmp_path)
@@ -356,7 +356,7 @@ def test_what_the_editor_refuses_to_run_is_not_run(tmp_path: Path, place: Path, 
 def test_an_editor_that_does_not_let_go_keeps_nobody_waiting(
     tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_terminals, "ENDING", 0.05)
+    monkeypatch.setattr(client_terminals, "KILL_SECONDS", 0.05)
 
     async def work(editor: desk.Editor, do: desk.Doing) -> None:
         async def before(method: str) -> None:
@@ -381,7 +381,7 @@ def test_an_editor_that_goes_in_the_middle_is_told(tmp_path: Path, leash: leashe
             await conn.close()
             return await running
 
-    assert "The editor is gone." in asyncio.run(run())
+    assert "The editor has disconnected." in asyncio.run(run())
 
 
 @pytest.mark.parametrize("folder", ["..", "/", "nowhere", "link"])
@@ -420,8 +420,8 @@ def test_a_temporary_folder_with_an_odd_name_is_not_used(
         ({"exit_code": 0}, 2.5, False, "[killed after 2.5 s; give it a longer `timeout`, or use start_process]"),
         ({"signal": "SIGKILL"}, None, False, "[killed by 'SIGKILL']"),
         ({"exit_code": 0, "signal": "SIGKILL"}, None, False, "[killed by 'SIGKILL']"),
-        ({}, None, False, "[It was stopped; nobody knows its exit code.]"),
-        (None, None, False, "[It was stopped; nobody knows its exit code.]"),
+        ({}, None, False, "[It was stopped; the exit code is unknown.]"),
+        (None, None, False, "[It was stopped; the exit code is unknown.]"),
     ],
 )
 def test_only_what_ended_well_by_itself_went_well(
@@ -429,7 +429,7 @@ def test_only_what_ended_well_by_itself_went_well(
 ) -> None:
     ended = None if status is None else schema.TerminalExitStatus(**status)
     found = schema.TerminalOutputResponse(output="out\n", truncated=False, exit_status=ended)
-    result = client_terminals.told(found, late)
+    result = client_terminals.format_output(found, late)
     assert (result.ok, result.content) == (ok, f"out\n{ending}")
     # It is known from the words alone, too: they are all that the log keeps.
     assert content_parts.went_well("shell", result.content) == ok

@@ -26,9 +26,9 @@ def run(home: Path, story: Callable[[seat.Editor], Awaitable[None]], **settings:
     async def told() -> None:
         async with asyncio.timeout(60):
             person = seat.Editor(None)  # type: ignore[arg-type]
-            wire = channel.Channel(person, "1.0")
+            wire = channel.EditorChannel(person, "1.0")
             person.asking("initialize", protocolVersion=1)
-            assert await wire.greeted()
+            assert await wire.wait_initialized()
             serving = asyncio.create_task(acp.serve(wire, given))
             try:
                 await story(person)

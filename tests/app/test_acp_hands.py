@@ -65,9 +65,9 @@ def run(story: Callable[[Editor], Awaitable[None]], home: Path, offered: dict[st
 
     async def told() -> None:
         person = Editor()
-        wire = channel.Channel(person, "1.0")
+        wire = channel.EditorChannel(person, "1.0")
         greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=offered)
-        assert await wire.greeted()
+        assert await wire.wait_initialized()
         await greeted
         serving = asyncio.create_task(program.serve(wire, settings))
         try:

@@ -48,7 +48,7 @@ def test_of_every_tool_an_editor_knows_what_it_is_and_a_read_only_session_whethe
 ) -> None:
     with SessionDB(":memory:") as db:
         tools = every_tool(tmp_path, AsyncSessionDB(db))
-    assert [each.spec.name for each in tools if conversion.kind(each.spec.name) == "other"] == []
+    assert [each.spec.name for each in tools if conversion.tool_kind(each.spec.name) == "other"] == []
     silent = {each.spec.name for each in tools if not each.parallel and not each.alters({})}
     # These say in a plan what they would do, and are asked about. Whatever else there is either looks, or says so.
     assert silent == {"shell", "start_process", "write_process", "write_file", "edit_file"}

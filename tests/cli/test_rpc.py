@@ -59,9 +59,9 @@ def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path)
 
 PRINTS = """
 import os, subprocess, sys
-from holdfast.rpc import stdio
+from holdfast.rpc import line_transport
 print("before")
-with stdio.kept() as kept:
+with line_transport.reserve_stdio() as kept:
     print("printed")
     os.system("echo started; cat")
     os.write(kept.writes, b"frame " + os.read(kept.reads, 100))
@@ -109,8 +109,8 @@ def test_where_standard_error_is_closed_what_is_printed_goes_nowhere(tmp_path: P
 
 PRINTED = """
 import os
-from holdfast.rpc import stdio
-with stdio.kept() as kept:
+from holdfast.rpc import line_transport
+with line_transport.reserve_stdio() as kept:
     for descriptor in (1, 2):
         os.write(descriptor, b"words")
     os.write(kept.writes, b"frame")
@@ -129,7 +129,7 @@ def test_what_is_closed_is_said_and_no_other_file_gets_frames(tmp_path: Path, cl
         timeout=program.PATIENCE,
         check=False,
     )
-    said = b"holdfast: Standard input and output have to be open: frames come and go by them.\n"
+    said = b"holdfast: Standard input and output must be open: they carry the frames.\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", said)
     assert not log.exists()
 
@@ -165,7 +165,7 @@ def test_a_token_is_made_and_told_and_a_signal_ends_it(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             assert process.stderr is not None
-            token = re.match(r"The token is ([\w-]{40,}) ", process.stderr.readline())
+            token = re.match(r"Token for this run: ([\w-]{40,}) ", process.stderr.readline())
             address = re.fullmatch(r"Listening at (ws://localhost:\d+/)\n", process.stderr.readline())
             assert token
             assert address
@@ -199,9 +199,9 @@ async def until(made: client.ClientConnection, kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--websocket", "x"], "a port is a number"),
+        (["--websocket", "x"], "the port must be a number"),
         (["--websocket", "::1:80"], "in brackets"),
-        (["--origin", "https://example.org"], "--origin is for --websocket"),
+        (["--origin", "https://example.org"], "--origin needs --websocket"),
         (["--websocket", "0", "--origin", "https://example.org/"], "a scheme and a host"),
     ],
 )
@@ -215,4 +215,4 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, arguments: list[str], w
 def test_a_token_that_is_short_or_cannot_be_said_is_refused(tmp_path: Path, token: str) -> None:
     done = inside.run(tmp_path, "rpc", "--websocket", "0", env={**OFFLINE, "HOLDFAST_RPC_TOKEN": token})
     assert done.code == 1
-    assert done.sentence == "holdfast: A token has at least 16 characters, of ASCII and without spaces and commas."
+    assert done.sentence == "holdfast: The token must have at least 16 ASCII characters, without spaces and commas."

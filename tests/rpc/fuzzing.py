@@ -17,8 +17,16 @@ from holdfast.rpc import admission, frames, line_transport, peer, websocket_tran
 from tests.rpc import mutation, stage
 from tests.rpc.stage import request
 
-KNOWN = {frames.PARSE, frames.INVALID, frames.UNKNOWN, frames.PARAMS, frames.CANCELLED, frames.FAILED, -32050}
-LIMITS = frames.Limits(size=4_000, patience=1_000.0)
+KNOWN = {
+    frames.PARSE_ERROR,
+    frames.INVALID_REQUEST,
+    frames.METHOD_NOT_FOUND,
+    frames.INVALID_PARAMS,
+    frames.CANCELLED,
+    frames.FAILED,
+    -32050,
+}
+LIMITS = frames.FrameLimits(max_bytes=4_000, busy_seconds=1_000.0)
 TOKEN = "a-token-of-some-length"
 HEAD = (
     "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -97,7 +105,7 @@ async def _talking() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.Stream
     ours, theirs = socket.socketpair()
     async with asyncio.timeout(stage.PATIENCE):
         reader, writer = await asyncio.open_connection(sock=theirs)
-        async with line_transport.opened(ours.fileno(), ours.fileno(), LIMITS.size) as channel:
+        async with line_transport.open_lines(ours.fileno(), ours.fileno(), LIMITS.max_bytes) as channel:
             running = asyncio.create_task(peer.Peer(channel, stage.Other(stage.Memory()).methods, LIMITS).run())
             yield reader, writer
             writer.close()
@@ -112,7 +120,7 @@ def at_a_door(chance: random.Random, count: int, whole_head: bool) -> int:
     """Connections with broken heads, or whole ones and broken frames; how many were let in."""
     other, peers = stage.Other(stage.Memory()), list[peer.Peer]()
 
-    async def connected(channel: websocket_transport.Socket) -> None:
+    async def connected(channel: websocket_transport.WebSocketChannel) -> None:
         peers.append(made := peer.Peer(channel, other.methods, LIMITS))
         await made.run()
 
@@ -126,7 +134,9 @@ def at_a_door(chance: random.Random, count: int, whole_head: bool) -> int:
 
     async def tell() -> None:
         async with asyncio.timeout(stage.PATIENCE):
-            async with websocket_transport.serving(connected, admission.Rules(TOKEN), longest=LIMITS.size) as address:
+            async with websocket_transport.serve(
+                connected, admission.AdmissionRules(TOKEN), max_bytes=LIMITS.max_bytes
+            ) as address:
                 port = int(address.rstrip("/").rpartition(":")[2])
                 for _ in range(count):
                     await attack(port)

@@ -106,7 +106,7 @@ class Other:
 
     async def count(self, to: peer.Peer, params: frames.Params) -> object:
         if not (isinstance(params, list) and params and isinstance(params[0], int) and params[0] < 200_000):
-            raise errors.RpcRefused(frames.PARAMS, "How far?")
+            raise errors.RpcRefused(frames.INVALID_PARAMS, "How far?")
         for number in range(params[0]):
             await to.notify("number", [number])
         return "done"
@@ -134,7 +134,7 @@ def notification(method: str, params: object = None) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def opened(limits: frames.Limits = frames.ORDINARY, room: int = 10_000) -> AsyncIterator[Other]:
+async def opened(limits: frames.FrameLimits = frames.DEFAULT_LIMITS, room: int = 10_000) -> AsyncIterator[Other]:
     other = Other(Memory(room))
     other.peer = peer.Peer(other.channel, other.methods, limits)
     other.running = asyncio.create_task(other.peer.run())
@@ -165,7 +165,9 @@ async def settled(turns: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-def run(story: Callable[[Other], Awaitable[None]], limits: frames.Limits = frames.ORDINARY, room: int = 10_000) -> None:
+def run(
+    story: Callable[[Other], Awaitable[None]], limits: frames.FrameLimits = frames.DEFAULT_LIMITS, room: int = 10_000
+) -> None:
     async def tell() -> None:
         async with opened(limits, room) as other:
             await story(other)

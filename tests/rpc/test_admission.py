@@ -7,17 +7,17 @@ import pytest
 from holdfast.rpc import admission
 
 TOKEN = "a-token-of-some-length"
-HERE = admission.Rules(TOKEN, origins=frozenset({"https://example.org"}))
-EVERYWHERE = admission.Rules(TOKEN, host="0.0.0.0")
+HERE = admission.AdmissionRules(TOKEN, origins=frozenset({"https://example.org"}))
+EVERYWHERE = admission.AdmissionRules(TOKEN, host="0.0.0.0")
 BEARER = ("authorization", f"Bearer {TOKEN}")
 HOST = ("host", "127.0.0.1:9")
 
 
-def status(*given: tuple[str, str], path: str = "/", rules: admission.Rules = HERE) -> int | None:
+def status(*given: tuple[str, str], path: str = "/", rules: admission.AdmissionRules = HERE) -> int | None:
     headers = dict[str, list[str]]()
     for name, value in given:
         headers.setdefault(name, []).append(value)
-    found = admission.refused(rules, path, headers)
+    found = admission.check_request(rules, path, headers)
     return found.status if found else None
 
 
@@ -80,7 +80,7 @@ def test_there_is_one_address() -> None:
 def test_from_elsewhere_one_comes_by_an_address_and_never_by_a_name_nobody_gave() -> None:
     assert status(("host", "10.0.0.1:80"), BEARER, rules=EVERYWHERE) is None
     assert status(("host", "rebound.example.org"), BEARER, rules=EVERYWHERE) == 421
-    named = admission.Rules(TOKEN, host="box.example.org")
+    named = admission.AdmissionRules(TOKEN, host="box.example.org")
     assert status(("host", "box.example.org:80"), BEARER, rules=named) is None
 
 
@@ -99,9 +99,9 @@ def test_from_elsewhere_one_comes_by_an_address_and_never_by_a_name_nobody_gave(
     ],
 )
 def test_a_token_is_one_that_everybody_can_say(token: str, can_be_said: bool) -> None:
-    assert admission.is_token(token) is can_be_said
+    assert admission.is_valid_token(token) is can_be_said
     if can_be_said:
-        rules = admission.Rules(token)
+        rules = admission.AdmissionRules(token)
         assert status(HOST, ("authorization", f"Bearer {token}"), rules=rules) is None
         assert status(HOST, ("sec-websocket-protocol", f"holdfast.rpc, holdfast.token.{token}"), rules=rules) is None
 
@@ -119,7 +119,7 @@ def test_a_token_is_one_that_everybody_can_say(token: str, can_be_said: bool) ->
     ],
 )
 def test_an_origin_is_a_scheme_and_a_host(text: str) -> None:
-    assert admission.origin(text) == text
+    assert admission.parse_origin(text) == text
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_an_origin_is_a_scheme_and_a_host(text: str) -> None:
 )
 def test_what_no_browser_ever_says_is_no_origin(text: str) -> None:
     with pytest.raises(ValueError, match=r"origin|browsers"):
-        admission.origin(text)
+        admission.parse_origin(text)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_what_no_browser_ever_says_is_no_origin(text: str) -> None:
     ],
 )
 def test_a_place_is_a_port_and_perhaps_a_host(text: str, place: tuple[str, int]) -> None:
-    assert admission.place(text) == place
+    assert admission.parse_address(text) == place
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "65536", "1²", ":80", "::1:80", "localhost:", "localhost"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"port|host|brackets"):
-        admission.place(text)
+        admission.parse_address(text)

@@ -13,7 +13,7 @@ from hypothesis import strategies
 from holdfast import errors
 from holdfast.rpc import frames
 
-SMALL = frames.Limits(size=200, depth=4, batch=3, values=40)
+SMALL = frames.FrameLimits(max_bytes=200, max_depth=4, max_batch=3, max_values=40)
 
 json_values = strategies.recursive(
     strategies.none() | strategies.booleans() | strategies.integers() | strategies.text(max_size=20),
@@ -28,41 +28,41 @@ params = (
 )
 
 
-def told(frame: bytes, limits: frames.Limits = frames.ORDINARY) -> tuple[int, frames.Id]:
+def told(frame: bytes, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> tuple[int, frames.Id]:
     found = frames.decode(frame, limits)
-    assert isinstance(found, frames.Wrong), found
+    assert isinstance(found, frames.InvalidMessage), found
     return found.error.code, found.id
 
 
 @pytest.mark.parametrize(
     ("frame", "code", "id"),
     [
-        (b"", frames.PARSE, None),
-        (b"{", frames.PARSE, None),
-        (b"nonsense", frames.PARSE, None),
-        (b"NaN", frames.PARSE, None),
-        (b'\xef\xbb\xbf{"jsonrpc": "2.0", "method": "x"}', frames.PARSE, None),
-        (b'{"jsonrpc": "2.0", "method": "\xff"}', frames.PARSE, None),
-        (b'{"jsonrpc": "2.0", "method": "\\ud800"}', frames.PARSE, None),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": 1e999}', frames.PARSE, None),
-        (b"1", frames.INVALID, None),
-        (b"null", frames.INVALID, None),
-        (b'"x"', frames.INVALID, None),
-        (b"[]", frames.INVALID, None),
-        (b"{}", frames.INVALID, None),
-        (b'{"jsonrpc": "2.0"}', frames.INVALID, None),
-        (b'{"jsonrpc": "1.0", "method": "x", "id": 7}', frames.INVALID, 7),
-        (b'{"jsonrpc": 2.0, "method": "x", "id": 7}', frames.INVALID, 7),
-        (b'{"method": "x", "id": "a"}', frames.INVALID, "a"),
-        (b'{"jsonrpc": "2.0", "method": 1, "id": 7}', frames.INVALID, 7),
-        (b'{"jsonrpc": "2.0", "method": null, "id": 7}', frames.INVALID, 7),
-        (b'{"jsonrpc": "2.0", "method": "x", "params": "bar", "id": 7}', frames.INVALID, 7),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": true}', frames.INVALID, None),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": {}}', frames.INVALID, None),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": [1]}', frames.INVALID, None),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": "%s"}' % (b"i" * 257), frames.INVALID, None),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": 1%s}' % (b"0" * 256), frames.INVALID, None),
-        (b'{"jsonrpc": "2.0", "id": 7, "method": "%s"}' % (b"m" * 201), frames.INVALID, 7),
+        (b"", frames.PARSE_ERROR, None),
+        (b"{", frames.PARSE_ERROR, None),
+        (b"nonsense", frames.PARSE_ERROR, None),
+        (b"NaN", frames.PARSE_ERROR, None),
+        (b'\xef\xbb\xbf{"jsonrpc": "2.0", "method": "x"}', frames.PARSE_ERROR, None),
+        (b'{"jsonrpc": "2.0", "method": "\xff"}', frames.PARSE_ERROR, None),
+        (b'{"jsonrpc": "2.0", "method": "\\ud800"}', frames.PARSE_ERROR, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 1e999}', frames.PARSE_ERROR, None),
+        (b"1", frames.INVALID_REQUEST, None),
+        (b"null", frames.INVALID_REQUEST, None),
+        (b'"x"', frames.INVALID_REQUEST, None),
+        (b"[]", frames.INVALID_REQUEST, None),
+        (b"{}", frames.INVALID_REQUEST, None),
+        (b'{"jsonrpc": "2.0"}', frames.INVALID_REQUEST, None),
+        (b'{"jsonrpc": "1.0", "method": "x", "id": 7}', frames.INVALID_REQUEST, 7),
+        (b'{"jsonrpc": 2.0, "method": "x", "id": 7}', frames.INVALID_REQUEST, 7),
+        (b'{"method": "x", "id": "a"}', frames.INVALID_REQUEST, "a"),
+        (b'{"jsonrpc": "2.0", "method": 1, "id": 7}', frames.INVALID_REQUEST, 7),
+        (b'{"jsonrpc": "2.0", "method": null, "id": 7}', frames.INVALID_REQUEST, 7),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": "bar", "id": 7}', frames.INVALID_REQUEST, 7),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": true}', frames.INVALID_REQUEST, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": {}}', frames.INVALID_REQUEST, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": [1]}', frames.INVALID_REQUEST, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": "%s"}' % (b"i" * 257), frames.INVALID_REQUEST, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 1%s}' % (b"0" * 256), frames.INVALID_REQUEST, None),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": "%s"}' % (b"m" * 201), frames.INVALID_REQUEST, 7),
     ],
 )
 def test_what_is_no_message_is_a_typed_error(frame: bytes, code: int, id: frames.Id) -> None:
@@ -72,26 +72,26 @@ def test_what_is_no_message_is_a_typed_error(frame: bytes, code: int, id: frames
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (b'{"jsonrpc": "2.0", "method": "x", "id": 1}', frames.Request(1, "x")),
-        (b' {"id": null, "method": "x", "jsonrpc": "2.0", "more": 1}\r', frames.Request(None, "x")),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": 0.5, "params": [1]}', frames.Request(0.5, "x", [1])),
-        (b'{"jsonrpc": "2.0", "method": "", "id": ""}', frames.Request("", "")),
-        (b'{"jsonrpc": "2.0", "method": "x", "id": -%s}' % (b"9" * 256), frames.Request(1 - 10**256, "x")),
-        (b'{"jsonrpc": "2.0", "method": "x", "params": {"a": 1}}', frames.Notification("x", {"a": 1})),
-        (b'{"jsonrpc": "2.0", "method": "x", "params": null, "id": 7}', frames.Request(7, "x")),
-        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.Response(3)),
-        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.Response(3)),
-        (b'[{"jsonrpc": "2.0", "method": "x"}]', frames.Batch((frames.Notification("x"),))),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 1}', frames.RpcRequest(1, "x")),
+        (b' {"id": null, "method": "x", "jsonrpc": "2.0", "more": 1}\r', frames.RpcRequest(None, "x")),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 0.5, "params": [1]}', frames.RpcRequest(0.5, "x", [1])),
+        (b'{"jsonrpc": "2.0", "method": "", "id": ""}', frames.RpcRequest("", "")),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": -%s}' % (b"9" * 256), frames.RpcRequest(1 - 10**256, "x")),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": {"a": 1}}', frames.RpcNotification("x", {"a": 1})),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": null, "id": 7}', frames.RpcRequest(7, "x")),
+        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.RpcResponse(3)),
+        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.RpcResponse(3)),
+        (b'[{"jsonrpc": "2.0", "method": "x"}]', frames.RpcBatch((frames.RpcNotification("x"),))),
     ],
 )
-def test_what_is_a_message_is_read_as_it_is(frame: bytes, message: frames.Message | frames.Batch) -> None:
+def test_what_is_a_message_is_read_as_it_is(frame: bytes, message: frames.Message | frames.RpcBatch) -> None:
     assert frames.decode(frame) == message
 
 
 def test_each_message_of_a_batch_is_judged_alone() -> None:
     found = frames.decode(b'[1, {"jsonrpc": "2.0", "method": "x", "id": 1}, []]')
-    assert isinstance(found, frames.Batch)
-    assert [type(each) for each in found.messages] == [frames.Wrong, frames.Request, frames.Wrong]
+    assert isinstance(found, frames.RpcBatch)
+    assert [type(each) for each in found.messages] == [frames.InvalidMessage, frames.RpcRequest, frames.InvalidMessage]
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_each_message_of_a_batch_is_judged_alone() -> None:
     ],
 )
 def test_what_is_over_a_limit_is_refused(frame: bytes) -> None:
-    assert told(frame, SMALL) == (frames.INVALID, None)
+    assert told(frame, SMALL) == (frames.INVALID_REQUEST, None)
 
 
 def test_what_is_in_a_string_is_one_value() -> None:
     text = b'{"jsonrpc": "2.0", "method": "x", "params": ["' + b",[{" * 40 + b'"]}'
-    assert frames.decode(text, SMALL) == frames.Notification("x", [",[{" * 40])
+    assert frames.decode(text, SMALL) == frames.RpcNotification("x", [",[{" * 40])
 
 
 def nested(depth: int) -> bytes:
@@ -131,8 +131,11 @@ def nested(depth: int) -> bytes:
     ],
 )
 def test_depth_is_counted_to_the_level_and_not_in_strings(frame: bytes, depth: int) -> None:
-    assert frames.excess(frame, frames.Limits(depth=depth)) is None
-    assert frames.excess(frame, frames.Limits(depth=depth - 1)) == f"JSON is at most {depth - 1} deep here."
+    assert frames.find_excess(frame, frames.FrameLimits(max_depth=depth)) is None
+    assert (
+        frames.find_excess(frame, frames.FrameLimits(max_depth=depth - 1))
+        == f"JSON can have at most {depth - 1} levels of nesting."
+    )
 
 
 def depth_of(value: Any) -> int:
@@ -161,21 +164,21 @@ marked = strategies.recursive(
 def test_any_json_is_over_a_limit_where_a_slow_look_finds_it_so(value: Any, deepest: int, most: int) -> None:
     for spelled in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         frame = spelled.encode("utf-8", "replace")
-        over = frames.excess(frame, frames.Limits(depth=deepest, values=most))
+        over = frames.find_excess(frame, frames.FrameLimits(max_depth=deepest, max_values=most))
         assert (over is not None) == (values_of(frame) > most or depth_of(value) > deepest)
 
 
 def test_what_is_quickly_counted_is_refused_before_how_deep_it_is_matters() -> None:
     # Depth is looked for in what is left, of which there is not much then.
     found = frames.decode(nested(70) * 10_000)
-    assert isinstance(found, frames.Wrong)
-    assert found.error.message == "A frame has at most 200,000 values."
+    assert isinstance(found, frames.InvalidMessage)
+    assert found.error.message == "A frame can have at most 200,000 values."
 
 
 def test_a_number_that_takes_long_to_read_is_refused_wherever_it_stands() -> None:
     frame = b'{"jsonrpc": "2.0", "method": "x", "params": ["%s", %s]}'
-    assert isinstance(frames.decode(frame % (b"7" * 5_000, b"7" * 1_000)), frames.Notification)
-    assert told(frame % (b"", b"7" * 1_001)) == (frames.INVALID, None)
+    assert isinstance(frames.decode(frame % (b"7" * 5_000, b"7" * 1_000)), frames.RpcNotification)
+    assert told(frame % (b"", b"7" * 1_001)) == (frames.INVALID_REQUEST, None)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_a_number_that_takes_long_to_read_is_refused_wherever_it_stands() -> Non
 )
 def test_what_was_made_to_be_slow_is_judged_at_once(frame: bytes) -> None:
     # Were it looked at once for each of its quotes or levels, this would take hours.
-    assert isinstance(frames.decode(frame), frames.Wrong)
+    assert isinstance(frames.decode(frame), frames.InvalidMessage)
 
 
 @hypothesis.given(strategies.binary(max_size=60))
@@ -204,35 +207,35 @@ def test_for_any_bytes_nothing_raises(frame: bytes) -> None:
 @hypothesis.given(ids, strategies.text(max_size=50), params)
 def test_any_request_is_read_as_it_was_written(id: Any, method: str, given: Any) -> None:
     said = {"jsonrpc": "2.0", "id": id, "method": method, **({} if given is None else {"params": given})}
-    deep = frames.Limits(depth=100)
-    assert frames.decode(json.dumps(said).encode(), deep) == frames.Request(id, method, given)
+    deep = frames.FrameLimits(max_depth=100)
+    assert frames.decode(json.dumps(said).encode(), deep) == frames.RpcRequest(id, method, given)
 
 
 @hypothesis.given(json_values)
 def test_any_json_is_judged_and_an_error_about_it_can_be_told(value: Any) -> None:
     found = frames.decode(json.dumps(value).encode())
-    if isinstance(found, frames.Wrong):
-        again = json.loads(frames.failure(found.id, found.error))
+    if isinstance(found, frames.InvalidMessage):
+        again = json.loads(frames.encode_error(found.id, found.error))
         assert again["id"] == found.id
-        assert again["error"]["code"] in (frames.PARSE, frames.INVALID)
+        assert again["error"]["code"] in (frames.PARSE_ERROR, frames.INVALID_REQUEST)
 
 
 @hypothesis.given(ids, json_values)
 def test_any_answer_is_one_line_that_says_the_same(id: Any, result: Any) -> None:
-    line = frames.answer(id, result)
+    line = frames.encode_result(id, result)
     assert b"\n" not in line
     assert json.loads(line) == {"jsonrpc": "2.0", "id": id, "result": result}
 
 
 def test_what_goes_out_has_its_form() -> None:
-    assert frames.answer(1, None) == b'{"jsonrpc":"2.0","id":1,"result":null}'
-    error = frames.Error(-1, "No.")
-    assert frames.failure(None, error) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"No."}}'
-    assert frames.notification("event", {"a": 1}) == b'{"jsonrpc":"2.0","method":"event","params":{"a":1}}'
-    assert frames.batch([b"1", b"2"]) == b"[1,2]"
+    assert frames.encode_result(1, None) == b'{"jsonrpc":"2.0","id":1,"result":null}'
+    error = frames.RpcError(-1, "No.")
+    assert frames.encode_error(None, error) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"No."}}'
+    assert frames.encode_notification("event", {"a": 1}) == b'{"jsonrpc":"2.0","method":"event","params":{"a":1}}'
+    assert frames.encode_batch([b"1", b"2"]) == b"[1,2]"
 
 
 def test_an_error_of_holdfast_is_told_by_its_name() -> None:
-    assert frames.refusal(errors.RpcRefused(7, "No.", [1])) == frames.Error(7, "No.", [1])
-    found = frames.refusal(errors.NoSuchSession("x"))
+    assert frames.convert_error(errors.RpcRefused(7, "No.", [1])) == frames.RpcError(7, "No.", [1])
+    found = frames.convert_error(errors.NoSuchSession("x"))
     assert (found.code, found.data) == (frames.FAILED, {"type": "NoSuchSession"})

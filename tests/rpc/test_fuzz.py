@@ -26,5 +26,5 @@ def test_lines_outlive_any_bytes() -> None:
 
 @pytest.mark.parametrize("whole_head", [True, False])
 def test_a_server_outlives_any_connection(whole_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket_transport, "CLOSING", 0.05)
+    monkeypatch.setattr(websocket_transport, "CLOSE_SECONDS", 0.05)
     assert fuzzing.at_a_door(random.Random(SEED), COUNT // 50, whole_head) >= whole_head

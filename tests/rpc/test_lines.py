@@ -66,9 +66,9 @@ def heard(descriptor: int) -> list[Any]:
         return [json.loads(line) for line in file]
 
 
-async def talk(ends: Ends, limits: frames.Limits = frames.Limits(ending=30.0)) -> None:  # noqa: B008
+async def talk(ends: Ends, limits: frames.FrameLimits = frames.FrameLimits(drain_seconds=30.0)) -> None:  # noqa: B008
     other = stage.Other(stage.Memory())
-    async with line_transport.opened(ends.reads, ends.writes, limits.size) as channel:
+    async with line_transport.open_lines(ends.reads, ends.writes, limits.max_bytes) as channel:
         await peer.Peer(channel, other.methods, limits).run()
     os.close(ends.writes)
 
@@ -78,16 +78,16 @@ async def talk(ends: Ends, limits: frames.Limits = frames.Limits(ending=30.0)) -
 
 @hypothesis.given(strategies.binary(max_size=80), strategies.lists(strategies.integers(0, 80), max_size=5))
 def test_however_bytes_are_cut_the_lines_are_the_same(data: bytes, cuts: list[int]) -> None:
-    splitter, found = line_transport.Splitter(1_000), list[bytes]()
+    splitter, found = line_transport.LineSplitter(1_000), list[bytes]()
     edges = [0, *sorted(cuts), len(data)]
     for start, end in itertools.pairwise(edges):
         found += splitter.feed(data[start:end])
-    assert found + splitter.rest() == [line for line in data.split(b"\n") if line.strip()]
+    assert found + splitter.finish() == [line for line in data.split(b"\n") if line.strip()]
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1_000])
 def test_a_line_that_is_too_long_is_cut_and_the_next_one_is_whole(piece: int) -> None:
-    splitter, data = line_transport.Splitter(10), b"x" * 500 + b"\nnext\n" + b"0123456789\n"
+    splitter, data = line_transport.LineSplitter(10), b"x" * 500 + b"\nnext\n" + b"0123456789\n"
     found = [line for at in range(0, len(data), piece) for line in splitter.feed(data[at : at + piece])]
     assert found == [b"x" * 11, b"next", b"0123456789"]
 
@@ -104,8 +104,8 @@ def test_lines_are_answered_by_lines_to_the_end_of_the_input(kind: Any) -> None:
         asyncio.run(talk(ends))
         found = heard(ends.hears)
     assert [each.get("result") or each.get("error", {}).get("code") or each["params"] for each in found] == [
-        frames.PARSE,
-        frames.PARSE,
+        frames.PARSE_ERROR,
+        frames.PARSE_ERROR,
         ["ä\n"],
         [0],
         [1],
@@ -129,10 +129,10 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_answered() -> No
     with pipes() as ends:
         os.write(ends.asks, b"[" * 30_000 + b"\n" + said(request(1, "echo", [])))
         os.close(ends.asks)
-        asyncio.run(talk(ends, frames.Limits(size=1_000, ending=30.0)))
+        asyncio.run(talk(ends, frames.FrameLimits(max_bytes=1_000, drain_seconds=30.0)))
         found = heard(ends.hears)
     assert [each["id"] for each in found] == [None, 1]
-    assert found[0]["error"]["message"] == "A frame has at most 1,000 bytes."
+    assert found[0]["error"]["message"] == "A frame can have at most 1,000 bytes."
 
 
 def test_files_and_nothing_serve_as_well(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_descriptors_are_left_as_they_were(kind: Any) -> None:
         os.close(ends.asks)
 
         async def tell() -> None:
-            async with line_transport.opened(ends.reads, ends.writes):
+            async with line_transport.open_lines(ends.reads, ends.writes):
                 assert not os.get_blocking(ends.reads)
 
         asyncio.run(tell())
@@ -167,12 +167,12 @@ def test_who_does_not_read_is_not_read_from_and_is_answered_when_they_do(kind: A
     count, piece = 400, "x" * 10_000
 
     async def tell(ends: Ends) -> None:
-        async with line_transport.opened(ends.reads, ends.writes) as channel:
+        async with line_transport.open_lines(ends.reads, ends.writes) as channel:
             running = asyncio.create_task(
                 peer.Peer(
                     channel,
                     stage.Other(stage.Memory()).methods,
-                    frames.Limits(at_once=4, patience=1_000.0, ending=30.0),
+                    frames.FrameLimits(max_running=4, busy_seconds=1_000.0, drain_seconds=30.0),
                 ).run()
             )
             frame = said(request(1, "echo", [piece])).replace(b'"id": 1', b'"id": null')
@@ -203,7 +203,7 @@ def test_who_does_not_read_is_not_read_from_and_is_answered_when_they_do(kind: A
 @both
 def test_when_nobody_can_read_any_more_it_ends(kind: Any) -> None:
     async def tell(ends: Ends) -> None:
-        async with line_transport.opened(ends.reads, ends.writes) as channel:
+        async with line_transport.open_lines(ends.reads, ends.writes) as channel:
             running = asyncio.create_task(peer.Peer(channel, stage.Other(stage.Memory()).methods).run())
             os.close(ends.hears)
             os.write(ends.asks, said(request(1, "count", [100_000]), *[request(2, "echo", [])] * 100))
@@ -217,11 +217,11 @@ def test_when_nobody_can_read_any_more_it_ends(kind: Any) -> None:
 
 @both
 def test_that_nobody_reads_is_noticed_though_nothing_is_written(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_transport, "LOOK", 0.001)
+    monkeypatch.setattr(line_transport, "POLL_SECONDS", 0.001)
 
     async def tell(ends: Ends) -> None:
-        other, limits = stage.Other(stage.Memory()), frames.Limits(ending=1_000.0)
-        async with line_transport.opened(ends.reads, ends.writes) as channel:
+        other, limits = stage.Other(stage.Memory()), frames.FrameLimits(drain_seconds=1_000.0)
+        async with line_transport.open_lines(ends.reads, ends.writes) as channel:
             running = asyncio.create_task(peer.Peer(channel, other.methods, limits).run())
             os.write(ends.asks, said(request(1, "wait", [])))
             os.close(ends.asks)
@@ -237,11 +237,11 @@ def test_that_nobody_reads_is_noticed_though_nothing_is_written(kind: Any, monke
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="There is no disk here that is always full.")
 def test_a_file_that_takes_nothing_more_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_transport, "LOOK", 0.001)
+    monkeypatch.setattr(line_transport, "POLL_SECONDS", 0.001)
 
     async def tell(ends: Ends) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
-        async with line_transport.opened(ends.reads, full) as channel, asyncio.timeout(stage.PATIENCE):
+        async with line_transport.open_lines(ends.reads, full) as channel, asyncio.timeout(stage.PATIENCE):
             os.write(ends.asks, said(request(1, "echo", [])))
             await peer.Peer(channel, stage.Other(stage.Memory()).methods).run()
         os.close(full)
@@ -251,10 +251,10 @@ def test_a_file_that_takes_nothing_more_ends_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_cannot_be_written_does_not_keep_it_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_transport, "LEAVING", 0.01)
+    monkeypatch.setattr(line_transport, "CLOSE_SECONDS", 0.01)
 
     async def tell(ends: Ends) -> None:
-        async with line_transport.opened(ends.reads, ends.writes) as channel:
+        async with line_transport.open_lines(ends.reads, ends.writes) as channel:
             sending = asyncio.create_task(channel.send(b"x" * 1_000_000))
             await stage.settled()
             assert not sending.done()

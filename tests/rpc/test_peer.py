@@ -15,8 +15,8 @@ from holdfast.rpc import frames, peer
 from tests.rpc import stage
 from tests.rpc.stage import notification, request
 
-PATIENT = frames.Limits(at_once=2, patience=1_000.0)
-AT_ONCE = frames.Limits(at_once=2, patience=0.0)
+PATIENT = frames.FrameLimits(max_running=2, busy_seconds=1_000.0)
+AT_ONCE = frames.FrameLimits(max_running=2, busy_seconds=0.0)
 
 
 def test_a_request_is_answered_with_its_id() -> None:
@@ -30,14 +30,14 @@ def test_a_request_is_answered_with_its_id() -> None:
 @pytest.mark.parametrize(
     ("method", "error"),
     [
-        ("nothing", {"code": frames.UNKNOWN, "message": "There is no method 'nothing'."}),
+        ("nothing", {"code": frames.METHOD_NOT_FOUND, "message": "Unknown method: 'nothing'."}),
         ("refuse", {"code": -32050, "message": "Not today.", "data": {"a": 1}}),
         (
             "miss",
             {"code": frames.FAILED, "message": "There is no session 'x'.", "data": {"type": "NoSuchSession"}},
         ),
-        ("break", {"code": frames.INTERNAL, "message": "That failed."}),
-        ("no_json", {"code": frames.INTERNAL, "message": "That failed."}),
+        ("break", {"code": frames.INTERNAL_ERROR, "message": "Internal error."}),
+        ("no_json", {"code": frames.INTERNAL_ERROR, "message": "Internal error."}),
     ],
 )
 def test_what_cannot_be_done_is_told_by_a_code(method: str, error: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ def test_a_refusal_whose_data_is_no_json_is_answered_all_the_same() -> None:
         channel = stage.Memory()
         channel.came.put_nowait(json.dumps(request(1, "x")).encode())
         running = asyncio.create_task(peer.Peer(channel, {"x": refuse}).run())
-        assert json.loads(await channel.sent.get())["error"]["code"] == frames.INTERNAL
+        assert json.loads(await channel.sent.get())["error"]["code"] == frames.INTERNAL_ERROR
         channel.came.put_nowait(None)
         await running
 
@@ -105,8 +105,8 @@ def test_a_batch_is_answered_in_one_frame_without_its_notifications() -> None:
         found = await other.hear()
         assert [(each["id"], each.get("error", {}).get("code")) for each in found] == [
             (1, None),
-            (None, frames.INVALID),
-            (2, frames.UNKNOWN),
+            (None, frames.INVALID_REQUEST),
+            (2, frames.METHOD_NOT_FOUND),
             ("x", -32050),
         ]
 
@@ -117,7 +117,7 @@ def test_a_batch_of_notifications_is_not_answered_and_an_empty_one_is_refused() 
     async def story(other: stage.Other) -> None:
         other.say([notification("echo"), notification("nothing")], [])
         found = await other.hear()
-        assert (found["id"], found["error"]["code"]) == (None, frames.INVALID)
+        assert (found["id"], found["error"]["code"]) == (None, frames.INVALID_REQUEST)
 
     stage.run(story)
 
@@ -163,12 +163,12 @@ def test_of_a_batch_whose_answers_are_too_much_the_rest_is_refused_and_not_done(
         assert [each["id"] for each in found] == list(range(50))
         done = [each for each in found if "result" in each]
         # Those that were worked on when it became too much are answered still.
-        assert 3 <= len(done) <= 3 + AT_ONCE.at_once
+        assert 3 <= len(done) <= 3 + AT_ONCE.max_running
         assert len(other.begun) == len(done)
         assert {each["error"]["code"] for each in found if "error" in each} == {frames.BUSY}
         assert (await other.ask(1, "give", [3_000]))["id"] == 1
 
-    stage.run(story, frames.Limits(size=8_000, at_once=2, patience=0.0))
+    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=2, busy_seconds=0.0))
 
 
 def test_what_batches_come_to_waits_for_who_reads_and_is_never_much_more_than_a_frame() -> None:
@@ -181,7 +181,7 @@ def test_what_batches_come_to_waits_for_who_reads_and_is_never_much_more_than_a_
         for number in range(0, 100, 2):
             assert [each["id"] for each in await other.hear()] == [number, number + 1]
 
-    stage.run(story, frames.Limits(size=8_000, at_once=8, patience=1_000.0), room=1)
+    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=8, busy_seconds=1_000.0), room=1)
 
 
 def test_a_batch_that_was_told_leaves_room_for_the_next() -> None:
@@ -190,7 +190,7 @@ def test_a_batch_that_was_told_leaves_room_for_the_next() -> None:
             other.say([request(number, "give", [3_000]), 7, notification("give", [100_000])])
             assert [each["id"] for each in await other.hear()] == [number, None]
 
-    stage.run(story, frames.Limits(size=8_000, at_once=2, patience=0.0))
+    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=2, busy_seconds=0.0))
 
 
 # --- cancellation --------------------------------------------------------------------------------------
@@ -239,7 +239,11 @@ def test_an_id_that_is_in_use_is_refused_without_answering_the_other() -> None:
         other.say(request(1, "wait", []), request(1, "echo", []), request(1.0, "echo", []))
         for _ in range(2):
             found = await other.hear()
-            assert (found["id"], found["error"]["code"], found["error"]["data"]) == (None, frames.INVALID, {"id": 1})
+            assert (found["id"], found["error"]["code"], found["error"]["data"]) == (
+                None,
+                frames.INVALID_REQUEST,
+                {"id": 1},
+            )
         assert (await other.ask("1", "echo", []))["result"] == []
         other.go.set()
         assert (await other.hear())["result"] == []
@@ -290,14 +294,14 @@ def test_for_any_frames_every_request_is_answered_once_and_nothing_else_is(said:
         told = [each["id"] if not _in_use(each) else each["error"]["data"]["id"] for each in answers]
         assert sorted(map(repr, told)) == sorted(repr(each["id"]) for frame in wanted for each in frame)
 
-    stage.run(story, frames.Limits(at_once=100))
+    stage.run(story, frames.FrameLimits(max_running=100))
 
 
 def _in_use(answer: Any) -> bool:
     return (
         answer["id"] is None
         and isinstance(answer.get("error", {}).get("data"), dict)
-        and (answer["error"]["code"] == frames.INVALID)
+        and (answer["error"]["code"] == frames.INVALID_REQUEST)
     )
 
 
@@ -346,7 +350,7 @@ def test_who_does_not_read_errors_is_not_read_from_either() -> None:
         await stage.settled(500)
         assert other.channel.received < 10
         codes = [(await other.hear())["error"]["code"] for _ in range(900)]
-        assert codes == [frames.PARSE, frames.INVALID, frames.UNKNOWN] * 300
+        assert codes == [frames.PARSE_ERROR, frames.INVALID_REQUEST, frames.METHOD_NOT_FOUND] * 300
 
     stage.run(story, AT_ONCE, room=1)
 
@@ -391,7 +395,7 @@ def test_who_only_stops_asking_is_still_answered_where_there_is_time() -> None:
         other.go.set()
         assert (await other.hear())["id"] == 1
 
-    stage.run(story, frames.Limits(ending=1_000.0))
+    stage.run(story, frames.FrameLimits(drain_seconds=1_000.0))
 
 
 def test_who_only_stops_asking_is_told_what_is_left_once_all_is_answered() -> None:
@@ -402,7 +406,7 @@ def test_who_only_stops_asking_is_told_what_is_left_once_all_is_answered() -> No
             order.extend(["answered"] * other.channel.sent.qsize())
             await made.notify("last", [])
 
-        made = peer.Peer(other.channel, other.methods, frames.Limits(ending=1_000.0))
+        made = peer.Peer(other.channel, other.methods, frames.FrameLimits(drain_seconds=1_000.0))
         other.say(request(1, "wait", []), request(2, "wait", []))
         other.leave()
         running = asyncio.create_task(made.run(finish))
@@ -428,7 +432,7 @@ def test_when_nobody_reads_any_more_it_ends_and_what_runs_is_cancelled(asks: boo
         await stage.gone(other)
         assert (other.ended, other.channel.is_closed) == ([[]], True)
 
-    stage.run(story, frames.Limits(ending=1_000.0))
+    stage.run(story, frames.FrameLimits(drain_seconds=1_000.0))
 
 
 def test_what_takes_longer_than_there_is_time_at_the_end_is_cancelled() -> None:
@@ -438,7 +442,7 @@ def test_what_takes_longer_than_there_is_time_at_the_end_is_cancelled() -> None:
         await stage.gone(other)
         assert other.ended == [[]]
 
-    stage.run(story, frames.Limits(ending=0.01))
+    stage.run(story, frames.FrameLimits(drain_seconds=0.01))
 
 
 @pytest.mark.parametrize("where", ["receive", "unread"])

@@ -20,18 +20,18 @@ from tests.rpc.stage import notification, request
 
 TOKEN = "a-token-of-some-length"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-SMALL = frames.Limits(size=2_000, at_once=4, patience=1_000.0)
+SMALL = frames.FrameLimits(max_bytes=2_000, max_running=4, busy_seconds=1_000.0)
 
 
 class Served:
     """A server, and what its clients may ask."""
 
-    def __init__(self, limits: frames.Limits) -> None:
+    def __init__(self, limits: frames.FrameLimits) -> None:
         self.limits, self.address = limits, ""
         self.other = stage.Other(stage.Memory())
         self.peers: list[peer.Peer] = []
 
-    async def connected(self, channel: websocket_transport.Socket) -> None:
+    async def connected(self, channel: websocket_transport.WebSocketChannel) -> None:
         self.peers.append(made := peer.Peer(channel, self.other.methods, self.limits))
         await made.run()
 
@@ -43,15 +43,15 @@ class Served:
 
 def run(
     story: Callable[[Served], Awaitable[None]],
-    limits: frames.Limits = SMALL,
-    rules: admission.Rules = admission.Rules(TOKEN),  # noqa: B008
+    limits: frames.FrameLimits = SMALL,
+    rules: admission.AdmissionRules = admission.AdmissionRules(TOKEN),  # noqa: B008
 ) -> Served:
     served = Served(limits)
 
     async def tell() -> None:
         async with (
             asyncio.timeout(stage.PATIENCE),
-            websocket_transport.serving(served.connected, rules, longest=limits.size) as served.address,
+            websocket_transport.serve(served.connected, rules, max_bytes=limits.max_bytes) as served.address,
         ):
             await story(served)
 
@@ -80,7 +80,7 @@ def test_a_program_asks_is_answered_and_told_things() -> None:
     async def story(served: Served) -> None:
         async with served.connect() as connection:
             assert await ask(connection, request(1, "echo", ["ä"])) == {"jsonrpc": "2.0", "id": 1, "result": ["ä"]}
-            assert (await ask(connection, "nonsense"))["error"]["code"] == frames.INVALID
+            assert (await ask(connection, "nonsense"))["error"]["code"] == frames.INVALID_REQUEST
             assert [each["id"] for each in await ask(connection, [request(1, "echo"), request(2, "echo")])] == [1, 2]
             await connection.send(json.dumps(request(3, "wait")))
             assert (await ask(connection, notification(peer.CANCEL, {"id": 3})))["error"]["code"] == frames.CANCELLED
@@ -98,7 +98,7 @@ def test_a_page_says_the_token_by_the_subprotocol_and_it_is_not_said_back() -> N
             assert connection.subprotocol == "holdfast.rpc"
             assert (await ask(connection, request(1, "echo", [])))["result"] == []
 
-    run(story, rules=admission.Rules(TOKEN, origins=frozenset({"https://example.org"})))
+    run(story, rules=admission.AdmissionRules(TOKEN, origins=frozenset({"https://example.org"})))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_name_that_leads_here_is_no_way_in() -> None:
 
 
 def test_as_many_are_let_in_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket_transport, "MOST", 1)
+    monkeypatch.setattr(websocket_transport, "MAX_CONNECTIONS", 1)
 
     async def story(served: Served) -> None:
         async with served.connect() as first:
@@ -175,7 +175,7 @@ def test_when_the_server_ends_its_clients_are_told_and_what_runs_is_cancelled() 
 
     async def tell() -> None:
         served = Served(SMALL)
-        async with websocket_transport.serving(served.connected, admission.Rules(TOKEN)) as served.address:
+        async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN)) as served.address:
             connection = await served.connect()
             await connection.send(json.dumps(request(1, "wait", [])))
             await stage.until(lambda: served.other.begun)
@@ -187,8 +187,8 @@ def test_when_the_server_ends_its_clients_are_told_and_what_runs_is_cancelled() 
 
 
 def test_a_client_that_is_gone_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket_transport, "PING", 0.01)
-    for name in ("PONG", "CLOSING"):
+    monkeypatch.setattr(websocket_transport, "PING_SECONDS", 0.01)
+    for name in ("PONG_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(websocket_transport, name, 0.01)
 
     async def story(served: Served) -> None:
@@ -219,13 +219,13 @@ def test_who_does_not_read_is_not_read_from() -> None:
                 await connection.recv()
             await sending
 
-    run(story, frames.Limits(at_once=4, patience=1_000.0))
+    run(story, frames.FrameLimits(max_running=4, busy_seconds=1_000.0))
 
 
 async def asks_without_end(hostile: client.ClientConnection, served: Served) -> None:
     for number in range(20):
         await hostile.send(json.dumps(request(number, "wait", [number])))
-    await stage.until(lambda: len(served.other.begun) == SMALL.at_once)
+    await stage.until(lambda: len(served.other.begun) == SMALL.max_running)
 
 
 async def reads_nothing(hostile: client.ClientConnection, served: Served) -> None:
@@ -243,10 +243,10 @@ async def never_comes_to_an_end(hostile: client.ClientConnection, served: Served
 async def talks_nonsense(hostile: client.ClientConnection, served: Served) -> None:
     worst = [b"[" * 60 + b"]" * 60, b'["",[],[[]]]', b'["a","', b'\\"[', b"9"]
     for each in worst:
-        await hostile.send((each * 2_000)[: SMALL.size], text=True)
-        assert json.loads(await hostile.recv())["error"]["code"] in (frames.PARSE, frames.INVALID)
+        await hostile.send((each * 2_000)[: SMALL.max_bytes], text=True)
+        assert json.loads(await hostile.recv())["error"]["code"] in (frames.PARSE_ERROR, frames.INVALID_REQUEST)
     await hostile.send(json.dumps([request(number, "wait", []) for number in range(20)]))
-    await stage.until(lambda: len(served.other.begun) == SMALL.at_once)
+    await stage.until(lambda: len(served.other.begun) == SMALL.max_running)
 
 
 @pytest.mark.parametrize("does", [asks_without_end, reads_nothing, never_comes_to_an_end, talks_nonsense])
@@ -265,7 +265,7 @@ def test_whatever_one_client_does_another_is_answered(
         hostile.transport.abort()
         await stage.until(served.peers[0].closed.is_set)
 
-    run(story, frames.Limits(size=SMALL.size, at_once=SMALL.at_once, patience=0.0))
+    run(story, frames.FrameLimits(max_bytes=SMALL.max_bytes, max_running=SMALL.max_running, busy_seconds=0.0))
 
 
 def test_who_says_much_at_once_is_heard_in_turn_with_others() -> None:
@@ -292,13 +292,13 @@ async def flood(connection: client.ClientConnection, sent: list[int]) -> None:
 
 
 def test_a_fault_of_ours_in_a_connection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(_: websocket_transport.Socket) -> None:
+    async def fail(_: websocket_transport.WebSocketChannel) -> None:
         raise AssertionError("ours")
 
     async def tell() -> None:
         served = Served(SMALL)
         async with (
-            websocket_transport.serving(fail, admission.Rules(TOKEN)) as served.address,
+            websocket_transport.serve(fail, admission.AdmissionRules(TOKEN)) as served.address,
             served.connect() as connection,
         ):
             assert await code(connection) == 1011
@@ -313,16 +313,16 @@ def test_a_fault_of_ours_in_a_connection_is_logged(caplog: pytest.LogCaptureFixt
 def test_a_token_that_can_be_guessed_and_a_port_that_is_taken_are_refused() -> None:
     async def tell() -> None:
         served = Served(SMALL)
-        with pytest.raises(errors.SettingInvalid, match="at least 16 characters"):
-            async with websocket_transport.serving(served.connected, admission.Rules("short")):
+        with pytest.raises(errors.SettingInvalid, match="at least 16 ASCII characters"):
+            async with websocket_transport.serve(served.connected, admission.AdmissionRules("short")):
                 pass
-        with pytest.raises(errors.SettingInvalid, match="no address of this machine"):
-            async with websocket_transport.serving(served.connected, admission.Rules(TOKEN, host="no host")):
+        with pytest.raises(errors.SettingInvalid, match="not an address of this machine"):
+            async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN, host="no host")):
                 pass
-        async with websocket_transport.serving(served.connected, admission.Rules(TOKEN)) as address:
+        async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN)) as address:
             port = int(address.rstrip("/").rpartition(":")[2])
-            with pytest.raises(errors.SettingInvalid, match="cannot be listened at"):
-                async with websocket_transport.serving(served.connected, admission.Rules(TOKEN), port):
+            with pytest.raises(errors.SettingInvalid, match="Cannot listen on"):
+                async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN), port):
                     pass
 
     asyncio.run(tell())

@@ -30,7 +30,7 @@ class Refused(Exception):
 class Caller:
     """One client. What it reads can be held up."""
 
-    def __init__(self, server: serving.Server, limits: frames.Limits = frames.ORDINARY) -> None:
+    def __init__(self, server: serving.RpcServer, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> None:
         self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._more = asyncio.Condition()
@@ -44,7 +44,7 @@ class Caller:
         """All that came, as it came."""
         self.answers: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
-        self.attended = asyncio.create_task(server.attend(peer.Peer(self, server.methods(), limits)))
+        self.attended = asyncio.create_task(server.serve(peer.Peer(self, server.methods(), limits)))
 
     # --- the channel ---------------------------------------------------------------------------------
 
@@ -133,11 +133,11 @@ def result(answer: dict[str, Any]) -> Any:
 class Desk:
     """A server with a model that says what it is told."""
 
-    def __init__(self, db: AsyncSessionDB, server: serving.Server, home: house.House) -> None:
+    def __init__(self, db: AsyncSessionDB, server: serving.RpcServer, home: house.House) -> None:
         self.db, self.server, self.home = db, server, home
         self._callers: list[Caller] = []
 
-    async def caller(self, limits: frames.Limits = frames.ORDINARY) -> Caller:
+    async def caller(self, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> Caller:
         caller = Caller(self.server, limits)
         self._callers.append(caller)
         await caller.until("ready")
@@ -161,7 +161,7 @@ async def served(
 ) -> AsyncIterator[Desk]:
     home = house.House(db, [], **given)
     home.model = model or ScriptedModel(script, window=WINDOW)
-    async with home.door, serving.Server(home.door, grace=grace, look=look) as server:
+    async with home.door, serving.RpcServer(home.door, grace_seconds=grace, poll_seconds=look) as server:
         desk = Desk(db, server, home)
         try:
             yield desk

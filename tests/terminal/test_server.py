@@ -12,7 +12,8 @@ import pytest
 
 from holdfast import content_parts, errors, events, types
 from holdfast.model import base
-from holdfast.rpc_server import event_queue, methods
+from holdfast.rpc_server import wire_types
+from holdfast.runtime import subscriptions
 from tests.agent import house
 from tests.compaction.test_compress import Writer, filled, held
 from tests.terminal import calling
@@ -203,7 +204,7 @@ def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> Non
         assert whole == "".join(each.text for each in pieces)
         # What was not told when the end was there is in the end.
         assert whole.startswith("".join(told))
-        assert len(told) < event_queue.LONG
+        assert len(told) < subscriptions.COALESCE_AT
 
     calling.run(story, [[*pieces, base.FinishDelta("stop")]])
 
@@ -257,7 +258,9 @@ def test_attached_images_go_with_the_next_prompt_and_with_no_other() -> None:
     calling.run(story, ["A dot.", "Nothing."])
 
 
-@pytest.mark.parametrize(("data", "why"), [("%%%", "base64"), ("AAAA", "broken"), (PICTURE["data"][:40], "broken")])
+@pytest.mark.parametrize(
+    ("data", "why"), [("%%%", "base64"), ("AAAA", "not a valid PNG"), (PICTURE["data"][:40], "not a valid PNG")]
+)
 def test_an_image_that_does_not_hold_together_is_refused_and_nothing_is_sent(data: str, why: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = await opened(client)
@@ -482,7 +485,7 @@ def test_the_server_says_what_it_is_before_it_is_asked() -> None:
         about = await client.ask("server.info")
         assert client.events[0] == {"type": "ready", "session_id": None, "payload": about}
         assert [client.frames[0].get("method"), *client.frames[1:]] == ["event", *client.answers]
-        assert (about["protocol"], about["methods"]) == (1, [*methods.METHODS])
+        assert (about["protocol"], about["methods"]) == (1, [*wire_types.METHODS])
 
     calling.run(story)
 

@@ -36,7 +36,7 @@ ENDS = [("a", "interrupted"), ("b", "dropped"), ("c", "dropped")]
 
 
 def test_who_reads_late_is_told_every_end_before_its_close_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH", 0.0)
+    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
@@ -52,7 +52,7 @@ def test_who_reads_late_is_told_every_end_before_its_close_is_answered(monkeypat
 
 
 def test_a_close_that_fails_loses_nothing_that_was_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH", 0.0)
+    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
@@ -62,10 +62,10 @@ def test_a_close_that_fails_loses_nothing_that_was_being_told(monkeypatch: pytes
         (session,) = desk.server._sessions
         while not session.closing:
             await asyncio.sleep(0)
-        await session.closed()
+        await session.wait_closed()
         client.reads.set()
         assert (await closed)["error"]["data"] == {"type": "StoreBusy"}
-        await session._backlog.told_all()
+        await session.subscription.drain()
         assert "upon " in [each["payload"]["text"] for each in client.told("message.delta")]
         assert sorted(uids(client)) == ENDS
 
@@ -74,7 +74,7 @@ def test_a_close_that_fails_loses_nothing_that_was_being_told(monkeypatch: pytes
 
 @pytest.mark.parametrize("how", ["the client vanishes", "the server ends"])
 def test_who_never_reads_is_not_waited_for_at_the_end(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH", 0.0)
+    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
@@ -153,7 +153,7 @@ def test_of_two_who_leave_at_once_one_ends_it(how: str) -> None:
 def test_what_could_not_be_closed_for_one_who_vanished_is_tried_again_until_it_is() -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = await spoken(client)
-        failing(desk.db, 2 * open_sessions.TRIES)
+        failing(desk.db, 2 * open_sessions.CLOSE_ATTEMPTS)
         await client.leave()
         await until_none_is_left(desk)
         assert await ends(desk.db, key) == ["tui_close"]
@@ -166,8 +166,8 @@ def test_who_vanished_and_could_not_be_closed_is_not_asked_any_more_until_somebo
         key = await spoken(client)
         await client.leave()
         (session,) = desk.server._sessions
-        failing(desk.db, open_sessions.TRIES)
-        await desk.server._sessions.let_go([session])
+        failing(desk.db, open_sessions.CLOSE_ATTEMPTS)
+        await desk.server._sessions.close_all([session])
         result = await desk.home.door.submit(key, events.Submit("Do it."))
         assert (result.final_response, desk.home.shell.ran) == ("Then not.", [])
         back = await desk.caller()

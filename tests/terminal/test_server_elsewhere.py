@@ -87,8 +87,8 @@ def test_a_deletion_is_told_once(shared: str) -> None:
 async def looked(desk: calling.Desk) -> None:
     """As now and then."""
     for session in desk.server._sessions:
-        session.glance()
-        await session._backlog.told_all()
+        await session.subscription.check()
+        await session.subscription.drain()
 
 
 def test_nothing_is_told_where_nothing_happens_and_own_turns_are_told_once() -> None:

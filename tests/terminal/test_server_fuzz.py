@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from holdfast.rpc import frames
-from holdfast.rpc_server import methods, wire_types
+from holdfast.rpc_server import wire_types
 from tests.compaction.test_compress import Writer
 from tests.terminal import calling
 from tests.terminal.test_server import PICTURE
 
 CALLS = 150
 AT_ONCE = 25
-TYPED = {wire_types.INVALID, wire_types.REFUSED, wire_types.NOT_OPEN, wire_types.NOT_FOUND}
+TYPED = {frames.INVALID_PARAMS, wire_types.REFUSED, wire_types.NOT_OPEN, wire_types.NOT_FOUND}
 ODD: list[Any] = [
     None,
     True,
@@ -63,7 +63,7 @@ ODD: list[Any] = [
 LEFT_OUT = {"session.close", "prompt.submit", "session.steer"}
 
 
-def made(rng: random.Random, method: methods.Method, key: str) -> dict[str, Any]:
+def made(rng: random.Random, method: wire_types.Method, key: str) -> dict[str, Any]:
     """Parameters of which some are right, some odd, some left out and some nobody knows."""
     given: dict[str, Any] = {}
     for name in method.params.__struct_fields__:
@@ -89,8 +89,8 @@ def at_a_server(rng: random.Random, calls: int) -> None:
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Hello")
         for _ in range(calls):
-            name = rng.choice([each for each in methods.METHODS if each not in LEFT_OUT])
-            params = made(rng, methods.METHODS[name], key)
+            name = rng.choice([each for each in wire_types.METHODS if each not in LEFT_OUT])
+            params = made(rng, wire_types.METHODS[name], key)
             answer = await client.asking(name, **params)
             assert "result" in answer or answer["error"]["code"] in TYPED, (name, params, answer)
         assert (await other.say(safe, "Still there?"))["payload"]["status"] == "completed"

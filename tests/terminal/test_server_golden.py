@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from holdfast.rpc_server import methods, schema
+from holdfast.rpc_server import schema, wire_types
 from tests.agent import house
 from tests.compaction.test_compress import WINDOW, Writer, filled
 from tests.contract import steps
@@ -144,8 +144,8 @@ def test_frames_are_as_they_were_and_as_the_schema_says(name: str) -> None:
     for exchange in frames["exchanges"]:
         request, response = exchange["request"], exchange["response"]
         if "result" in response:
-            valid(methods.METHODS[request["method"]].params.__name__, request["params"])
-            valid(methods.METHODS[request["method"]].result.__name__, response["result"])
+            valid(wire_types.METHODS[request["method"]].params.__name__, request["params"])
+            valid(wire_types.METHODS[request["method"]].result.__name__, response["result"])
     for frame in frames["events"]:
         event = frame["params"]
         valid("Event", event)
@@ -163,7 +163,9 @@ def valid(name: str, value: Any) -> None:
 
 
 def test_the_schema_file_is_up_to_date() -> None:
-    assert SCHEMA.read_text("utf-8") == schema.written(), "python -m tests.terminal.test_server_golden writes it anew."
+    assert SCHEMA.read_text("utf-8") == schema.format_schema(), (
+        "python -m tests.terminal.test_server_golden writes it anew."
+    )
 
 
 def test_every_reference_of_the_schema_leads_somewhere() -> None:
@@ -178,7 +180,7 @@ def test_every_reference_of_the_schema_leads_somewhere() -> None:
 def test_only_what_is_asked_is_held_to_the_fields_that_are_known() -> None:
     schemas = document()["components"]["schemas"]
     closed = {name for name, each in schemas.items() if each.get("additionalProperties") is False}
-    asked = {each.params.__name__ for each in methods.METHODS.values()}
+    asked = {each.params.__name__ for each in wire_types.METHODS.values()}
     assert closed == asked | {"Options", "Image"}
 
 
@@ -193,7 +195,10 @@ def test_events_are_held_to_what_their_type_carries() -> None:
 def test_the_schema_says_what_fields_are_for_and_every_error_there_is() -> None:
     found = document()
     info = found["components"]["schemas"]["Info"]["properties"]
-    assert info["compacted_to"]["description"] == "A summary stands for the messages up to this one; 0: for none."
+    assert (
+        info["compacted_to"]["description"]
+        == "The last message that the summary replaces in the context; 0 without a summary."
+    )
     codes = {each["code"] for each in found["components"]["errors"].values()}
     told = re.findall(r"^\| −(\d+) \|", (SCHEMA.parent / "rpc.md").read_text("utf-8"), re.MULTILINE)
     assert codes == {-int(code) for code in told}
@@ -203,7 +208,7 @@ def test_the_schema_says_what_fields_are_for_and_every_error_there_is() -> None:
 
 def test_the_schema_tells_of_every_method_and_event() -> None:
     found = document()
-    assert [each["name"] for each in found["methods"]] == [*methods.METHODS]
+    assert [each["name"] for each in found["methods"]] == [*wire_types.METHODS]
     golden = [json.loads((GOLDEN / f"{name}.json").read_text("utf-8")) for name in STORIES]
     seen = {frame["params"]["type"] for story in golden for frame in story["events"]}
     assert seen <= found["x-events"].keys()
@@ -211,6 +216,6 @@ def test_the_schema_tells_of_every_method_and_event() -> None:
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema.written(), "utf-8")
+    SCHEMA.write_text(schema.format_schema(), "utf-8")
     for story in STORIES:
         (GOLDEN / f"{story}.json").write_text(steady(played(story)), "utf-8")

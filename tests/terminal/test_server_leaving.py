@@ -105,7 +105,7 @@ def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
 
 
 def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH", 0.0)
+    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = (await client.ask("session.create"))["session_id"]
@@ -244,7 +244,7 @@ def test_what_nobody_came_back_to_permit_is_not_done() -> None:
 
 # --- the end of the input ------------------------------------------------------------------------------
 
-PIPE = frames.Limits(ending=calling.FOR_EVER)
+PIPE = frames.FrameLimits(drain_seconds=calling.FOR_EVER)
 """Of one who may stop asking before all is told."""
 
 
@@ -303,7 +303,7 @@ def test_a_turn_that_nobody_can_be_told_of_is_not_waited_for(how: str) -> None:
     model = Dictated()
 
     async def story(desk: calling.Desk, _: calling.Caller) -> None:
-        client = await desk.caller(PIPE if how == "nobody reads" else frames.Limits(ending=0.01))
+        client = await desk.caller(PIPE if how == "nobody reads" else frames.FrameLimits(drain_seconds=0.01))
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
         model.say("Once upon")

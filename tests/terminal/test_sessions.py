@@ -124,7 +124,7 @@ def test_who_opens_again_what_it_closes_finds_it_closed_and_is_told_everything_o
 
 
 def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH", 0.0)
+    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, 1)
@@ -190,7 +190,7 @@ def test_at_the_end_it_is_tried_more_than_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with calling.served(db, ["a"]) as desk:
             key = await spoken(await desk.caller())
-            failing(db, open_sessions.TRIES - 1)
+            failing(db, open_sessions.CLOSE_ATTEMPTS - 1)
         assert await ends(db, key) == ["tui_close"]
 
     stage.run(story)
@@ -214,11 +214,11 @@ def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog: pytes
             await client.leave()
             await until_none_is_left(desk)
         assert await ends(desk.db, whole) == ["tui_close"]
-        assert [each._telling.done() for each in every] == [True, True]
+        assert [each.subscription.is_delivering for each in every] == [False, False]
         del agent.leave
 
     calling.run(story, ["a", "b"], grace=0.0)
-    assert [each.levelname for each in caplog.records if "was not closed" in each.getMessage()] == ["ERROR"]
+    assert [each.levelname for each in caplog.records if "could not be closed" in each.getMessage()] == ["ERROR"]
 
 
 # --- opening that nobody is told of --------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_every_refusal_says_its_kind() -> None:
 
 
 def test_who_has_as_many_open_as_may_be_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sessions, "MOST", 1)
+    monkeypatch.setattr(open_sessions, "MAX_SESSIONS", 1)
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = await spoken(client)
@@ -346,7 +346,7 @@ def test_who_has_as_many_open_as_may_be_is_refused_before_anything_is_made(monke
 
 
 def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "WAITING", 2)
+    monkeypatch.setattr(session, "MAX_PROMPTS", 2)
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
@@ -363,7 +363,7 @@ def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_only_so_much_of_a_client_waits_in_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sessions, "LARGEST", 1_000)
+    monkeypatch.setattr(open_sessions, "MAX_QUEUED_BYTES", 1_000)
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
@@ -430,7 +430,7 @@ def test_a_close_waits_for_the_review_of_the_last_turn() -> None:
 
 
 def test_a_review_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "REVIEW", 0.0)
+    monkeypatch.setattr(session, "REVIEW_SECONDS", 0.0)
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from holdfast import AsyncSessionDB, types
-from holdfast.rpc_server import transcript, wire_types
+from holdfast.rpc_server import session_info, wire_types
 from tests.agent import stage
 
 
@@ -18,9 +18,9 @@ def test_a_stretch_is_no_longer_on_the_wire_than_it_may_be() -> None:
         found: list[wire_types.Said] = []
         while len(found) < len(said):
             after = found[-1].seq if found else 0
-            part = await transcript.stretch(db, await db.conversation("talk"), after, 200)
+            part = await session_info.read_transcript(db, await db.conversation("talk"), after, 200)
             sent = sum(len(each.text) + len(json.dumps(each.content)) for each in part)
-            assert transcript.LARGEST / 2 < sent <= transcript.LARGEST
+            assert session_info.MAX_PAGE_CHARACTERS / 2 < sent <= session_info.MAX_PAGE_CHARACTERS
             found += part
         assert [each.seq for each in found] == [*range(1, 10)]
 

@@ -1,1 +1,1 @@
-"""The editor: the Agent Client Protocol on standard input and output, over the same runtime as every front end."""
+"""The agent for editors: the Agent Client Protocol over stdio."""

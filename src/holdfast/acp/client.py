@@ -1,24 +1,33 @@
-"""The editor as the tools of one session see it: what they tell it goes the way of all that it is told."""
+"""The editor as the tools of one session use it: typed requests with timeouts, and updates in order."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
-from acp import interfaces, schema
+from acp import exceptions, interfaces, schema
 
-from holdfast.acp import channel, updates
+from holdfast import errors
+from holdfast.acp import updates
+from holdfast.rpc import frames
 
 logger = logging.getLogger("holdfast.acp")
 
-Offered: TypeAlias = schema.ClientCapabilities
-Tell = Callable[[updates.Update], Awaitable[None]]
+REQUEST_SECONDS = 30.0
+"""Seconds that the editor has for a quick request: reading a file, opening a terminal."""
+ERROR_CHARACTERS = 300
+
+T = TypeVar("T")
 
 
-class Client(Protocol):
-    """What tools may ask of an editor. All raise RequestError where it refuses, and ConnectionError when it is gone."""
+class NotOffered(errors.ToolFailed):
+    """Raised when the editor does not know a method that it offered."""
+
+
+class ToolClient(Protocol):
+    """The requests that tools send. They raise RequestError if the editor refuses, ConnectionError if it is gone."""
 
     async def session_update(self, session_id: str, update: updates.Update) -> None: ...
     async def read_text_file(self, session_id: str, path: str) -> schema.ReadTextFileResponse: ...
@@ -38,53 +47,59 @@ class Client(Protocol):
     async def release_terminal(self, session_id: str, terminal_id: str) -> object: ...
 
 
-class Editor:
-    """A connection whose updates wait for those before them: none overtakes the call that it is about.
+class OrderedClient:
+    """A connection whose updates take the session's queue, so that none overtakes the call that it is about.
 
-    What is asked of it is asked at once.
+    Requests are sent at once.
     """
 
-    def __init__(self, conn: interfaces.Client, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, conn: interfaces.Client, send_update: Callable[[updates.Update], Awaitable[None]]) -> None:
+        self._send_update = send_update
         self.read_text_file, self.write_text_file = conn.read_text_file, conn.write_text_file
         self.create_terminal, self.terminal_output = conn.create_terminal, conn.terminal_output
         self.wait_for_terminal_exit = conn.wait_for_terminal_exit
         self.kill_terminal, self.release_terminal = conn.kill_terminal, conn.release_terminal
 
     async def session_update(self, session_id: str, update: updates.Update) -> None:  # noqa: ARG002
-        """Returns when the editor was told."""
-        await self._tell(update)
+        """Return when the update was sent."""
+        await self._send_update(update)
 
 
-class Person:
-    """A connection as a session uses it: that it has ended is an error of ours, whoever was the first to see it."""
-
-    def __init__(self, conn: interfaces.Client) -> None:
-        self._conn = conn
-
-    async def session_update(self, session_id: str, update: updates.Update) -> None:
-        with _ours():
-            await self._conn.session_update(session_id, update)
-
-    async def request_permission(
-        self, session_id: str, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
-    ) -> schema.RequestPermissionResponse:
-        with _ours():
-            return await self._conn.request_permission(session_id, tool_call, options)
-
-
-@contextmanager
-def _ours() -> Iterator[None]:
+def parse_capabilities(declared: Mapping[str, Any]) -> schema.ClientCapabilities:
+    """Parse the capabilities of the editor; none if they are invalid."""
     try:
-        yield
-    except ConnectionError:
-        raise channel.EditorGone from None
-
-
-def offered(said: Mapping[str, Any]) -> Offered:
-    """What an editor says that it can do; nothing, where that is not how it is said."""
-    try:
-        return schema.ClientCapabilities.model_validate(said)
+        return schema.ClientCapabilities.model_validate(declared)
     except ValueError as error:
-        logger.warning("what the editor offers is not used, as it cannot be read: %s", error)
+        logger.warning("the capabilities of the editor are invalid and not used: %s", error)
         return schema.ClientCapabilities()
+
+
+async def request(response: Awaitable[T], seconds: float | None = REQUEST_SECONDS) -> T:
+    """Wait for the response of the editor. Raises ToolFailed, or NotOffered if the editor does not know the method."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await response
+    except exceptions.RequestError as error:
+        if error.code == frames.METHOD_NOT_FOUND:
+            raise NotOffered from None
+        reason = errors.shown(_error_text(error), ERROR_CHARACTERS)
+        raise errors.ToolFailed(f"The editor refused the request: {reason}.") from None
+    except TimeoutError:
+        raise timed_out(seconds or 0.0) from None
+    except OSError:
+        raise errors.ToolFailed("The editor has disconnected.") from None
+    except ValueError:
+        # The SDK could not validate the response.
+        raise errors.ToolFailed("The editor sent an invalid response.") from None
+
+
+def timed_out(seconds: float) -> errors.ToolFailed:
+    return errors.ToolFailed(f"The editor did not answer within {seconds:g} s.")
+
+
+def _error_text(error: exceptions.RequestError) -> str:
+    """Return the message and, as the message is often only the name of the code, the text in the data."""
+    more = error.data
+    if isinstance(more, dict):
+        more = next((more[key] for key in ("details", "message", "reason") if isinstance(more.get(key), str)), None)
+    return f"{error}: {more}" if isinstance(more, str) and more else str(error)

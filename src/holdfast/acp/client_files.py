@@ -1,7 +1,7 @@
-"""The tools for files in a session of an editor: what it has open is read and written through it.
+"""The file tools of a session: files are read and written through the editor where it offers that.
 
-So a model sees what its user sees, saved or not, and a change shows up where the user works. Where files may lie is
-decided here as everywhere; the editor is never asked for one that is outside.
+The model sees what the user sees, saved or not, and a change appears in the open buffer. The tools check paths as
+always; the editor is never asked for a file outside the session's folders.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from acp import schema
 
 from holdfast import errors
-from holdfast.acp import client as editors
-from holdfast.acp import client_requests
+from holdfast.acp import client as clients
 from holdfast.tools import base
 from holdfast.tools.files import file_tools, workspace
 
 
-def tools(
-    conn: editors.Client,
+def file_tools_for(
+    client: clients.ToolClient,
     session_id: str,
     capabilities: schema.ClientCapabilities | None,
     roots: Sequence[str | os.PathLike[str]],
@@ -27,48 +26,52 @@ def tools(
     off_limits: Sequence[str] = (),
     epoch: Callable[[], object] = lambda: None,
 ) -> list[base.Tool]:
-    """All tools for files below these folders, as the editor spells them; the first is where relative paths begin."""
+    """Return the file tools for these folders; relative paths begin at the first."""
     offered = (capabilities.fs if capabilities else None) or schema.FileSystemCapabilities()
     folders = [os.fspath(root) for root in roots]
-    editor = Editor(conn, session_id, folders, bool(offered.read_text_file), bool(offered.write_text_file))
-    return file_tools.tools(folders, off_limits=off_limits, epoch=epoch, editor=editor if editor.offers else None)
+    buffers = EditorFiles(client, session_id, folders, bool(offered.read_text_file), bool(offered.write_text_file))
+    return file_tools.tools(folders, off_limits=off_limits, epoch=epoch, editor=buffers if buffers.is_usable else None)
 
 
-class Editor:
-    """The files of one session. What it does not offer is left to the disk."""
+class EditorFiles:
+    """The files of one session. Operations that the editor does not offer use the disk."""
 
-    def __init__(self, conn: editors.Client, session_id: str, roots: Sequence[str], reads: bool, writes: bool) -> None:
-        self._conn, self._session_id, self._reads, self._writes = conn, session_id, reads, writes
-        # An editor may know a folder by a link, and has its files under that name.
+    def __init__(
+        self, client: clients.ToolClient, session_id: str, roots: Sequence[str], reads: bool, writes: bool
+    ) -> None:
+        self._client, self._session_id, self._reads, self._writes = client, session_id, reads, writes
+        # The editor may have opened a folder by a symbolic link and knows its files by that path.
         self._spelled = {os.path.realpath(root): os.path.abspath(root) for root in reversed(roots)}
 
     @property
-    def offers(self) -> bool:
+    def is_usable(self) -> bool:
         return self._reads or self._writes
 
     async def read(self, place: workspace.Place, there: bool) -> str | None:
+        """Return the text of a file; None to read it from the disk. `there`: the disk has the file."""
         if not self._reads:
             return None
-        asked = self._conn.read_text_file(path=self._path(place), session_id=self._session_id)
+        response = self._client.read_text_file(path=self._path(place), session_id=self._session_id)
         try:
-            text = (await client_requests.answered(asked)).content
-        except client_requests.NotOffered:
+            text = (await clients.request(response)).content
+        except clients.NotOffered:
             self._reads = False
             return None
         except errors.ToolFailed:
             if there:
                 raise
-            return None  # The disk has no such file either, and says so in our own words.
-        # Some say that a file that is not there is empty.
+            return None
+        # Some editors return an empty text for a file that does not exist.
         return text if there or text else None
 
     async def write(self, place: workspace.Place, text: str) -> bool:
+        """Write a file; return False if it has to be written to the disk."""
         if not self._writes:
             return False
-        asked = self._conn.write_text_file(path=self._path(place), content=text, session_id=self._session_id)
+        response = self._client.write_text_file(path=self._path(place), content=text, session_id=self._session_id)
         try:
-            await client_requests.answered(asked)
-        except client_requests.NotOffered:
+            await clients.request(response)
+        except clients.NotOffered:
             self._writes = False
             return False
         return True

@@ -1,10 +1,9 @@
-"""Running a command in a terminal of the editor, where it offers them: its user sees it run, and can stop it.
+"""The shell tool of a session, in terminals of the editor where it offers them: the user sees and can stop commands.
 
-What is run is what our own shell would run, in the same environment: a line of a file that nobody else can read, as
-editors do not agree on what a command line is. Some start a program with its arguments, some put both into a line of
-a shell, quoted or not. The name of a program and of a file, without a character that any shell would heed, means the
-same to all of them. All that is started there carries a mark, so that nothing of it runs on when the call is over,
-whatever the editor does.
+A command runs as our own shell would run it, in the same environment, from a script in a private directory. Editors do
+not agree on what a command line is: some start a program with arguments, some join both into a line of a shell, quoted
+or not. The path of a shell and of a script without special characters means the same to all of them. Every process that
+the script starts carries a mark in its environment, so that none is left behind when the call ends.
 """
 
 from __future__ import annotations
@@ -23,152 +22,152 @@ from typing import Any, TypeAlias
 from acp import helpers, schema
 
 from holdfast import errors, process_info
-from holdfast.acp import client, client_requests
+from holdfast.acp import client as clients
 from holdfast.tools import base
 from holdfast.tools.shell import shell, supervisor_client
 
 logger = logging.getLogger("holdfast.acp")
 
-LIMIT = 1_000_000
-"""Bytes of output the editor is to keep."""
-ENDING = 5.0
-"""Seconds a command that was killed has to be over, and an editor to let go of its terminal."""
-LATEST = 600.0
-"""Seconds in which a terminal that nobody waits for any more is let go of when it comes."""
-SETTLE = 0.2
-"""Seconds in which what a command leaves may end by itself."""
+OUTPUT_BYTES = 1_000_000
+"""Bytes of output that the editor keeps."""
+KILL_SECONDS = 5.0
+"""Seconds for a killed command to end, and for the editor to release its terminal."""
+LATE_SECONDS = 600.0
+"""Seconds in which a terminal that is created after its timeout is still released."""
+SETTLE_SECONDS = 0.2
+"""Seconds in which leftover processes of a command may end by themselves."""
 NOT_FOUND = 127
-Leave: TypeAlias = Callable[[str, str], Awaitable[object]]
-_PLAIN = re.compile(r"[A-Za-z0-9/._-]+", re.ASCII)
+"""The exit code of a shell that does not find its script."""
+
+Request: TypeAlias = Callable[[str, str], Awaitable[object]]
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+", re.ASCII)
 
 
-class Late:
-    """What is still to be done about terminals of an editor that nobody waits for any more.
+class TerminalCleanup:
+    """Releases terminals that are created after their call has given up.
 
-    It outlives the sessions they were for. `async with` it for as long as the editor is there: after the block nothing
-    more is made of what it is still asked for.
+    It outlives the sessions: `async with` it for as long as the editor is connected.
     """
 
     def __init__(self) -> None:
-        self._leaving = set[asyncio.Task[None]]()
+        self._tasks = set[asyncio.Task[None]]()
 
-    async def __aenter__(self) -> Late:
+    async def __aenter__(self) -> TerminalCleanup:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        leaving = [*self._leaving]
-        for task in leaving:
+        tasks = [*self._tasks]
+        for task in tasks:
             task.cancel()
-        if leaving:
-            await asyncio.wait(leaving)
+        if tasks:
+            await asyncio.wait(tasks)
 
-    def leave(self, work: Coroutine[Any, Any, None]) -> None:
-        leaving = asyncio.create_task(work)
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
-def tool(
-    terminals: Terminals | None,
+def shell_tool(
+    terminals: ClientTerminals | None,
     roots: Sequence[str | os.PathLike[str]],
     environment: shell.Environment,
     describe: shell.Describe = shell.not_understood,
 ) -> base.Tool:
-    """The tool that runs commands in these folders: in terminals of the editor, or by our own hands."""
+    """Return the tool that runs commands in these folders, in terminals of the editor if there are any."""
     run = terminals.run if terminals is not None else None
     return shell.shell([os.fspath(root) for root in roots], environment, describe, run)
 
 
 class _NotRun(Exception):
-    """Nothing was run: it is ours to do."""
+    """The editor did not run the command; it has to be run without a terminal."""
 
 
-class Terminals:
-    """The terminals of one session. Those that come too late are left to `late`."""
+class ClientTerminals:
+    """The terminals of one session."""
 
-    def __init__(self, conn: client.Client, session_id: str, late: Late) -> None:
-        self._conn, self._session_id, self._late = conn, session_id, late
+    def __init__(self, client: clients.ToolClient, session_id: str, cleanup: TerminalCleanup) -> None:
+        self._client, self._session_id, self._cleanup = client, session_id, cleanup
 
     async def run(self, command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> base.Result:
-        """Run it, and give back what it wrote and how it ended. When this returns or is cancelled, it was stopped."""
-        place = _place()
+        """Run a command and return its output and exit status. No process is left when this returns or is cancelled."""
+        directory = _make_directory()
         try:
-            script = _written(place, command, {**environment, supervisor_client.MARK: os.path.basename(place)})
-            return await self._run(script, folder, seconds)
+            marked = {**environment, supervisor_client.MARK: os.path.basename(directory)}
+            return await self._run_script(_write_script(directory, command, marked), folder, seconds)
         except _NotRun:
             return await shell.run_tied(command, folder, seconds, environment)
         finally:
-            await shell.surely(_cleared(place))
+            await shell.surely(_clean_up(directory))
 
-    async def _run(self, script: str, folder: str, seconds: float) -> base.Result:
+    async def _run_script(self, script: str, folder: str, seconds: float) -> base.Result:
         try:
-            terminal = await self._created(script, folder)
-        except client_requests.NotOffered:
+            terminal = await self._create(script, folder)
+        except clients.NotOffered:
             raise _NotRun from None
-        leave: tuple[Leave, ...] = (self._conn.release_terminal,)
+        requests: tuple[Request, ...] = (self._client.release_terminal,)
         try:
-            return await self._watched(terminal, script, seconds)
+            return await self._watch(terminal, script, seconds)
         except asyncio.CancelledError:
-            leave = (self._conn.kill_terminal, *leave)
+            requests = (self._client.kill_terminal, *requests)
             raise
         finally:
-            await shell.surely(self._let_go(terminal, *leave))
+            await shell.surely(self._end(terminal, *requests))
 
-    async def _created(self, script: str, folder: str) -> str:
-        """A terminal where it runs. Whoever does not wait for it any more leaves none."""
-        asked = self._conn.create_terminal(
+    async def _create(self, script: str, folder: str) -> str:
+        """Create a terminal that runs the script; one that is created too late is released."""
+        response = self._client.create_terminal(
             command=supervisor_client.shell(),
             session_id=self._session_id,
             args=[script],
             env=[schema.EnvVariable(name=supervisor_client.MARK, value=_mark(script))],
             cwd=folder,
-            output_byte_limit=LIMIT,
+            output_byte_limit=OUTPUT_BYTES,
         )
-        making = asyncio.ensure_future(client_requests.answered(asked, None))
+        creating = asyncio.ensure_future(clients.request(response, None))
         try:
-            done, _ = await asyncio.wait([making], timeout=client_requests.PATIENCE)
+            done, _ = await asyncio.wait([creating], timeout=clients.REQUEST_SECONDS)
             if not done:
-                raise client_requests.late(client_requests.PATIENCE)
+                raise clients.timed_out(clients.REQUEST_SECONDS)
         except (asyncio.CancelledError, errors.ToolFailed):
-            self._late.leave(self._undone(making))
+            self._cleanup.start(self._release_late(creating))
             raise
-        return making.result().terminal_id
+        return creating.result().terminal_id
 
-    async def _undone(self, making: asyncio.Future[schema.CreateTerminalResponse]) -> None:
-        """What it was to run is not there any more; the terminal itself may come yet."""
+    async def _release_late(self, creating: asyncio.Future[schema.CreateTerminalResponse]) -> None:
+        """Release a terminal when it is created after all. Its script is deleted by then."""
         try:
-            await asyncio.wait([making], timeout=LATEST)
+            await asyncio.wait([creating], timeout=LATE_SECONDS)
         finally:
-            making.cancel()
-        if making.done() and not making.cancelled() and making.exception() is None:
-            await self._let_go(making.result().terminal_id, self._conn.release_terminal)
+            creating.cancel()
+        if creating.done() and not creating.cancelled() and creating.exception() is None:
+            await self._end(creating.result().terminal_id, self._client.release_terminal)
 
-    async def _watched(self, terminal: str, script: str, seconds: float) -> base.Result:
-        await self._shown(terminal)
-        late = not await self._ended(terminal, seconds)
-        if late:
-            await self._let_go(terminal, self._conn.kill_terminal)
-        left = await asyncio.to_thread(_swept, _mark(script), 0.0 if late else SETTLE)
-        if late:
-            await self._ended(terminal, ENDING)
-        asked = self._conn.terminal_output(session_id=self._session_id, terminal_id=terminal)
-        found = await client_requests.answered(asked)
+    async def _watch(self, terminal: str, script: str, seconds: float) -> base.Result:
+        await self._show(terminal)
+        is_late = not await self._wait_exit(terminal, seconds)
+        if is_late:
+            await self._end(terminal, self._client.kill_terminal)
+        left = await asyncio.to_thread(_kill_marked, _mark(script), 0.0 if is_late else SETTLE_SECONDS)
+        if is_late:
+            await self._wait_exit(terminal, KILL_SECONDS)
+        response = self._client.terminal_output(session_id=self._session_id, terminal_id=terminal)
+        found = await clients.request(response)
         if found.exit_status and found.exit_status.exit_code == NOT_FOUND and os.path.exists(script):
-            # It is gone once it runs: the commands of this editor see other files than we do.
+            # The script deletes itself first: the editor's shell does not see our file system.
             raise _NotRun
-        return told(found, seconds if late else None, left)
+        return format_output(found, seconds if is_late else None, left)
 
-    async def _shown(self, terminal: str) -> None:
-        """Have it seen where the call is, from its beginning on."""
-        call = base.current().call_id
-        update = helpers.update_tool_call(call, content=[helpers.tool_terminal_ref(terminal)])
-        await client_requests.answered(self._conn.session_update(session_id=self._session_id, update=update))
+    async def _show(self, terminal: str) -> None:
+        """Show the terminal in the tool call."""
+        call_id = base.current().call_id
+        update = helpers.update_tool_call(call_id, content=[helpers.tool_terminal_ref(terminal)])
+        await clients.request(self._client.session_update(session_id=self._session_id, update=update))
 
-    async def _ended(self, terminal: str, seconds: float) -> bool:
-        """Wait for the end, for so long at most."""
-        asked = self._conn.wait_for_terminal_exit(session_id=self._session_id, terminal_id=terminal)
-        # It is the command that takes its time, not the editor.
-        waiting = asyncio.ensure_future(client_requests.answered(asked, None))
+    async def _wait_exit(self, terminal: str, seconds: float) -> bool:
+        """Wait for the end of the command; return False on a timeout."""
+        response = self._client.wait_for_terminal_exit(session_id=self._session_id, terminal_id=terminal)
+        waiting = asyncio.ensure_future(clients.request(response, None))
         try:
             done, _ = await asyncio.wait([waiting], timeout=seconds)
         finally:
@@ -177,78 +176,77 @@ class Terminals:
             waiting.result()
         return bool(done)
 
-    async def _let_go(self, terminal: str, *leave: Leave) -> None:
-        """Have it killed, or released, which kills it too. An editor that does neither keeps nobody waiting long."""
-        # At once: whoever does not answer the first is still asked the second.
-        await asyncio.gather(*(self._left(ask(self._session_id, terminal)) for ask in leave))
+    async def _end(self, terminal: str, *requests: Request) -> None:
+        """Send kill or release requests at once, as an editor may not answer the first; failures are logged."""
+        await asyncio.gather(*(self._try(send(self._session_id, terminal)) for send in requests))
 
-    async def _left(self, asked: Awaitable[object]) -> None:
+    async def _try(self, response: Awaitable[object]) -> None:
         try:
-            await client_requests.answered(asked, ENDING)
+            await clients.request(response, KILL_SECONDS)
         except errors.ToolFailed as error:
-            logger.info("the editor did not let go of a terminal: %s", error)
+            logger.info("the editor did not end a terminal: %s", error)
 
 
-def _place() -> str:
-    """A folder of our own whose name means the same to every shell."""
-    plain = _PLAIN.fullmatch(tempfile.gettempdir())
+def _make_directory() -> str:
+    """Create a private directory whose path needs no quoting in any shell."""
+    is_plain = _PLAIN_PATH.fullmatch(tempfile.gettempdir())
     try:
-        return tempfile.mkdtemp(prefix="holdfast-", dir=None if plain else "/tmp")  # noqa: S108
+        return tempfile.mkdtemp(prefix="holdfast-", dir=None if is_plain else "/tmp")  # noqa: S108
     except OSError as error:
-        raise _unwritten(error) from None
+        raise _not_writable(error) from None
 
 
 def _mark(script: str) -> str:
-    """What all that a file started is known by."""
+    """Return the mark of every process that a script starts."""
     return os.path.basename(os.path.dirname(script))
 
 
-def _swept(mark: str, settle: float = 0.0) -> int:
-    """Kill what is left of a command; how many there were."""
-    until = time.monotonic() + settle
+def _kill_marked(mark: str, settle_seconds: float = 0.0) -> int:
+    """Kill the remaining processes of a command; return how many there were."""
+    until = time.monotonic() + settle_seconds
     while process_info.marked(f"{supervisor_client.MARK}={mark}") and time.monotonic() < until:
         time.sleep(0.02)
     return supervisor_client.kill_left(mark)
 
 
-async def _cleared(place: str) -> None:
-    # In this order: what finds its file gone runs nothing, and what had found it is seen.
-    shutil.rmtree(place, ignore_errors=True)
-    await asyncio.to_thread(_swept, os.path.basename(place))
+async def _clean_up(directory: str) -> None:
+    # The script first: a process that starts now finds no script, one that has started is found by its mark.
+    shutil.rmtree(directory, ignore_errors=True)
+    await asyncio.to_thread(_kill_marked, os.path.basename(directory))
 
 
-def _unwritten(error: OSError) -> errors.ToolFailed:
-    return errors.ToolFailed(f"The command cannot be run: {error.strerror or error}.")
+def _not_writable(error: OSError) -> errors.ToolFailed:
+    return errors.ToolFailed(f"The command could not be started: {error.strerror or error}.")
 
 
-def _written(place: str, command: str, environment: Mapping[str, str]) -> str:
-    """A file that runs the command with exactly this environment, and is gone then; people see what it is called."""
-    given = [f"{name}={value}" for name, value in environment.items()]
-    words = ["exec", "env", "-i", *given, supervisor_client.shell(), "-c", "--", command]
+def _write_script(directory: str, command: str, environment: Mapping[str, str]) -> str:
+    """Write a script that deletes itself and runs the command with exactly this environment; users see its name."""
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    argv = ["exec", "env", "-i", *variables, supervisor_client.shell(), "-c", "--", command]
     name = re.sub(r"[^A-Za-z0-9]+", "-", command[:200]).strip("-").lower()[:40] or "command"
-    path = os.path.join(place, name)
+    path = os.path.join(directory, name)
     try:
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(f"rm -f -- {shlex.quote(path)}\n{shlex.join(words)}\n")
+            file.write(f"rm -f -- {shlex.quote(path)}\n{shlex.join(argv)}\n")
     except OSError as error:
-        raise _unwritten(error) from None
+        raise _not_writable(error) from None
     return path
 
 
-def told(found: schema.TerminalOutputResponse, late: float | None, left: int = 0) -> base.Result:
-    """What the model is told of a command that has ended, or was stopped after so many seconds."""
-    lines = ["[The beginning of its output was not kept.]"] if found.truncated else []
+def format_output(found: schema.TerminalOutputResponse, timeout: float | None, left: int = 0) -> base.Result:
+    """Return the result for the model; `timeout` if the command was killed after that many seconds."""
+    lines = ["[The beginning of the output was discarded.]"] if found.truncated else []
     lines.append(supervisor_client.clean(found.output).rstrip("\n") or "[no output]")
-    if left and late is None:
+    if left and timeout is None:
         lines.append(shell.stopped(left))
     status = found.exit_status
-    if late is not None:
-        ending = f"[killed after {late:g} s; give it a longer `timeout`, or use start_process]"
+    if timeout is not None:
+        ending = f"[killed after {timeout:g} s; give it a longer `timeout`, or use start_process]"
     elif status is None or (status.exit_code is None and not status.signal):
-        ending = "[It was stopped; nobody knows its exit code.]"
+        ending = "[It was stopped; the exit code is unknown.]"  # `content_parts.went_well` knows this text.
     elif status.signal:
         ending = f"[killed by {errors.shown(status.signal, 20)}]"
     else:
         ending = f"[exit code {status.exit_code}]"
-    well = late is None and status is not None and status.exit_code == 0 and not status.signal
-    return base.Result("\n".join([*lines, ending]), well)
+    ok = timeout is None and status is not None and status.exit_code == 0 and not status.signal
+    return base.Result("\n".join([*lines, ending]), ok)

@@ -1,13 +1,11 @@
-"""Between the protocol's values and ours, both ways. Pure.
+"""Conversion between values of the protocol and ours. Pure.
 
-What a person says in an editor becomes text and pictures: a file that comes along is text between fences, which nothing
-in it can close. What tools do becomes kinds, titles and content that an editor can draw.
+A prompt becomes text and images; an embedded file is text in a code fence that nothing in the file can close. Tool
+calls become kinds, titles and content that an editor can draw.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,14 +16,13 @@ from acp import schema
 from holdfast import errors, events, types
 from holdfast.model import surrogates
 from holdfast.rpc import frames
-from holdfast.tools.files import diff, images
+from holdfast.runtime import attachments
+from holdfast.tools.files import diff
 
-MOST, LARGEST = 8, 5_000_000
-"""Pictures of one prompt; bytes of one of them."""
-TITLE = 160
-"""Characters of what a tool call is called."""
-DEEP = 100
-"""Arguments are told so deep and no deeper: many readers of JSON give up at 128, and a frame is around them."""
+TITLE_CHARACTERS = 160
+"""Characters of the title of a tool call."""
+MAX_ARGUMENT_DEPTH = 100
+"""Deeper arguments are cut: many JSON parsers give up at 128 levels, and a frame is around them."""
 
 Block: TypeAlias = (
     schema.TextContentBlock
@@ -34,12 +31,12 @@ Block: TypeAlias = (
     | schema.ResourceContentBlock
     | schema.EmbeddedResourceContentBlock
 )
-Kind: TypeAlias = Literal[
+ToolKind: TypeAlias = Literal[
     "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"
 ]
-Stop: TypeAlias = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, ToolKind] = {
     "read_file": "read",
     "read_output": "read",
     "read_process": "read",
@@ -64,253 +61,239 @@ _VERBS = {
     "find_files": "Find",
     "search_files": "Search",
 }
+# An embedded file as it is stored after its URI.
 _EMBEDDED = re.compile(r"\n(`{3,})\n(.*)\n\1\n\n", re.DOTALL)
-"""A file that came along, behind its address, as it is stored."""
-_TOLD = ("path", "pattern", "query", "folder", "name", "id", "text")
+# The arguments that a title shows, the first that is present.
+_TITLE_ARGUMENTS = ("path", "pattern", "query", "folder", "name", "id", "text")
 
 
-# --- what a person says --------------------------------------------------------------------------------
+# --- prompts -------------------------------------------------------------------------------------------
 
 
-class Picture(NamedTuple):
-    """One that holds together."""
-
-    media_type: str
-    data: bytes
-
-
-class Words(NamedTuple):
-    """Something to read; `source` where it is a file or the like that came along, and not what was typed."""
+class TextPiece(NamedTuple):
+    """Text of a prompt: typed, or the content of a resource, which has a `uri`."""
 
     text: str
-    source: str = ""
+    uri: str = ""
     name: str = ""
 
 
-class Said(NamedTuple):
-    """A prompt, in its order."""
+class PromptContent(NamedTuple):
+    """The pieces of a prompt, in order."""
 
-    pieces: tuple[Words | Picture, ...]
+    pieces: tuple[TextPiece | attachments.ImageData, ...]
 
     @property
     def text(self) -> str:
-        """What was typed, and the names of what came along."""
+        """The typed text, with resources by name."""
         text = ""
         for each in self.pieces:
-            if isinstance(each, Words):
-                word = f"@{each.name}" if each.source else each.text
-                apart = not text or not word or text[-1].isspace() or word[0].isspace()
-                text += word if apart else f" {word}"
+            if isinstance(each, TextPiece):
+                word = f"@{each.name}" if each.uri else each.text
+                is_apart = not text or not word or text[-1].isspace() or word[0].isspace()
+                text += word if is_apart else f" {word}"
         return text.strip()
 
     @property
     def typed(self) -> str:
-        """What was typed, as it was."""
-        return "".join(each.text for each in self.pieces if isinstance(each, Words) and not each.source)
+        """The typed text alone, unchanged."""
+        return "".join(each.text for each in self.pieces if isinstance(each, TextPiece) and not each.uri)
 
     @property
-    def unescaped(self) -> Said:
-        """Without the stroke it begins with: whoever types two means one."""
+    def unescaped(self) -> PromptContent:
+        """The prompt without its first slash: `//` at the beginning escapes a `/`."""
         kept = list(self.pieces)
         for place, piece in enumerate(kept):
-            if isinstance(piece, Words) and piece.text.strip():
+            if isinstance(piece, TextPiece) and piece.text.strip():
                 kept[place] = piece._replace(text=piece.text.replace("/", "", 1))
                 break
-        return Said(tuple(kept))
+        return PromptContent(tuple(kept))
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is nothing but typed words."""
-        return all(isinstance(each, Words) and not each.source for each in self.pieces)
+        """Whether the prompt consists of typed text only."""
+        return all(isinstance(each, TextPiece) and not each.uri for each in self.pieces)
 
 
-def said(blocks: Sequence[Block]) -> Said:
-    """A prompt as it came; RpcRefused where there is nothing in it, or something that cannot be read."""
-    pieces = tuple(_piece(number, block) for number, block in enumerate(blocks, 1))
-    if sum(isinstance(piece, Picture) for piece in pieces) > MOST:
-        raise _refused(f"A prompt has at most {MOST} images.")
-    if not any(isinstance(piece, Picture) or piece.source or piece.text.strip() for piece in pieces):
-        raise _refused("A prompt has words, an image or a resource.")
-    return Said(pieces)
+def parse_prompt(blocks: Sequence[Block]) -> PromptContent:
+    """Convert the blocks of a prompt. Raises RpcRefused for an empty prompt and for content that cannot be read."""
+    pieces = tuple(_parse_block(number, block) for number, block in enumerate(blocks, 1))
+    attachments.check_count(sum(isinstance(piece, attachments.ImageData) for piece in pieces))
+    if not any(isinstance(piece, attachments.ImageData) or piece.uri or piece.text.strip() for piece in pieces):
+        raise errors.RpcRefused(frames.INVALID_PARAMS, "The prompt is empty: send text, an image or a resource.")
+    return PromptContent(pieces)
 
 
-def _piece(number: int, block: Block) -> Words | Picture:
+def _parse_block(number: int, block: Block) -> TextPiece | attachments.ImageData:
     match block:
         case schema.TextContentBlock():
-            return Words(block.text)
+            return TextPiece(block.text)
         case schema.ImageContentBlock():
-            return _picture(number, block.data)
+            return attachments.decode_image(block.data, f"Block {number}")
         case schema.ResourceContentBlock():
-            return Words(f"[{block.name}]({block.uri})", block.uri, block.name)
+            return TextPiece(f"[{block.name}]({block.uri})", block.uri, block.name)
         case schema.EmbeddedResourceContentBlock():
-            return _resource(number, block.resource)
+            return _parse_resource(number, block.resource)
         case _:
-            raise _refused(f"Block {number} is audio, which cannot be heard here.")
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Block {number} is audio, which is not supported.")
 
 
-def _resource(number: int, given: schema.TextResourceContents | schema.BlobResourceContents) -> Words | Picture:
+def _parse_resource(
+    number: int, given: schema.TextResourceContents | schema.BlobResourceContents
+) -> TextPiece | attachments.ImageData:
     name = given.uri.rstrip("/").rpartition("/")[2] or given.uri
     if isinstance(given, schema.TextResourceContents):
-        return Words(f"\n\n{given.uri}\n{fenced(given.text)}\n\n", given.uri, name)
+        return TextPiece(f"\n\n{given.uri}\n{fence(given.text)}\n\n", given.uri, name)
     if (given.mime_type or "").startswith("image/"):
-        return _picture(number, given.blob)
-    return Words(f"\n\n[{given.uri} came along. It is no text, and cannot be read.]\n\n", given.uri, name)
+        return attachments.decode_image(given.blob, f"Block {number}")
+    return TextPiece(f"\n\n[{given.uri} was attached. It is binary and cannot be read.]\n\n", given.uri, name)
 
 
-def _picture(number: int, encoded: str) -> Picture:
-    try:
-        data = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        raise _refused(f"Block {number} is not base64.") from None
-    if len(data) > LARGEST:
-        raise _refused(f"Block {number} has more than {LARGEST:,} bytes.")
-    found = images.read(data)
-    if found is None:
-        raise _refused(f"Block {number} is no PNG, JPEG, GIF or WebP, or a broken one.")
-    return Picture(found.media_type, data)
+def text_part(piece: TextPiece) -> dict[str, Any]:
+    """Return the message part of a text; that of a resource keeps its URI for the replay."""
+    plain: dict[str, Any] = {"type": "text", "text": piece.text}
+    return plain | ({"resource": {"uri": piece.uri, "name": piece.name}} if piece.uri else {})
 
 
-def part(words: Words) -> dict[str, Any]:
-    """Words as a message stores them. What came along is known by its address when it is shown again."""
-    plain: dict[str, Any] = {"type": "text", "text": words.text}
-    return plain | ({"resource": {"uri": words.source, "name": words.name}} if words.source else {})
+# --- content -------------------------------------------------------------------------------------------
 
 
-def _refused(why: str) -> errors.RpcRefused:
-    return errors.RpcRefused(frames.PARAMS, why)
-
-
-# --- what a person is shown ----------------------------------------------------------------------------
-
-
-def block(text: str) -> schema.TextContentBlock:
+def text_block(text: str) -> schema.TextContentBlock:
     return schema.TextContentBlock(type="text", text=surrogates.repair(text))
 
 
-def blocks(content: types.Content) -> list[Block]:
-    """A message of a person, but for its pictures."""
+def content_blocks(content: types.Content) -> list[Block]:
+    """Return the blocks of a person's message, without its images."""
     if isinstance(content, str):
-        return [block(content)] if content else []
-    return [made for each in content if (made := _block(each)) is not None]
+        return [text_block(content)] if content else []
+    return [block for each in content if (block := _content_block(each)) is not None]
 
 
-def _block(given: Mapping[str, Any]) -> Block | None:
-    match given:
+def _content_block(part: Mapping[str, Any]) -> Block | None:
+    match part:
         case {"type": "text", "text": str(text), "resource": {"uri": str(uri), "name": str(name)}}:
-            whole = _EMBEDDED.fullmatch(text.removeprefix(f"\n\n{uri}"))
-            if whole is None:
+            embedded = _EMBEDDED.fullmatch(text.removeprefix(f"\n\n{uri}"))
+            if embedded is None:
                 return schema.ResourceContentBlock(type="resource_link", uri=uri, name=name)
-            came = schema.TextResourceContents(uri=uri, text=whole[2])
-            return schema.EmbeddedResourceContentBlock(type="resource", resource=came)
+            resource = schema.TextResourceContents(uri=uri, text=embedded[2])
+            return schema.EmbeddedResourceContentBlock(type="resource", resource=resource)
         case {"type": "text" | "cut", "text": str(text)} if text:
-            return block(text)
+            return text_block(text)
         case _:
             return None
 
 
-def fenced(text: str) -> str:
-    """Text that is shown as it is: between fences longer than any it has itself."""
+def fence(text: str) -> str:
+    """Put text into a code fence that is longer than any in the text."""
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{text}\n{fence}"
+    marks = "`" * (longest + 1)
+    return f"{marks}\n{text}\n{marks}"
 
 
-def answer(text: str) -> str:
-    """What a command has to say: its lines stand below each other as they are meant to."""
-    return fenced(text.rstrip()) if "\n" in text.strip() else text.strip()
+def format_answer(text: str) -> str:
+    """Format the output of a command; a fence keeps its lines apart."""
+    return fence(text.rstrip()) if "\n" in text.strip() else text.strip()
 
 
-# --- tools ---------------------------------------------------------------------------------------------
+# --- tool calls ----------------------------------------------------------------------------------------
 
 
-def kind(tool: str) -> Kind:
+def tool_kind(tool: str) -> ToolKind:
     return _KINDS.get(tool, "other")
 
 
-def arguments(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """What a tool was called with, as it can be told; nothing where that cannot be read."""
+def parse_arguments(given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call as a frame can carry them; {} if they cannot be parsed."""
     try:
-        read = json.loads(given or "{}") if isinstance(given, str) else dict(given)
+        parsed = json.loads(given or "{}") if isinstance(given, str) else dict(given)
     except (ValueError, RecursionError):
         return {}
-    told = _tellable(read, DEEP)
-    return told if isinstance(told, dict) else {}
+    clean = _clean(parsed, MAX_ARGUMENT_DEPTH)
+    return clean if isinstance(clean, dict) else {}
 
 
-def _tellable(value: Any, left: int) -> Any:
-    """The same without half characters, which no frame can hold, and without what lies too deep."""
+def _clean(value: Any, levels: int) -> Any:
+    """Replace unpaired surrogates, which no frame can carry, and cut what is nested too deeply."""
     match value:
-        case dict() | list() if not left:
+        case dict() | list() if not levels:
             return "…"
         case dict():
-            return {surrogates.repair(key): _tellable(each, left - 1) for key, each in value.items()}
+            return {surrogates.repair(key): _clean(each, levels - 1) for key, each in value.items()}
         case list():
-            return [_tellable(each, left - 1) for each in value]
+            return [_clean(each, levels - 1) for each in value]
         case _:
             return surrogates.repair(value)
 
 
-def title(tool: str, given: Mapping[str, Any]) -> str:
-    """A call on one line."""
-    if isinstance(line := given.get("command"), str) and tool in ("shell", "start_process"):
-        return _short(line)
-    about = next((str(given[key]) for key in _TOLD if isinstance(given.get(key), str | int)), "")
-    return _short(f"{_VERBS.get(tool, tool)} {about}")
+def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Describe a call on one line."""
+    if isinstance(line := arguments.get("command"), str) and tool in ("shell", "start_process"):
+        return _shorten(line)
+    names = (key for key in _TITLE_ARGUMENTS if isinstance(arguments.get(key), str | int))
+    about = next((str(arguments[key]) for key in names), "")
+    return _shorten(f"{_VERBS.get(tool, tool)} {about}")
 
 
-def result(text: str) -> list[schema.ContentToolCallContent]:
-    """What came of a call, as text. It is no Markdown: an editor might fetch a picture that a file or server names."""
+def result_content(text: str) -> list[schema.ContentToolCallContent]:
+    """Return the result of a call in a fence: as Markdown it could make an editor fetch an image from anywhere."""
     if not text.strip():
         return []
-    return [schema.ContentToolCallContent(type="content", content=block(fenced(text.rstrip())))]
+    return [schema.ContentToolCallContent(type="content", content=text_block(fence(text.rstrip())))]
 
 
-def _short(words: str) -> str:
-    line = diff.clear(" ".join(words.split()))
-    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+def _shorten(text: str) -> str:
+    line = diff.clear(" ".join(text.split()))
+    return line if len(line) <= TITLE_CHARACTERS else f"{line[: TITLE_CHARACTERS - 1]}…"
 
 
-# --- permissions ---------------------------------------------------------------------------------------
+# --- approvals -----------------------------------------------------------------------------------------
 
 
-def choices(asked: events.ApprovalAsked) -> list[schema.PermissionOption]:
-    """What can be answered to a question. What cannot be remembered is not offered."""
-    made = [schema.PermissionOption(option_id="once", name="Allow once", kind="allow_once")]
+def permission_options(asked: events.ApprovalAsked) -> list[schema.PermissionOption]:
+    """Return the possible answers to an approval request; the lasting ones only if a rule can be remembered."""
+    options = [schema.PermissionOption(option_id="once", name="Allow once", kind="allow_once")]
     if asked.remembers:
-        here = f"Allow in this conversation: {_short(asked.remembers)}"
-        always = f"Always allow: {_short(asked.remembers)}"
-        made.append(schema.PermissionOption(option_id="conversation", name=here, kind="allow_always"))
-        made.append(schema.PermissionOption(option_id="always", name=always, kind="allow_always"))
-    return [*made, schema.PermissionOption(option_id="deny", name="Deny", kind="reject_once")]
+        here = f"Allow in this conversation: {_shorten(asked.remembers)}"
+        always = f"Always allow: {_shorten(asked.remembers)}"
+        options.append(schema.PermissionOption(option_id="conversation", name=here, kind="allow_always"))
+        options.append(schema.PermissionOption(option_id="always", name=always, kind="allow_always"))
+    return [*options, schema.PermissionOption(option_id="deny", name="Deny", kind="reject_once")]
 
 
-def chosen(response: schema.RequestPermissionResponse) -> events.Answered:
-    """What was answered; whatever is not one of the ways to say yes is a no."""
+def parse_choice(
+    response: schema.RequestPermissionResponse, options: Sequence[schema.PermissionOption]
+) -> events.Answered:
+    """Return the chosen answer, a denial unless an option allows. Raises ValueError if it was not offered."""
     match response.outcome:
-        case schema.AllowedOutcome(option_id="once" | "conversation" | "always" as answered):
-            return answered
+        case schema.AllowedOutcome(option_id=chosen) if chosen not in (each.option_id for each in options):
+            raise ValueError(f"{errors.shown(chosen)} was not offered.")
+        case schema.AllowedOutcome(option_id="once" | "conversation" | "always" as chosen):
+            return chosen
         case _:
             return "deny"
 
 
-def question(asked: events.ApprovalAsked, *, whole: bool = True) -> list[schema.ContentToolCallContent]:
-    """What is asked, in words that are seen as they are; the `whole` of it, where no difference shows that."""
-    more = asked.detail if whole and asked.detail not in asked.summary else ""
-    # The choices have room for a line of it.
-    cut = asked.remembers != _short(asked.remembers)
-    said = [f"{asked.danger}\n{asked.summary}".strip(), more, f"Would be remembered: {asked.remembers}" if cut else ""]
+def approval_content(asked: events.ApprovalAsked, *, with_detail: bool = True) -> list[schema.ContentToolCallContent]:
+    """Return what an approval request is about, in fences; `with_detail` unless a diff shows it."""
+    detail = asked.detail if with_detail and asked.detail not in asked.summary else ""
+    is_cut = asked.remembers != _shorten(asked.remembers)
+    texts = [
+        f"{asked.danger}\n{asked.summary}".strip(),
+        detail,
+        f"Would be remembered: {asked.remembers}" if is_cut else "",
+    ]
     return [
-        schema.ContentToolCallContent(type="content", content=block(fenced(diff.clear(each).rstrip())))
-        for each in said
+        schema.ContentToolCallContent(type="content", content=text_block(fence(diff.clear(each).rstrip())))
+        for each in texts
         if each
     ]
 
 
-# --- how a turn ended ----------------------------------------------------------------------------------
+# --- the end of a turn ---------------------------------------------------------------------------------
 
 
-def stop(result: events.TurnResult) -> Stop:
-    """Why a turn ended; RpcRefused, with the sentence for people, where it failed."""
+def stop_reason(result: events.TurnResult) -> StopReason:
+    """Return why a turn ended. Raises RpcRefused with the error of a turn that failed."""
     match result.exit_reason:
         case "completed" | "model" if result.refused:
             return "refusal"
@@ -322,5 +305,5 @@ def stop(result: events.TurnResult) -> Stop:
             return "max_turn_requests"
         case _:
             raise errors.RpcRefused(
-                frames.INTERNAL, result.error or "The turn failed.", {"type": f"turn.{result.exit_reason}"}
+                frames.INTERNAL_ERROR, result.error or "The turn failed.", {"type": f"turn.{result.exit_reason}"}
             )

@@ -1,7 +1,7 @@
-"""The servers of tools an editor brings to a session: started with it, ended with it, and seen by no other.
+"""The MCP servers that an editor provides for a session: started and stopped with it, invisible to other sessions.
 
-They stand beside those of the settings and are spoken to like them: each call needs a permission, and one that cannot
-be had is told of at the next turn and keeps nothing from going on.
+They are used like those of the settings: each call needs a permission, and a server that cannot be started is reported
+with the next turn.
 """
 
 from __future__ import annotations
@@ -20,64 +20,62 @@ from holdfast.tools.mcp import servers, settings
 
 logger = logging.getLogger("holdfast.acp")
 
-PATIENCE = 20.0
-"""Seconds after the start in which the first turn waits for servers that an editor brought: many are fetched first."""
+START_SECONDS = 20.0
+"""Seconds that the first turn waits for servers of the editor: many are downloaded first."""
 
 Given = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
 
 
 @asynccontextmanager
-async def opened(
-    given: Sequence[Given] | None, cwd: str | os.PathLike[str], own: Sequence[settings.Wanted] = ()
+async def open_servers(
+    given: Sequence[Given] | None, cwd: str | os.PathLike[str], configured: Sequence[settings.Wanted] = ()
 ) -> AsyncIterator[servers.Servers | None]:
-    """The servers of the settings and those of the editor, in the folder of a session; None where there are none."""
-    brought = wanted(given or (), own)
-    if not own and not brought:
+    """Start the servers of the settings and of the editor for a session; None if there are none."""
+    provided = convert_servers(given or (), configured)
+    if not configured and not provided:
         yield None
         return
-    patience = PATIENCE if brought else servers.PATIENCE
-    async with servers.Servers([*own, *brought], os.fspath(cwd), patience=patience) as started:
+    patience = START_SECONDS if provided else servers.PATIENCE
+    async with servers.Servers([*configured, *provided], os.fspath(cwd), patience=patience) as started:
         yield started
 
 
-def wanted(given: Sequence[Given], own: Sequence[settings.Wanted] = ()) -> list[settings.Wanted]:
-    """The servers as ours are described, but for those that we have already. No two have the same name."""
-    names = {mcp_names.prefix(each.name) for each in own}
-    kept = {_what(each) for each in own}
+def convert_servers(given: Sequence[Given], configured: Sequence[settings.Wanted] = ()) -> list[settings.Wanted]:
+    """Convert the servers of the editor, without those that are configured already, under unique names."""
+    names = {mcp_names.prefix(each.name) for each in configured}
+    known = {_identity(each) for each in configured}
     return [
-        msgspec.structs.replace(each, name=_free(each.name, names))
-        for each in _described(given)
-        if _what(each) not in kept
+        msgspec.structs.replace(each, name=_unique(each.name, names))
+        for each in _convert(given)
+        if _identity(each) not in known
     ]
 
 
-def _described(given: Sequence[Given]) -> Iterator[settings.Wanted]:
+def _convert(given: Sequence[Given]) -> Iterator[settings.Wanted]:
     for each in given:
         match each:
             case schema.McpServerStdio(name=name, command=command, args=args):
-                put = {one.name: one.value for one in each.env}
-                yield settings.Wanted(name=name, command=command, args=tuple(args), env=put, given=tuple(put.items()))
+                env = {one.name: one.value for one in each.env}
+                yield settings.Wanted(name=name, command=command, args=tuple(args), env=env, given=tuple(env.items()))
             case schema.HttpMcpServer(name=name, url=url) | schema.SseMcpServer(name=name, url=url):
-                sent, sse = {one.name: one.value for one in each.headers}, isinstance(each, schema.SseMcpServer)
-                yield settings.Wanted(name=name, url=url, sse=sse, headers=sent, given=tuple(sent.items()))
+                headers, sse = {one.name: one.value for one in each.headers}, isinstance(each, schema.SseMcpServer)
+                yield settings.Wanted(name=name, url=url, sse=sse, headers=headers, given=tuple(headers.items()))
             case schema.AcpMcpServer():
-                # Nobody was told that this can be done.
-                logger.warning("the MCP server %s is to be spoken to through the editor; it is left out", each.name)
+                logger.warning("MCP server %s is ignored: the ACP transport is not supported", each.name)
             case _:
                 assert_never(each)
 
 
-def _what(each: settings.Wanted) -> tuple[object, ...]:
-    """What makes it this server and no other, whatever it is called."""
+def _identity(each: settings.Wanted) -> tuple[object, ...]:
+    """Return what makes two servers the same, whatever their names."""
     return each.command, each.args, frozenset(each.env.items()), each.url, frozenset(each.headers.items())
 
 
-def _free(name: str, names: set[str]) -> str:
-    """The name, or the same with a number where it is taken."""
-    # Tools are told apart by what a name becomes in front of theirs.
-    number, free = 1, name
-    while mcp_names.prefix(free) in names:
+def _unique(name: str, names: set[str]) -> str:
+    """Return the name, with a number if its tools would have the same prefix as those of another server."""
+    number, unique = 1, name
+    while mcp_names.prefix(unique) in names:
         number += 1
-        free = f"{name}-{number}"
-    names.add(mcp_names.prefix(free))
-    return free
+        unique = f"{name}-{number}"
+    names.add(mcp_names.prefix(unique))
+    return unique

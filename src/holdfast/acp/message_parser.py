@@ -1,6 +1,6 @@
-"""A line to a message: what it says, or why it is none. Pure.
+"""Parse a line into a message, or into the error to answer it with. Pure.
 
-What can only be an answer and cannot be read means that there is none: whoever waits for it must not wait for ever.
+A response that cannot be parsed is turned into an error response, so that the pending request does not wait for ever.
 """
 
 from __future__ import annotations
@@ -17,109 +17,109 @@ from holdfast.rpc import frames
 
 Frame = dict[str, Any]
 
-HEAD = 1_000
-"""Bytes in which it is told who an answer is to."""
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+HEAD_BYTES = 1_000
+"""Bytes at the beginning of a broken response in which its id is looked for."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SIMPLE = rb'\s*(?:"(?:jsonrpc|id)"\s*:\s*(?:"[^"\\]*"|-?\d+|null)|"method"\s*:\s*null)\s*,'
-_ANSWER = re.compile(rb"\s*(\{(?:" + _SIMPLE + rb')*)\s*"(?:result|error)"\s*:')
-"""How an answer begins whose id comes first."""
+# The beginning of a response whose id comes first.
+_RESPONSE = re.compile(rb"\s*(\{(?:" + _SIMPLE + rb')*)\s*"(?:result|error)"\s*:')
 
 
-class Wrong(NamedTuple):
-    """What is no message: what is answered to it, and what it means to whoever waits for an answer."""
+class InvalidFrame(NamedTuple):
+    """A line that is not a message: the error to answer, and the message to process instead, if any."""
 
     id: object
     code: int
-    why: str
-    instead: Frame | None = None
+    error: str
+    substitute: Frame | None = None
 
 
-def read(line: bytes, longest: int) -> Frame | Wrong:
-    """The message of a line that has at most so many bytes; a longer one may be cut after its first byte too many."""
-    if len(line) > longest:
-        why = f"A frame has at most {longest:,} bytes."
-        return Wrong(None, frames.INVALID, why, _no_answer(_cut(line), why))
+def parse(line: bytes, max_bytes: int) -> Frame | InvalidFrame:
+    """Parse a line. One that is too long may be cut after its first byte too many."""
+    if len(line) > max_bytes:
+        error = f"A frame can have at most {max_bytes:,} bytes."
+        return InvalidFrame(None, frames.INVALID_REQUEST, error, _error_response(_parse_head(line), error))
     try:
-        said = _decoded(line)
+        message = _decode(line)
     except (ValueError, RecursionError):
-        why = "That is not JSON."
-        return Wrong(None, frames.PARSE, why, _no_answer(_cut(line), why))
-    if not isinstance(said, dict):
-        return Wrong(None, frames.INVALID, "A message is an object.")
-    why = _wrong(said) or ""
-    if not why:
-        return _mended(said)
-    if "method" in said and (isinstance(said["method"], str) or not ("result" in said or "error" in said)):
-        return Wrong(said.get("id"), frames.INVALID, why)
-    # Its id is one of ours: of the editor's own requests, another one may have the same.
-    return Wrong(None, frames.INVALID, why, _no_answer(said, why))
+        error = "Invalid JSON."
+        return InvalidFrame(None, frames.PARSE_ERROR, error, _error_response(_parse_head(line), error))
+    if not isinstance(message, dict):
+        return InvalidFrame(None, frames.INVALID_REQUEST, "A message must be an object.")
+    error = _validate(message) or ""
+    if not error:
+        return _normalize(message)
+    if "method" in message and (isinstance(message["method"], str) or not ("result" in message or "error" in message)):
+        return InvalidFrame(message.get("id"), frames.INVALID_REQUEST, error)
+    # The id of a response is one of ours; a request of the editor may have the same, so it is not repeated.
+    return InvalidFrame(None, frames.INVALID_REQUEST, error, _error_response(message, error))
 
 
-def _decoded(line: bytes) -> Any:
-    """JSON; also with half a character in it, which editors send where they cut a text in the middle of one."""
+def _decode(line: bytes) -> Any:
+    """Decode JSON, with unpaired surrogates, too: editors send them when they cut a text within a character."""
     try:
         return msgspec.json.decode(line)
     except msgspec.DecodeError:
-        if _HALF.search(line) is None:
+        if _SURROGATE.search(line) is None:
             raise
-    return surrogates.repair(json.loads(line.decode(), parse_constant=_refuse_constant, parse_float=_finite))
+    return surrogates.repair(json.loads(line.decode(), parse_constant=_reject_constant, parse_float=_parse_float))
 
 
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no value of JSON.")
+def _reject_constant(name: str) -> object:
+    raise ValueError(f"{name} is not valid JSON.")
 
 
-def _finite(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     if math.isinf(number := float(digits)):
-        raise ValueError(f"{digits} is too large a number.")
+        raise ValueError(f"{digits} is too large.")
     return number
 
 
-def _wrong(said: Frame) -> str | None:
-    """Why an object is no message; None where it is one."""
-    if said.get("jsonrpc") != "2.0":
-        return 'A message says "jsonrpc": "2.0".'
-    if isinstance(said.get("id"), bool | float | list | dict):
-        return "An id is a number or a text."
-    if "method" in said:
-        return None if isinstance(said["method"], str) else "A method is a text."
-    return None if "id" in said and ("result" in said or "error" in said) else "That is no request and no response."
+def _validate(message: Frame) -> str | None:
+    """Return why an object is not a message; None if it is one."""
+    if message.get("jsonrpc") != "2.0":
+        return 'A message must contain "jsonrpc": "2.0".'
+    if isinstance(message.get("id"), bool | float | list | dict):
+        return "`id` must be an integer or a string."
+    if "method" in message:
+        return None if isinstance(message["method"], str) else "`method` must be a string."
+    is_response = "id" in message and ("result" in message or "error" in message)
+    return None if is_response else "The message is neither a request nor a response."
 
 
-def _mended(said: Frame) -> Frame:
-    """An answer whose error is none is one all the same: whoever waits for it must not wait for ever. Parameters may be
-    left out where all of them can. What stands beside them is left out, too: nothing is made of it here, and the SDK
-    takes it for some of them."""
-    match said:
+def _normalize(message: Frame) -> Frame:
+    """Adapt a message to the SDK: parameters are present, without `_meta`, which the SDK would take for one of them,
+    and an invalid error is replaced by a valid one."""
+    match message:
         case {"method": _, "params": {"_meta": _, **params}}:
-            return {**said, "params": params}
-        case {"method": _} if said.get("params") is None:
-            return {**said, "params": {}}
+            return {**message, "params": params}
+        case {"method": _} if message.get("params") is None:
+            return {**message, "params": {}}
         case {"method": _} | {"error": {"code": int(), "message": str()}}:
-            return said
+            return message
         case {"error": _}:
-            return {**said, "error": {"code": frames.INTERNAL, "message": "The editor answered with something odd."}}
+            return {**message, "error": {"code": frames.INTERNAL_ERROR, "message": "The editor sent an invalid error."}}
         case _:
-            return said
+            return message
 
 
-def _no_answer(said: Frame, why: str) -> Frame | None:
-    """That there is no answer, for whoever this was to be one for: a wait must not last for ever."""
-    match said.get("id"):
+def _error_response(message: Frame, error: str) -> Frame | None:
+    """Return an error response to the request of ours that a broken response belongs to."""
+    match message.get("id"):
         case bool():
             return None
         case int() | float() | str() as id:
-            error = {"code": frames.INTERNAL, "message": f"Its answer cannot be used: {why}"}
-            return {"jsonrpc": "2.0", "id": id, "error": error}
+            failure = {"code": frames.INTERNAL_ERROR, "message": f"The response is invalid: {error}"}
+            return {"jsonrpc": "2.0", "id": id, "error": failure}
         case _:
             return None
 
 
-def _cut(line: bytes) -> Frame:
-    """What can be told of an answer of which only the beginning can be read."""
-    found = _ANSWER.match(line, 0, HEAD)
+def _parse_head(line: bytes) -> Frame:
+    """Parse the beginning of a broken response; {} if it cannot be recognised as one."""
+    found = _RESPONSE.match(line, 0, HEAD_BYTES)
     try:
-        said = _decoded(found[1].rstrip(b", \t\r\n") + b"}") if found else None
+        head = _decode(found[1].rstrip(b", \t\r\n") + b"}") if found else None
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return head if isinstance(head, dict) else {}

@@ -1,6 +1,6 @@
-"""How a session behaves, as an editor shows and sets it: its mode, and the model that answers. Pure.
+"""The options of a session: its permission mode and its model. Pure.
 
-Editors of today know modes, newer ones options; both are told, and both are the same thing.
+Older editors know modes, newer ones config options; both are sent and mean the same.
 """
 
 from __future__ import annotations
@@ -18,42 +18,40 @@ DEFAULT: approvals.Mode = "ask"
 _STRICTEST_FIRST: tuple[approvals.Mode, ...] = ("read-only", "ask", "code")
 _NAMES: dict[approvals.Mode, tuple[str, str]] = {
     "ask": ("Ask", "Asks before it changes files or runs commands."),
-    "code": ("Code", "Changes files of the project without asking; asks before it runs commands or reaches out."),
-    "read-only": ("Read only", "Looks and answers: it changes nothing and runs nothing."),
+    "code": ("Code", "Changes files of the project without asking; asks before it runs commands or uses the network."),
+    "read-only": ("Read only", "Reads and answers; changes nothing and runs nothing."),
 }
 
 
-def strictest(*chosen: approvals.Mode) -> approvals.Mode:
-    """The one of these that does least unasked."""
+def strictest_mode(*chosen: approvals.Mode) -> approvals.Mode:
     return min(chosen, key=_STRICTEST_FIRST.index)
 
 
-def of(name: object) -> approvals.Mode | None:
-    """The mode of this name; None where there is none."""
+def parse_mode(name: object) -> approvals.Mode | None:
+    """Return the mode of this name, or None if there is none."""
     return next((each for each in get_args(approvals.Mode) if each == name), None)
 
 
-def state(current: approvals.Mode) -> schema.SessionModeState:
-    modes = [schema.SessionMode(id=mode, name=name, description=said) for mode, (name, said) in _NAMES.items()]
+def mode_state(current: approvals.Mode) -> schema.SessionModeState:
+    modes = [schema.SessionMode(id=mode, name=name, description=text) for mode, (name, text) in _NAMES.items()]
     return schema.SessionModeState(current_mode_id=current, available_modes=modes)
 
 
-def options(
+def config_options(
     mode: approvals.Mode, model: str, models: Sequence[str]
 ) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
-    """All there is to choose, and what was chosen."""
-    names = [*dict.fromkeys([model, *models])]
+    """Return the config options of a session with their current values."""
     return [
         schema.SessionConfigOptionSelect(
             type="select",
             id=MODE,
             name="Mode",
             category="mode",
-            description="What is done without asking.",
+            description="What the agent may do without asking.",
             current_value=mode,
             options=[
-                schema.SessionConfigSelectOption(value=each, name=name, description=said)
-                for each, (name, said) in _NAMES.items()
+                schema.SessionConfigSelectOption(value=each, name=name, description=text)
+                for each, (name, text) in _NAMES.items()
             ],
         ),
         schema.SessionConfigOptionSelect(
@@ -61,8 +59,10 @@ def options(
             id=MODEL,
             name="Model",
             category="model",
-            description="Who answers, in this session until it is closed.",
+            description="The model of this session, until it is closed.",
             current_value=model,
-            options=[schema.SessionConfigSelectOption(value=name, name=name) for name in names],
+            options=[
+                schema.SessionConfigSelectOption(value=name, name=name) for name in dict.fromkeys([model, *models])
+            ],
         ),
     ]

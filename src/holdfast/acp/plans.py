@@ -1,6 +1,6 @@
-"""A plan that the model keeps for the person to see: a tool whose call is shown as a plan, and nothing else.
+"""The tool `update_plan`, whose calls an editor shows as a plan. It is offered in editors only.
 
-It only exists in editors, which have a place to show one. The plan is in the log as the call that it is.
+The log contains the plan as the call that it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.model import surrogates
 from holdfast.tools import base
 
 NAME = "update_plan"
-MOST = 100
+MAX_STEPS = 100
 STATES = ("pending", "in_progress", "completed")
 PRIORITIES = ("high", "medium", "low")
 
@@ -28,7 +28,7 @@ SPEC = types.ToolSpec(
         "properties": {
             "steps": {
                 "type": "array",
-                "maxItems": MOST,
+                "maxItems": MAX_STEPS,
                 "items": {
                     "type": "object",
                     "properties": {
@@ -46,22 +46,22 @@ SPEC = types.ToolSpec(
 
 
 async def _run(arguments: base.Arguments) -> types.Content:
-    if update(arguments) is None:
-        raise errors.ToolFailed(f"`steps` is a list of at most {MOST} objects with `step` and `status`.")
-    return "The person sees it."
+    if plan_update(arguments) is None:
+        raise errors.ToolFailed(f"`steps` must be a list of at most {MAX_STEPS} objects with `step` and `status`.")
+    return "The plan is shown."
 
 
 TOOL = base.Tool(SPEC, _run, parallel=True)
 
 
-def update(arguments: Mapping[str, Any]) -> schema.AgentPlanUpdate | None:
-    """The plan that a call shows; None where it is none."""
+def plan_update(arguments: Mapping[str, Any]) -> schema.AgentPlanUpdate | None:
+    """Return the plan of a call, or None if the arguments are invalid."""
     steps = arguments.get("steps")
-    if not isinstance(steps, list) or len(steps) > MOST:
+    if not isinstance(steps, list) or len(steps) > MAX_STEPS:
         return None
     entries = [_entry(each) for each in steps]
-    found = [each for each in entries if each is not None]
-    return schema.AgentPlanUpdate(session_update="plan", entries=found) if len(found) == len(entries) else None
+    valid = [each for each in entries if each is not None]
+    return schema.AgentPlanUpdate(session_update="plan", entries=valid) if len(valid) == len(entries) else None
 
 
 def _entry(step: object) -> schema.PlanEntry | None:

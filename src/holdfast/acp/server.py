@@ -1,7 +1,7 @@
-"""The agent that editors talk to, as the SDK wants one: sessions by their ids, and what each request means.
+"""The agent side of the protocol: the sessions of one editor, and a method for each request of the SDK.
 
-A session's id is that of its conversation, for life; any id the conversation ever had opens it, too. Whatever goes
-wrong is answered with the protocol's errors, and never with a trace.
+A session has the id of its conversation; any id that the conversation ever had opens it, too. Every error becomes an
+error response of the protocol, without a traceback.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from acp import exceptions, interfaces, schema
 from acp.agent import connection
 
 from holdfast import errors, types
-from holdfast.acp import channel, client, conversion, error_responses, modes, session_list, updates
+from holdfast.acp import channel, client, conversion, modes, session_list, updates
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals, turn_lease
 from holdfast.rpc import frames
@@ -29,384 +30,421 @@ from holdfast.store import async_db, conversation_row, titles
 
 logger = logging.getLogger("holdfast.acp")
 
-Servers: TypeAlias = Sequence[schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio]
+P = ParamSpec("P")
+T = TypeVar("T")
+McpServers: TypeAlias = Sequence[
+    schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
+]
 
-MOST = 100
-"""Sessions that may be open at once."""
-LEAVING = 2.0
-"""Seconds in which prompts are answered when this ends."""
+MAX_SESSIONS = 100
+SHUTDOWN_SECONDS = 2.0
+"""Seconds in which pending prompts are answered at the end."""
+NOT_FOUND = -32002
 
 
-class Place(NamedTuple):
-    """A session to be opened: what it is, and where and with what it works."""
+def answer_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Convert every error of a request into an error of the protocol."""
+
+    @wraps(method)
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except exceptions.RequestError:
+            raise
+        except errors.HoldfastError as error:
+            raise _request_error(error) from None
+        except Exception:
+            logger.exception("a request failed")
+            raise exceptions.RequestError(frames.INTERNAL_ERROR, "Internal error; see the log for details.") from None
+
+    return answer
+
+
+def _request_error(error: errors.HoldfastError) -> exceptions.RequestError:
+    text = str(error)
+    match error:
+        case errors.RpcRefused():
+            return exceptions.RequestError(error.code, text, error.data)
+        case errors.NoSuchSession() | errors.InvalidArgument(parameter="session_id"):
+            return exceptions.RequestError(NOT_FOUND, text)
+        case errors.InvalidArgument():
+            return exceptions.RequestError(frames.INVALID_PARAMS, text)
+        case errors.Busy():
+            return exceptions.RequestError(frames.BUSY, text, {"type": "Busy"})
+        case _:
+            return exceptions.RequestError(frames.INTERNAL_ERROR, text, {"type": type(error).__name__})
+
+
+class SessionSpec(NamedTuple):
+    """A session to be opened: ids, folders (the project folder first) and the MCP servers of the editor."""
 
     session_id: str
     conversation_id: str
     folders: tuple[str, ...]
-    """Where it may read and write; in the first of them it is at home."""
-    servers: Servers
+    servers: McpServers
 
 
-class House(Protocol):
-    """What the program gives a server."""
+class Program(Protocol):
+    """What the server needs of the program."""
 
     @property
     def db(self) -> async_db.AsyncSessionDB: ...
     async def models(self) -> Sequence[str]:
-        """Names of models that can be had; bounded in time."""
+        """Return the names of available models, within a limited time."""
 
-    def door(self, place: Place, client: client.Client) -> AbstractAsyncContextManager[runtime.Runtime]:
-        """A door for one session, with tools for its folders; closed when the session is."""
+    def open_runtime(
+        self, spec: SessionSpec, client: client.ToolClient
+    ) -> AbstractAsyncContextManager[runtime.Runtime]:
+        """Open a runtime for one session, with tools for its folders."""
 
 
-class Open(NamedTuple):
-    """A session, and all that was opened for it."""
+class OpenSession(NamedTuple):
+    """A session and the resources that were opened for it."""
 
-    session: sessions.Session
+    session: sessions.EditorSession
     folders: tuple[str, ...]
-    door: runtime.Runtime
-    stack: AsyncExitStack
+    resources: AsyncExitStack
 
 
-class Server:
-    """The sessions of one editor. `async with` it: leaving it closes them."""
+class EditorServer:
+    """The sessions of one editor. `async with` it: leaving the block closes them."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._editor: interfaces.Client | None = None
-        self._open: dict[str, Open] = {}
-        self._orders = weakref.WeakValueDictionary[str, asyncio.Lock]()
-        """What opens and closes one session is done one after the other."""
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._client: interfaces.Client | None = None
+        self._open: dict[str, OpenSession] = {}
+        self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
+        """Serialize the opening and closing of a session."""
         self._opening = 0
-        self._later = set[asyncio.Task[None]]()
+        self._announcing = set[asyncio.Task[None]]()
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> EditorServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Close all sessions: what runs in them is stopped, and its prompts get their answer."""
-        for task in self._later:
+        """Close all sessions: running turns are stopped and their prompts answered."""
+        for task in self._announcing:
             task.cancel()
         closing = (self._close(each) for each in tuple(self._open))
-        for left in await asyncio.gather(*closing, return_exceptions=True):
-            if left is not None:
-                # What is wrong with one keeps none of the others open.
-                logger.error("a session could not be closed", exc_info=left)
+        for error in await asyncio.gather(*closing, return_exceptions=True):
+            if error is not None:
+                logger.error("a session could not be closed", exc_info=error)
 
     def on_connect(self, conn: interfaces.Client) -> None:
-        self._editor = conn
+        self._client = conn
 
-    # --- before sessions -----------------------------------------------------------------------------
-
-    @error_responses.answered
+    @answer_errors
     async def authenticate(self, method_id: str, **_: Any) -> schema.AuthenticateResponse:
-        """Keys are the settings': there is nothing to log in to, and no way to was offered."""
         raise errors.RpcRefused(
-            frames.PARAMS, f"There is no way {errors.shown(method_id)} to authenticate, and no need."
+            frames.INVALID_PARAMS,
+            f"Unknown authentication method: {errors.shown(method_id)}. No authentication is needed; model API keys "
+            "come from the settings.",
         )
 
     # --- opening and closing -------------------------------------------------------------------------
 
-    @error_responses.answered
+    @answer_errors
     async def new_session(
-        self, cwd: str, additional_directories: list[str] | None = None, mcp_servers: Servers | None = None, **_: Any
+        self,
+        cwd: str,
+        additional_directories: list[str] | None = None,
+        mcp_servers: McpServers | None = None,
+        **_: Any,
     ) -> schema.NewSessionResponse:
-        fresh = conversation_row.generate_session_id(time.time())
-        folders = _folders(cwd, additional_directories)
-        found = await self._opened(Place(fresh, fresh, folders, mcp_servers or ()), _nothing)
-        return schema.NewSessionResponse(
-            session_id=fresh, modes=modes.state(found.mode), config_options=found.options()
-        )
+        new_id = conversation_row.generate_session_id(time.time())
+        folders = _check_folders(cwd, additional_directories)
+        session = await self._open_session(SessionSpec(new_id, new_id, folders, mcp_servers or ()))
+        return schema.NewSessionResponse(session_id=new_id, **_options(session))
 
-    @error_responses.answered
+    @answer_errors
     async def load_session(
         self,
         cwd: str,
         session_id: str,
-        mcp_servers: Servers | None = None,
+        mcp_servers: McpServers | None = None,
         additional_directories: list[str] | None = None,
         **_: Any,
     ) -> schema.LoadSessionResponse:
-        folders = _folders(cwd, additional_directories)
-        found = await self._again(session_id, folders, mcp_servers or (), replayed=True)
-        return schema.LoadSessionResponse(modes=modes.state(found.mode), config_options=found.options())
+        folders = _check_folders(cwd, additional_directories)
+        session = await self._reopen(session_id, folders, mcp_servers or (), replay=True)
+        return schema.LoadSessionResponse(**_options(session))
 
-    @error_responses.answered
+    @answer_errors
     async def resume_session(
         self,
         session_id: str,
         cwd: str,
         additional_directories: list[str] | None = None,
-        mcp_servers: Servers | None = None,
+        mcp_servers: McpServers | None = None,
         **_: Any,
     ) -> schema.ResumeSessionResponse:
-        folders = _folders(cwd, additional_directories)
-        found = await self._again(session_id, folders, mcp_servers or (), replayed=False)
-        return schema.ResumeSessionResponse(modes=modes.state(found.mode), config_options=found.options())
+        folders = _check_folders(cwd, additional_directories)
+        session = await self._reopen(session_id, folders, mcp_servers or (), replay=False)
+        return schema.ResumeSessionResponse(**_options(session))
 
-    @error_responses.answered
+    @answer_errors
     async def fork_session(
         self,
         session_id: str,
         cwd: str,
         additional_directories: list[str] | None = None,
-        mcp_servers: Servers | None = None,
+        mcp_servers: McpServers | None = None,
         **_: Any,
     ) -> schema.ForkSessionResponse:
-        """Between turns: half of one would be nobody's to finish."""
-        folders = _folders(cwd, additional_directories)
-        here = await self._known(session_id)
-        made = conversation_row.generate_session_id(time.time())
+        """Branch a conversation; refused while a turn is running."""
+        folders = _check_folders(cwd, additional_directories)
+        origin = await self._find(session_id)
+        new_id = conversation_row.generate_session_id(time.time())
 
-        async def forked() -> None:
-            await self._forked(here, made, folders[0])
+        async def branch() -> None:
+            await self._branch(origin, new_id, folders[0])
 
-        found = await self._opened(Place(made, made, folders, mcp_servers or ()), forked)
-        found.follow(here)
-        found.set_mode(modes.strictest(found.mode, self._mode(here) or found.mode))
-        return schema.ForkSessionResponse(
-            session_id=made, modes=modes.state(found.mode), config_options=found.options()
-        )
+        session = await self._open_session(SessionSpec(new_id, new_id, folders, mcp_servers or ()), branch)
+        session.copy_model(origin)
+        session.set_mode(modes.strictest_mode(session.mode, self._mode(origin) or session.mode))
+        return schema.ForkSessionResponse(session_id=new_id, **_options(session))
 
-    async def _forked(self, conversation_id: str, made: str, folder: str) -> None:
-        """A branch, in this folder; of what has not begun, something else that has not.
+    async def _branch(self, conversation_id: str, new_id: str, folder: str) -> None:
+        """Branch a conversation, unless it has no messages yet.
 
-        Where nobody is told of it after all, it stays: others may have written to it by then.
+        The branch stays even if the response is lost: another process may have written to it.
         """
         try:
-            async with turn_lease.begin(self._house.db, conversation_id, patience=0):
-                await self._house.db.branch(conversation_id, branch_id=made, folder=titles.local_folder(folder))
+            async with turn_lease.begin(self._program.db, conversation_id, patience=0):
+                await self._program.db.branch(conversation_id, branch_id=new_id, folder=titles.local_folder(folder))
         except errors.ConversationDeleted:
             raise
         except errors.NoSuchSession:
             return
 
-    @error_responses.answered
+    @answer_errors
     async def close_session(self, session_id: str, **_: Any) -> schema.CloseSessionResponse:
         self._session(session_id)
-        async with self._in_order(session_id):
+        async with self._lock(session_id):
             await self._close(session_id)
         return schema.CloseSessionResponse()
 
-    @error_responses.answered
+    @answer_errors
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> schema.ListSessionsResponse:
-        """Those of a folder, and those of none, which can be opened in any. The folder may be gone by now."""
-        folder = _asked(cwd) if cwd else None
-        after = session_list.cursor(cursor) if cursor is not None else None
-        heads, more = await session_list.page(self._house.db, after, session_list.PAGE, folder)
-        listed = [self._listed(head, folder or os.getcwd()) for head in heads]
-        return schema.ListSessionsResponse(sessions=listed, next_cursor=str(more) if more is not None else None)
+        """List the conversations of a folder, which may be deleted, and those without a folder."""
+        folder = _check_filter(cwd) if cwd else None
+        after = session_list.parse_cursor(cursor) if cursor is not None else None
+        heads, following = await session_list.read_page(self._program.db, after, session_list.PAGE_SIZE, folder)
+        listed = [self._describe(head, folder or os.getcwd()) for head in heads]
+        next_cursor = str(following) if following is not None else None
+        return schema.ListSessionsResponse(sessions=listed, next_cursor=next_cursor)
 
-    def _listed(self, head: types.Session, folder: str) -> schema.SessionInfo:
+    def _describe(self, head: types.Session, folder: str) -> schema.SessionInfo:
         found = self._open.get(head.conversation_id)
-        where = head.folder or (found.folders[0] if found is not None else folder)
+        cwd = head.folder or (found.folders[0] if found is not None else folder)
         at = datetime.fromtimestamp(head.active_at, UTC).isoformat(timespec="milliseconds")
-        return schema.SessionInfo(session_id=head.conversation_id, cwd=where, title=head.title, updated_at=at)
+        return schema.SessionInfo(session_id=head.conversation_id, cwd=cwd, title=head.title, updated_at=at)
 
-    async def _again(
-        self, session_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool
-    ) -> sessions.Session:
-        """A conversation that has begun. One that is open already is opened anew: its folders may be others."""
-        here = await self._known(session_id)
-        return await self._opened(Place(session_id, here, folders, servers), _nothing, replayed=replayed)
+    async def _reopen(
+        self, session_id: str, folders: tuple[str, ...], servers: McpServers, *, replay: bool
+    ) -> sessions.EditorSession:
+        """Open a conversation that exists. An open session is opened again: its folders may be different."""
+        conversation_id = await self._find(session_id)
+        return await self._open_session(SessionSpec(session_id, conversation_id, folders, servers), replay=replay)
 
-    async def _known(self, session_id: str) -> str:
-        """The conversation of this id; NoSuchSession where there is none, or it is somebody else's."""
+    async def _find(self, session_id: str) -> str:
+        """Return the conversation of a session. Raises NoSuchSession, for conversations with an owner, too."""
         if (found := self._open.get(session_id)) is not None:
             return found.session.conversation_id
-        here = await self._house.db.conversation((await self._house.db.snapshot(session_id)).conversation_id)
-        if here.owner:
+        db = self._program.db
+        conversation = await db.conversation((await db.snapshot(session_id)).conversation_id)
+        if conversation.owner:
             raise errors.NoSuchSession(session_id)
-        return here.id
+        return conversation.id
 
-    def _in_order(self, id: str) -> asyncio.Lock:
-        return self._orders.setdefault(id, asyncio.Lock())
+    def _lock(self, session_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(session_id, asyncio.Lock())
 
-    async def _opened(
-        self, place: Place, ready: Callable[[], Awaitable[None]], *, replayed: bool = False
-    ) -> sessions.Session:
-        """A session that has begun. `ready` is what opening it changes in the store."""
-        name = place.session_id
-        with self._room(name):
-            async with self._in_order(name), AsyncExitStack() as stack:
-                mode = self._mode(place.conversation_id) or modes.DEFAULT
+    async def _open_session(
+        self, spec: SessionSpec, prepare: Callable[[], Awaitable[None]] | None = None, *, replay: bool = False
+    ) -> sessions.EditorSession:
+        """Open a session. `prepare` makes its changes to the store."""
+        name = spec.session_id
+        with self._reserve(name):
+            async with self._lock(name), AsyncExitStack() as stack:
+                mode = self._mode(spec.conversation_id) or modes.DEFAULT
                 await self._close(name)
-                made = await self._made(stack, place)
-                made.session.set_mode(mode)
-                # As late as can be: what is refused changes nothing, and what others see is theirs, too, and is not
-                # taken back. But before it begins: from then on it speaks, and nothing is to come before the answer.
-                await ready()
-                await made.session.begin(replayed)
-                self._open[name] = made._replace(stack=stack.pop_all())
-        self._afterwards(made.session.announce())
-        return made.session
+                opened = await self._build_session(stack, spec)
+                opened.session.set_mode(mode)
+                # After everything that can be refused, as changes are not undone; before `begin`, which sends updates.
+                if prepare is not None:
+                    await prepare()
+                await opened.session.begin(replay)
+                self._open[name] = opened._replace(resources=stack.pop_all())
+        self._announce(opened.session)
+        return opened.session
 
     def _mode(self, conversation_id: str) -> approvals.Mode | None:
-        """What was chosen for a conversation that is open: the strictest, where it is so more than once."""
-        open_ones = [each.session for each in self._open.values() if each.session.conversation_id == conversation_id]
-        return modes.strictest(*(each.mode for each in open_ones)) if open_ones else None
+        """Return the strictest mode of the open sessions of a conversation."""
+        found = [each.session for each in self._open.values() if each.session.conversation_id == conversation_id]
+        return modes.strictest_mode(*(each.mode for each in found)) if found else None
 
     @contextmanager
-    def _room(self, id: str) -> Iterator[None]:
-        """A place for one more, or for one that has its place already; RpcRefused where there is none."""
-        if len(self._open.keys() - {id}) + self._opening >= MOST:
-            raise errors.RpcRefused(frames.INVALID, f"At most {MOST} sessions are open at once. Close one.")
+    def _reserve(self, session_id: str) -> Iterator[None]:
+        """Check the limit of open sessions. Raises RpcRefused."""
+        if len(self._open.keys() - {session_id}) + self._opening >= MAX_SESSIONS:
+            raise errors.RpcRefused(
+                frames.INVALID_REQUEST, f"At most {MAX_SESSIONS} sessions can be open. Close one first."
+            )
         self._opening += 1
         try:
             yield
         finally:
             self._opening -= 1
 
-    async def _made(self, stack: AsyncExitStack, place: Place) -> Open:
-        assert self._editor is not None  # who asks is connected
-        made: list[sessions.Session] = []
+    async def _build_session(self, stack: AsyncExitStack, spec: SessionSpec) -> OpenSession:
+        assert self._client is not None  # requests arrive after on_connect
+        built: list[sessions.EditorSession] = []
 
-        async def tell(update: updates.Update) -> None:
-            await made[0].tell(update)
+        async def send_update(update: updates.Update) -> None:
+            await built[0].send_tool_update(update)
 
-        tools = client.Editor(self._editor, tell)
-        door = await stack.enter_async_context(self._house.door(place, tools))
-        names = sessions.Names(place.session_id, place.conversation_id, place.folders[0])
-        made.append(sessions.Session(names, door, client.Person(self._editor), await self._house.models()))
-        made[0].remarks += _left_out(place.servers)
-        stack.push_async_callback(made[0].close)
-        return Open(made[0], place.folders, door, stack)
+        tool_client = client.OrderedClient(self._client, send_update)
+        opened = await stack.enter_async_context(self._program.open_runtime(spec, tool_client))
+        key = sessions.SessionKey(spec.session_id, spec.conversation_id, spec.folders[0])
+        session = sessions.EditorSession(key, opened, self._client, await self._program.models())
+        built.append(session)
+        session.warnings += _ignored_servers(spec.servers)
+        stack.push_async_callback(session.close)
+        return OpenSession(session, spec.folders, stack)
 
-    async def _close(self, id: str) -> None:
-        if (found := self._open.pop(id, None)) is not None:
-            await found.stack.aclose()
+    async def _close(self, session_id: str) -> None:
+        if (found := self._open.pop(session_id, None)) is not None:
+            await found.resources.aclose()
 
-    def _afterwards(self, work: Awaitable[None]) -> None:
-        """Do it when the request at hand is answered: its answer goes out before anything else has its turn."""
+    def _announce(self, session: sessions.EditorSession) -> None:
+        """Send commands and title in a task, after the response to the request being handled."""
 
-        async def later() -> None:
-            try:
-                await work
-            except channel.EditorGone:
-                return
+        async def announce() -> None:
+            with suppress(channel.EditorGone):
+                await session.announce()
 
-        task = asyncio.create_task(later())
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        task = asyncio.create_task(announce())
+        self._announcing.add(task)
+        task.add_done_callback(self._announcing.discard)
 
-    def _session(self, session_id: str) -> sessions.Session:
+    def _session(self, session_id: str) -> sessions.EditorSession:
         found = self._open.get(session_id)
         if found is None:
             raise errors.RpcRefused(
-                error_responses.NOT_FOUND,
-                f"{errors.shown(session_id)} is not open here: session/load opens what there is.",
+                NOT_FOUND, f"Session {errors.shown(session_id)} is not open. Use session/load to open it."
             )
         return found.session
 
-    # --- how a session behaves -----------------------------------------------------------------------
+    # --- modes and models ----------------------------------------------------------------------------
 
-    @error_responses.answered
+    @answer_errors
     async def set_session_mode(self, session_id: str, mode_id: str, **_: Any) -> schema.SetSessionModeResponse:
-        found = self._session(session_id)
-        _choose_mode(found, mode_id)
-        found.tell_options()
+        session = self._session(session_id)
+        _set_mode(session, mode_id)
+        session.send_options()
         return schema.SetSessionModeResponse()
 
-    @error_responses.answered
+    @answer_errors
     async def set_config_option(
         self, config_id: str, session_id: str, value: str | bool, **_: Any
     ) -> schema.SetSessionConfigOptionResponse:
-        found = self._session(session_id)
+        session = self._session(session_id)
         match config_id:
             case modes.MODE:
-                _choose_mode(found, value)
-                found.tell_mode()
+                _set_mode(session, value)
+                session.send_mode()
             case modes.MODEL if isinstance(value, str) and value.strip():
-                await found.set_model(value)
+                await session.set_model(value)
             case modes.MODEL:
-                raise errors.RpcRefused(frames.PARAMS, "A model is chosen by its name.")
+                raise errors.RpcRefused(frames.INVALID_PARAMS, "The model must be a name.")
             case _:
-                raise errors.RpcRefused(frames.PARAMS, f"There is no option {errors.shown(config_id)}.")
-        return schema.SetSessionConfigOptionResponse(config_options=found.options())
+                raise errors.RpcRefused(frames.INVALID_PARAMS, f"Unknown option: {errors.shown(config_id)}.")
+        return schema.SetSessionConfigOptionResponse(config_options=session.options())
 
     # --- prompts -------------------------------------------------------------------------------------
 
-    @error_responses.answered
+    @answer_errors
     async def prompt(self, session_id: str, prompt: list[conversion.Block], **_: Any) -> schema.PromptResponse:
-        found, asked = self._session(session_id), channel.ASKED.get() or {}
-        return schema.PromptResponse(stop_reason=await found.prompt(conversion.said(prompt), asked.get("id")))
+        session, request = self._session(session_id), channel.CURRENT_REQUEST.get() or {}
+        stopped = await session.prompt(conversion.parse_prompt(prompt), request.get("id"))
+        return schema.PromptResponse(stop_reason=stopped)
 
     async def cancel(self, session_id: str, **_: Any) -> None:
-        """Of what is not open there is nothing to cancel."""
         if (found := self._open.get(session_id)) is not None:
             found.session.cancel()
 
-    def unwanted(self, session_id: str, request: object) -> None:
-        """The answer to this prompt is not wanted any more."""
+    def cancel_prompt(self, session_id: str, request_id: object) -> None:
         if (found := self._open.get(session_id)) is not None:
-            found.session.drop(request)
+            found.session.cancel_prompt(request_id)
 
-    # --- what is not of the protocol -----------------------------------------------------------------
+    # --- extensions ----------------------------------------------------------------------------------
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         raise exceptions.RequestError.method_not_found(f"_{method}")
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Nobody has to know a word that is not of the protocol."""
+        """Ignore unknown notifications, as the protocol requires."""
 
 
-async def _nothing() -> None:
-    """What begins with its first message changes nothing before."""
+def _options(session: sessions.EditorSession) -> dict[str, Any]:
+    """Return the fields of a response that describe the options of a session."""
+    return {"modes": modes.mode_state(session.mode), "config_options": session.options()}
 
 
-def _choose_mode(session: sessions.Session, name: object) -> None:
-    mode = modes.of(name)
+def _set_mode(session: sessions.EditorSession, name: object) -> None:
+    mode = modes.parse_mode(name)
     if mode is None:
-        raise errors.RpcRefused(frames.PARAMS, f"There is no mode {errors.shown(str(name))}.")
+        raise errors.RpcRefused(frames.INVALID_PARAMS, f"Unknown mode: {errors.shown(str(name))}.")
     session.set_mode(mode)
 
 
-def _left_out(servers: Servers) -> list[str]:
-    """What there is to say of servers that came with the request at hand: what cannot be read, or not be spoken to."""
-    through = [
-        f"The MCP server {errors.shown(each.name)} is to be spoken to through the editor; it is left out."
+def _ignored_servers(servers: McpServers) -> list[str]:
+    """Return a warning for each MCP server of the request that cannot be used."""
+    unsupported = [
+        f"MCP server {errors.shown(each.name)} is ignored: the ACP transport is not supported."
         for each in servers
         if isinstance(each, schema.AcpMcpServer)
     ]
-    match channel.ASKED.get():
+    match channel.CURRENT_REQUEST.get():
         case {"params": {"mcpServers": list(given)}} if len(given) > len(servers):
-            unread = f"{len(given) - len(servers)} of the {len(given)} MCP servers of the editor cannot be read."
-            return [unread, *through]
+            invalid = f"{len(given) - len(servers)} of {len(given)} MCP servers of the editor are invalid and ignored."
+            return [invalid, *unsupported]
         case _:
-            return through
+            return unsupported
 
 
-def _folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Where a session works; RpcRefused where that is no folder."""
+def _check_folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the folders of a session. Raises RpcRefused if one is not an existing, absolute folder."""
     for each in (cwd, *(more or ())):
         if "\0" in each or not os.path.isabs(each):
-            raise errors.RpcRefused(frames.PARAMS, f"{errors.shown(each)} is no absolute path.")
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.shown(each)} is not an absolute path.")
         if not os.path.isdir(each):
-            raise errors.RpcRefused(frames.PARAMS, f"There is no folder {errors.shown(each)}.")
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.shown(each)}.")
     return (cwd, *(more or ()))
 
 
-def _asked(cwd: str) -> str:
-    """A folder to choose by, which need not be there; RpcRefused where it is no path of one."""
+def _check_filter(cwd: str) -> str:
+    """Return a folder to filter by, which need not exist. Raises RpcRefused if it is not a path."""
     try:
         return titles.clean_folder(cwd)
     except errors.InvalidArgument as error:
-        raise errors.RpcRefused(frames.PARAMS, str(error)) from None
+        raise errors.RpcRefused(frames.INVALID_PARAMS, str(error)) from None
 
 
-async def attend(server: Server, wire: channel.Channel) -> None:
-    """Serve one editor until it is gone."""
-    wire.served, wire.cancelled = True, server.unwanted
-    agent = cast("interfaces.Agent", server)  # What initializes is answered by the channel.
-    made = connection.AgentSideConnection(agent, wire, listening=False, use_unstable_protocol=True)
+async def serve(server: EditorServer, wire: channel.EditorChannel) -> None:
+    """Serve one editor until it disconnects."""
+    wire.is_served, wire.on_cancel = True, server.cancel_prompt
+    agent = cast("interfaces.Agent", server)  # `initialize` is answered by the channel.
+    conn = connection.AgentSideConnection(agent, wire, listening=False, use_unstable_protocol=True)
     try:
-        await made.listen()
+        await conn.listen()
     finally:
         await server.close()
-        await wire.settled(LEAVING)
-        await made.close()
+        await wire.wait_prompts(SHUTDOWN_SECONDS)
+        await conn.close()

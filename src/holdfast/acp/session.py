@@ -1,7 +1,7 @@
-"""A session of an editor: a conversation, worked on in a folder, with a door of its own.
+"""A session of an editor: a conversation in a project folder, with a runtime of its own.
 
-All that an editor is told goes through one backlog, so it is told in the order in which it happened, and a prompt is
-answered when all that came of it was told. What others write into the conversation meanwhile is told, too.
+Every update goes through one subscription, so the editor receives updates in the order in which they happened, and a
+prompt is answered after all of its updates. Messages that other processes write to the conversation are sent, too.
 """
 
 from __future__ import annotations
@@ -9,399 +9,446 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from acp import schema
+from acp import exceptions, schema
 
-from holdfast import errors, events
-from holdfast.acp import conversion, log_follower, modes, permissions, update_queue, updates, usage
-from holdfast.agent import approvals, commands
+from holdfast import errors, events, types
+from holdfast.acp import channel, conversion, modes, updates
+from holdfast.agent import approvals, commands, usage
 from holdfast.rpc import frames
-from holdfast.runtime import runtime
+from holdfast.runtime import approval_queue, attachments, runtime, subscriptions
 from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.acp")
 
-EVERY = 5.0
-"""Seconds after which commands that came are looked for, and what others said: not all of it is hinted."""
-STOPPING = 30.0
-"""Seconds whoever cancels a prompt waits for its turn to end. No tool takes that long to stop, but a store that is down
-may; what there is to tell of the turn then is told behind the answer."""
-FLUSH = 1.0
-"""Seconds an editor that is left may take to read what it is still to be told."""
+STOP_SECONDS = 30.0
+"""Seconds that a cancelled prompt waits for its turn to end. Tools stop sooner, but a store that is down may not; what
+the turn still reports is sent after the response."""
+FLUSH_SECONDS = 1.0
+"""Seconds that the editor has to read the last updates when a session is closed."""
+ANSWERED_BY = "the editor"
+"""Who answered an approval request, in the audit log."""
+NOT_ASKED = "The person could not be asked."
 
 
-class Client(permissions.Client, Protocol):
-    """The editor at the other end. All raise ConnectionError when it is gone."""
+class EditorClient(Protocol):
+    """The editor. All methods raise ConnectionError after it has disconnected."""
 
     async def session_update(self, session_id: str, update: Any) -> None: ...
+    async def request_permission(
+        self, session_id: str, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
+    ) -> schema.RequestPermissionResponse: ...
 
 
-class Names(NamedTuple):
-    """What an editor calls it, what it is, and where it works."""
+class SessionKey(NamedTuple):
+    """The id that the editor uses, the conversation, and the project folder."""
 
     session_id: str
     conversation_id: str
     folder: str
 
 
-class Prompt:
-    """Something the editor waits for an answer to."""
+class ToolUpdate(NamedTuple):
+    """An update that a tool sends about its own call."""
 
-    def __init__(self, request: object) -> None:
-        self.request = request
-        """What the editor knows it by."""
+    update: schema.ToolCallProgress
+
+
+class PendingPrompt:
+    """A prompt whose response is pending."""
+
+    def __init__(self, request_id: object) -> None:
+        self.request_id = request_id
         self.message: events.Submit | None = None
-        self.work: asyncio.Task[list[runtime.ForOne]] | None = None
-        self._unwanted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.command: asyncio.Task[list[runtime.ForOne]] | None = None
+        self._cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def cancelled(self) -> bool:
-        return self._unwanted.done()
+        return self._cancelled.done()
 
     def cancel(self) -> None:
         if not self.cancelled:
-            self._unwanted.set_result(None)
-        if self.work is not None:
-            self.work.cancel()
+            self._cancelled.set_result(None)
+        if self.command is not None:
+            self.command.cancel()
 
-    async def ended(self, answered: asyncio.Future[events.TurnResult]) -> bool:
-        """Until its turn has; whether it has. One that is not wanted any more is not waited for as long as it takes."""
-        either: list[asyncio.Future[Any]] = [answered, self._unwanted]
-        # Whoever stops waiting for the answer does not take the turn away.
+    async def wait(self, answered: asyncio.Future[events.TurnResult]) -> bool:
+        """Wait for the end of the turn, after a cancellation for a limited time; return whether it has ended."""
+        either: list[asyncio.Future[Any]] = [answered, self._cancelled]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not answered.done():
-            await asyncio.wait([answered], timeout=STOPPING)
+            await asyncio.wait([answered], timeout=STOP_SECONDS)
         return answered.done()
 
 
-class Session:
-    """One of those an editor has open. `begin` it, and `close` it before its door is closed."""
+class EditorSession:
+    """A session that the editor has open. `begin` it, and `close` it before its runtime is closed."""
 
-    def __init__(self, names: Names, door: runtime.Runtime, client: Client, models: Sequence[str] = ()) -> None:
-        self.id, self.conversation_id, self._folder = names
-        self._door, self._client, self._models = door, client, models
-        self._teller = updates.Teller(self._folder)
-        self._backlog = update_queue.Backlog()
-        self._prompts: list[Prompt] = []
-        self._questions = permissions.Questions(
-            client,
-            self.id,
+    def __init__(
+        self, key: SessionKey, runtime: runtime.Runtime, client: EditorClient, models: Sequence[str] = ()
+    ) -> None:
+        self.id, self.conversation_id, folder = key
+        self._runtime, self._client, self._models = runtime, client, models
+        self._updates = updates.UpdateBuilder(folder)
+        self._subscription = subscriptions.Subscription[updates.Update | ToolUpdate](
+            runtime,
             self.conversation_id,
-            door.approvals,
-            lambda remark: self._backlog.put(events.Notice(remark)),
+            self._deliver,
+            receive=self._receive,
+            messages=True,
+            on_check=self._send_commands,
         )
-        self._log = log_follower.Following(door, self.conversation_id, self._teller, self._backlog, self._send)
-        self._answers: list[events.Compacted | events.Notice] = []
-        self.remarks: list[str] = []
-        """What a person is to know of how it was opened; told with the next prompt."""
-        self._gone = False
+        self._approvals = approval_queue.ApprovalQueue(runtime.approvals, self.conversation_id)
+        self._prompts: list[PendingPrompt] = []
+        self._command_output: list[events.Compacted | events.Notice] = []
+        """Events that answer a command of the editor."""
+        self._tool_results: dict[str, types.Content] = {}
+        """Stored results of calls whose end is not sent yet."""
+        self.warnings: list[str] = []
+        """Problems found when the session was opened; sent with the next prompt."""
+        self._disconnected = False
         self._model = ""
         self._commands: list[schema.AvailableCommand] = []
-        self._listening = ExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._counting = set[asyncio.Task[None]]()
-        self._in_order = asyncio.Lock()
+        self._asking = set[asyncio.Task[None]]()
+        self._measuring = set[asyncio.Task[None]]()
+        self._usage_lock = asyncio.Lock()
 
     # --- opening -------------------------------------------------------------------------------------
 
-    async def begin(self, replayed: bool = False) -> None:
-        """Listen from now on; before that, tell all that was said so far, where that is wanted."""
-        door, here = self._door, self.conversation_id
-        await self._log.begin(replayed)
-        self._model = self._answering()
-        self._listening.enter_context(door.listen(here, answers=True, heard=self._heard))
-        self._listening.enter_context(door.db.notifications.listen(self._log.hinted))
-        self._tasks = [asyncio.create_task(self._tell()), asyncio.create_task(self._look_out())]
+    async def begin(self, replay: bool = False) -> None:
+        """Start to send updates; with `replay`, send the conversation so far first."""
+        if replay:
+            async for found in self._subscription.replay():
+                await self._send_message(found)
+            await self._send(self._updates.fail_unfinished())
+        else:
+            await self._subscription.skip_history()
+        self._model = self._model_name()
+        self._subscription.start()
+        self._approvals.open()
 
     async def announce(self) -> None:
-        """What an editor is told once it knows the session: its commands, and its title."""
-        self._offer()
+        """Send the commands and the title, once the editor knows the session."""
+        self._send_commands()
         with suppress(errors.HoldfastError):
-            if (title := (await self._door.db.conversation(self.conversation_id)).title) is not None:
-                self._backlog.put(update_queue.Ready(updates.titled(title)))
+            if (title := (await self._runtime.db.conversation(self.conversation_id)).title) is not None:
+                self._subscription.put(updates.title_update(title))
 
-    def _offer(self) -> None:
-        """The commands, where they are others than those that were told: servers may bring some later."""
-        listed = [_command(each) for each in commands.listed(self._door, "editor")]
+    def _send_commands(self) -> None:
+        """Send the commands if they changed: MCP servers may add some later."""
+        listed = [_command(each) for each in commands.listed(self._runtime, "editor")]
         if listed != self._commands:
             self._commands = listed
-            update = schema.AvailableCommandsUpdate(
-                session_update="available_commands_update", available_commands=listed
+            self._subscription.put(
+                schema.AvailableCommandsUpdate(session_update="available_commands_update", available_commands=listed)
             )
-            self._backlog.put(update_queue.Ready(update))
 
-    # --- how it behaves ------------------------------------------------------------------------------
+    # --- modes and models ----------------------------------------------------------------------------
 
     @property
     def mode(self) -> approvals.Mode:
-        return self._door.approvals.mode
+        return self._runtime.approvals.mode
 
-    def _answering(self) -> str:
-        return self._door.models.of(self.conversation_id).name if self._door.models else ""
+    def _model_name(self) -> str:
+        return self._runtime.models.of(self.conversation_id).name if self._runtime.models else ""
 
     def options(self) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
-        return modes.options(self.mode, self._answering(), self._models)
+        return modes.config_options(self.mode, self._model_name(), self._models)
 
     def set_mode(self, mode: approvals.Mode) -> None:
-        """From the next thing on that a tool wants to do."""
-        self._door.approvals.choose(mode)
+        """Set the mode for the next tool call."""
+        self._runtime.approvals.choose(mode)
 
     async def set_model(self, name: str) -> None:
-        """From the next turn on; RpcRefused where it cannot be had, or a turn runs."""
-        said: list[events.AnyEvent] = []
-        # Told by the answer alone: nobody typed a command.
-        await commands.run(self._door, self.conversation_id, f"/model {name}", said.append, "editor")
-        refused = [each.text for each in said if isinstance(each, events.Notice) and each.level == "error"]
+        """Set the model for the next turn. Raises RpcRefused if it is not available or a turn is running."""
+        output: list[events.AnyEvent] = []
+        # Run directly, so that the output is not sent as events: the person did not type a command.
+        await commands.run(self._runtime, self.conversation_id, f"/model {name}", output.append, "editor")
+        refused = [each.text for each in output if isinstance(each, events.Notice) and each.level == "error"]
         if refused:
-            raise errors.RpcRefused(frames.PARAMS, " ".join(refused))
-        self._model = self._answering()
+            raise errors.RpcRefused(frames.INVALID_PARAMS, " ".join(refused))
+        self._model = self._model_name()
 
-    def follow(self, origin: str) -> None:
-        """Be answered by whoever answers the conversation it came from."""
-        if self._door.models is not None:
-            self._door.models.follow(self.conversation_id, origin)
-            self._model = self._answering()
+    def copy_model(self, conversation_id: str) -> None:
+        """Use the model of another conversation."""
+        if self._runtime.models is not None:
+            self._runtime.models.follow(self.conversation_id, conversation_id)
+            self._model = self._model_name()
 
-    def tell_mode(self) -> None:
-        """Of a mode that was chosen as an option."""
-        self._backlog.put(
-            update_queue.Ready(
-                schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.mode)
-            )
+    def send_mode(self) -> None:
+        self._subscription.put(
+            schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.mode)
         )
 
-    def tell_options(self) -> None:
-        """Of what is chosen now."""
-        self._backlog.put(
-            update_queue.Ready(
-                schema.ConfigOptionUpdate(session_update="config_option_update", config_options=self.options())
-            )
+    def send_options(self) -> None:
+        self._subscription.put(
+            schema.ConfigOptionUpdate(session_update="config_option_update", config_options=self.options())
         )
 
-    async def tell(self, update: updates.Update) -> None:
-        """Something that a tool has to tell; returns when it was told."""
-        self._backlog.put(
-            update_queue.Shown(update) if isinstance(update, schema.ToolCallProgress) else update_queue.Ready(update)
-        )
-        await self._backlog.told()
+    async def send_tool_update(self, update: updates.Update) -> None:
+        """Send an update of a tool; return when it was sent."""
+        self._subscription.put(ToolUpdate(update) if isinstance(update, schema.ToolCallProgress) else update)
+        await self._subscription.flush()
 
     # --- prompts -------------------------------------------------------------------------------------
 
-    async def prompt(self, said: conversion.Said, request: object = None) -> conversion.Stop:
-        """To its end: what became of it, when all of it was told. RpcRefused where the turn failed."""
-        prompt, others = Prompt(request), {*self._counting}
+    async def prompt(self, content: conversion.PromptContent, request_id: object = None) -> conversion.StopReason:
+        """Answer a prompt, send all of its updates, and return why it stopped. Raises RpcRefused if its turn failed."""
+        prompt, measured_before = PendingPrompt(request_id), {*self._measuring}
         self._prompts.append(prompt)
-        while self.remarks:
-            self._backlog.put(events.Notice(self.remarks.pop(0), "warning"))
+        while self.warnings:
+            self._put_event(events.Notice(self.warnings.pop(0), "warning"))
         try:
-            ended = await self._worked_on(prompt, said)
+            stopped = await self._run_prompt(prompt, content)
         except errors.HoldfastError:
             if not prompt.cancelled:
-                await self._told(others)
+                await self._flush(measured_before)
                 raise
-            ended = "cancelled"
-        await self._told(others)
-        return "cancelled" if prompt.cancelled else ended
+            stopped = "cancelled"
+        await self._flush(measured_before)
+        return "cancelled" if prompt.cancelled else stopped
 
-    async def _told(self, others: set[asyncio.Task[None]]) -> None:
-        """Until all was told that there is to tell, and what was used, but for what was counted before."""
-        if counting := self._counting - others:
-            await asyncio.wait(counting, timeout=log_follower.SOON)
-        await self._backlog.told()
+    async def _flush(self, measured_before: set[asyncio.Task[None]]) -> None:
+        """Wait until all updates were sent, and the usage figures of this prompt."""
+        if measuring := self._measuring - measured_before:
+            await asyncio.wait(measuring, timeout=subscriptions.GAP_SECONDS)
+        await self._subscription.flush()
 
-    async def _worked_on(self, prompt: Prompt, said: conversion.Said) -> conversion.Stop:
-        """Until there is nothing of it left to stop."""
+    async def _run_prompt(self, prompt: PendingPrompt, content: conversion.PromptContent) -> conversion.StopReason:
         try:
-            if said.is_plain and commands.is_command(said.text):
-                return await self._carried_out(prompt, said.text)
-            return await self._answered(prompt, await self._message(said))
+            if content.is_plain and commands.is_command(content.text):
+                return await self._run_command(prompt, content.text)
+            return await self._run_turn(prompt, await self._build_message(content))
         finally:
             self._prompts.remove(prompt)
 
-    async def _message(self, said: conversion.Said) -> events.Submit:
-        """A prompt as it is stored: pictures are kept as attachments."""
-        if said.is_plain and commands.escapes(said.text):
-            said = said.unescaped
-        if said.is_plain and len(said.pieces) == 1:
-            return events.Submit(said.typed, message_codec.generate_uid())
-        content: list[dict[str, Any]] = []
-        for piece in said.pieces:
-            if isinstance(piece, conversion.Picture):
-                blob = await self._door.db.blobs.put(piece.data, piece.media_type)
-                content.append({"type": "image", "media_type": piece.media_type, "blob": blob.digest})
+    async def _build_message(self, content: conversion.PromptContent) -> events.Submit:
+        """Build the message of a prompt; images are stored as blobs."""
+        if content.is_plain and commands.escapes(content.text):
+            content = content.unescaped
+        if content.is_plain and len(content.pieces) == 1:
+            return events.Submit(content.typed, message_codec.generate_uid())
+        parts: list[dict[str, Any]] = []
+        for piece in content.pieces:
+            if isinstance(piece, attachments.ImageData):
+                parts.append(await attachments.store_image(self._runtime.db, piece))
             elif piece.text:
-                content.append(conversion.part(piece))
-        return events.Submit(said.text, message_codec.generate_uid(), content)
+                parts.append(conversion.text_part(piece))
+        return events.Submit(content.text, message_codec.generate_uid(), parts)
 
-    async def _answered(self, prompt: Prompt, message: events.Submit) -> conversion.Stop:
+    async def _run_turn(self, prompt: PendingPrompt, message: events.Submit) -> conversion.StopReason:
         if prompt.cancelled:
             return "cancelled"
         prompt.message = message
-        answered = self._door.submit(self.conversation_id, message)
-        if not await prompt.ended(answered) or answered.cancelled():
+        answered = self._runtime.submit(self.conversation_id, message)
+        if not await prompt.wait(answered) or answered.cancelled():
             return "cancelled"
         if (error := answered.exception()) is not None and not isinstance(error, errors.HoldfastError):
-            # What it raised is logged where it ran.
-            raise errors.RpcRefused(frames.INTERNAL, "The turn failed.")
+            raise errors.RpcRefused(frames.INTERNAL_ERROR, "The turn failed.")  # The runtime has logged the error.
         result = answered.result()
         if result.refused and result.error:
-            self._backlog.put(events.Notice(result.error, "error"))
+            self._put_event(events.Notice(result.error, "error"))
         try:
-            return conversion.stop(result)
+            return conversion.stop_reason(result)
         except errors.RpcRefused:
             with suppress(TimeoutError):
-                async with asyncio.timeout(log_follower.SOON):
-                    await self._log.last()  # Of what is not there any more, that is what there is to say.
+                # If the conversation was deleted meanwhile, ConversationDeleted is the better error.
+                async with asyncio.timeout(subscriptions.GAP_SECONDS):
+                    await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
             raise
 
-    async def _carried_out(self, prompt: Prompt, line: str) -> conversion.Stop:
-        """A slash command; what it says is heard like everything else."""
-        prompt.work = asyncio.create_task(self._command(line))
-        await asyncio.wait([prompt.work])
-        if prompt.work.cancelled():
+    async def _run_command(self, prompt: PendingPrompt, line: str) -> conversion.StopReason:
+        """Run a slash command; its output arrives as events."""
+        prompt.command = asyncio.create_task(self._send_command(line))
+        await asyncio.wait([prompt.command])
+        if prompt.command.cancelled():
             return "cancelled"
-        for told in prompt.work.result():
-            if isinstance(told, events.Say):
-                return await self._answered(
-                    prompt, events.Submit(told.text, message_codec.generate_uid(), told.content)
-                )
-        if self._answering() != self._model:
-            self._model = self._answering()
-            self.tell_options()
+        for outcome in prompt.command.result():
+            if isinstance(outcome, events.Say):
+                message = events.Submit(outcome.text, message_codec.generate_uid(), outcome.content)
+                return await self._run_turn(prompt, message)
+        if self._model_name() != self._model:
+            self._model = self._model_name()
+            self.send_options()
         return "end_turn"
 
-    async def _command(self, line: str) -> list[runtime.ForOne]:
-        told: list[runtime.ForOne] = []
-        await self._door.send(self.conversation_id, events.Command(line, "editor"), told.append, self._says)
-        return told
+    async def _send_command(self, line: str) -> list[runtime.ForOne]:
+        outcomes: list[runtime.ForOne] = []
+        command = events.Command(line, "editor")
+        await self._runtime.send(self.conversation_id, command, outcomes.append, self._note_output)
+        return outcomes
 
-    def _says(self, event: events.AnyEvent) -> None:
-        """What a command has to say is an answer, also where it is a remark to all others; but for how far it is."""
+    def _note_output(self, event: events.AnyEvent) -> None:
+        """Remember the output of a command, which is shown as an answer; progress notices end with an ellipsis."""
         if isinstance(event, events.Compacted) or (isinstance(event, events.Notice) and not event.text.endswith("…")):
-            self._answers.append(event)
+            self._command_output.append(event)
 
     def cancel(self) -> None:
-        """Stop what runs and drop what waits, at whatever moment; what was said stays."""
+        """Stop the running turn and drop the queued prompts. Stored messages stay."""
         for prompt in self._prompts:
             prompt.cancel()
-        for message in self._door.waiting(self.conversation_id):
-            self._door.drop(self.conversation_id, message)
-        self._door.interrupt(self.conversation_id)
+        for message in self._runtime.waiting(self.conversation_id):
+            self._runtime.drop(self.conversation_id, message)
+        self._runtime.interrupt(self.conversation_id)
 
-    def drop(self, request: object) -> None:
-        """Stop what one prompt began, or take it back where it only waits. The others of the session go on."""
+    def cancel_prompt(self, request_id: object) -> None:
+        """Stop the turn of one prompt, or drop it from the queue; other prompts go on."""
         for prompt in self._prompts:
-            if prompt.request != request or prompt.cancelled:
+            if prompt.request_id != request_id or prompt.cancelled:
                 continue
             prompt.cancel()
-            if prompt.message is not None and not self._door.drop(self.conversation_id, prompt.message):
-                self._door.interrupt(self.conversation_id)
+            if prompt.message is not None and not self._runtime.drop(self.conversation_id, prompt.message):
+                self._runtime.interrupt(self.conversation_id)
 
-    # --- what is heard -------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------
 
-    def _heard(self, emitted: events.Emitted) -> None:
-        if isinstance(emitted.event, events.MessageStored):
-            self._log.expect(emitted.event.seq)
-        self._backlog.put(emitted.event)
-        if isinstance(emitted.event, events.TurnFinished | events.Compacted):
-            counting = asyncio.create_task(self._count())
-            self._counting.add(counting)
-            counting.add_done_callback(self._counting.discard)
+    def _put_event(self, event: events.AnyEvent) -> None:
+        self._subscription.put(subscriptions.Received(event))
 
-    async def _count(self) -> None:
-        """What was used, when that is known: what is told meanwhile does not wait for it."""
-        async with self._in_order:
-            if not self._gone and (update := await usage.update(self._door, self.conversation_id)) is not None:
-                self._backlog.put(update_queue.Ready(update))
+    def _receive(self, event: events.AnyEvent) -> subscriptions.Received:
+        if isinstance(event, events.TurnFinished | events.Compacted):
+            _start(self._measuring, self._measure())
+        return subscriptions.Received(event)
 
-    async def _look_out(self) -> None:
-        while True:
-            try:
-                await self._log.look()
-            except Exception:
-                # The border of one look: what goes wrong in it keeps none of the next from being had.
-                logger.exception("%s could not be looked at", self.conversation_id)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(EVERY):
-                    await self._log.news.wait()
-            self._offer()
+    async def _measure(self) -> None:
+        """Queue the usage figures when they are known; other updates do not wait for them."""
+        async with self._usage_lock:
+            if not self._disconnected and (update := await self._usage()) is not None:
+                self._subscription.put(update)
 
-    # --- what is told --------------------------------------------------------------------------------
+    async def _usage(self) -> schema.UsageUpdate | None:
+        """Return how full the context window is and what the conversation has cost; None if that is not known."""
+        agent = self._runtime.agents.peek(self.conversation_id)
+        if agent is None:
+            return None
+        try:
+            cost = usage.total_cost(await usage.used(self._runtime.db, self.conversation_id))
+            tokens = await agent.context_tokens()
+        except Exception as error:  # noqa: BLE001 -- figures for display stop nothing
+            logger.debug("the usage of %s is not known: %s", self.conversation_id, error)
+            return None
+        return schema.UsageUpdate(
+            session_update="usage_update",
+            used=tokens,
+            size=agent.model.window,
+            cost=None if cost is None else schema.Cost(amount=cost, currency="USD"),
+        )
 
-    async def _tell(self) -> None:
-        while True:
-            item = await self._backlog.first()
-            try:
-                await self._tell_of(item)
-            except ConnectionError:
-                self._gone = True
-            except Exception:
-                # The border of one event: what cannot be told keeps nothing behind it from being told.
-                logger.exception("the editor could not be told of something in %s", self.conversation_id)
-            finally:
-                self._backlog.done()
+    # --- updates -------------------------------------------------------------------------------------
 
-    async def _tell_of(self, item: update_queue.Item) -> None:
-        match item:
-            case update_queue.Ready(update):
-                await self._send([update])
-            case update_queue.Shown(update):
-                await self._send(self._teller.shown(update))
-            case update_queue.Found(message, pictures):
-                await self._log.found(message, pictures)
+    async def _deliver(self, item: subscriptions.Item[updates.Update | ToolUpdate]) -> None:
+        try:
+            match item:
+                case subscriptions.Received(event):
+                    await self._send_event(event)
+                case subscriptions.LogMessage():
+                    await self._send_message(item)
+                case ToolUpdate(update):
+                    await self._send(self._updates.translate(update))
+                case subscriptions.LogChanged():
+                    return
+                case _:
+                    await self._send([item])
+        except ConnectionError:
+            self._disconnected = True
+
+    async def _send_event(self, event: events.AnyEvent) -> None:
+        match event:
             case events.MessageStored(seq, _, role):
-                await self._log.stored(seq, role)
+                await self._note_stored(seq, role)
             case events.ToolFinished(call_id):
-                await self._send(self._teller.tell(item, self._log.results.pop(call_id, None)))
+                await self._send(self._updates.build(event, self._tool_results.pop(call_id, None)))
             case events.ApprovalAsked():
-                await self._send(self._teller.tell(item))
-                self._questions.ask(item, self._teller.request(item))
-            case events.TurnFinished() | events.Compacted():
-                await self._ended(item)
-            case events.Notice():
-                await self._send(self._teller.tell(item, answers=self._is_answer(item)))
+                await self._send(self._updates.build(event))
+                if self._approvals.is_pending(event.request_id):
+                    _start(self._asking, self._ask(event, self._updates.permission_request(event)))
             case _:
-                if isinstance(item, events.ApprovalSettled):
-                    self._questions.settled(item.request_id)
-                await self._send(self._teller.tell(item))
+                if isinstance(event, events.TurnFinished):
+                    self._tool_results.clear()  # Those of interrupted calls.
+                await self._send(self._updates.build(event, is_answer=self._is_command_output(event)))
 
-    async def _ended(self, event: events.TurnFinished | events.Compacted) -> None:
-        if isinstance(event, events.TurnFinished):
-            # Of calls that were broken off, nobody asks for what came.
-            self._log.results.clear()
-        await self._send(self._teller.tell(event, answers=self._is_answer(event)))
+    async def _note_stored(self, seq: int, role: types.Role) -> None:
+        if role == "assistant":
+            self._updates.reply_seq = seq
+        elif role == "tool":
+            try:
+                async with asyncio.timeout(subscriptions.GAP_SECONDS):
+                    for message in await self._runtime.db.transcript(self.conversation_id, seq - 1, seq):
+                        self._tool_results[message.tool_call_id or ""] = message.content
+            except (errors.HoldfastError, TimeoutError) as error:
+                # The preview of the event is sent instead.
+                logger.warning("result %d of %s could not be read: %s", seq, self.conversation_id, error)
 
-    def _is_answer(self, event: events.AnyEvent) -> bool:
-        found = next((each for each in self._answers if each is event), None)
-        if found is not None:
-            self._answers = [each for each in self._answers if each is not event]
-        return found is not None
+    def _is_command_output(self, event: events.AnyEvent) -> bool:
+        before = len(self._command_output)
+        self._command_output = [each for each in self._command_output if each is not event]
+        return len(self._command_output) < before
+
+    async def _send_message(self, found: subscriptions.LogMessage) -> None:
+        message = found.message
+        try:
+            replayed = self._updates.replay(message)
+            await self._send([*replayed, *(updates.image_update(each, message.uid) for each in found.images)])
+        except ConnectionError:
+            raise
+        except Exception:
+            # The border of one message: the others are sent whatever is wrong with it.
+            logger.exception("message %d of %s cannot be shown", message.seq, self.conversation_id)
+            await self._send([updates.unreadable_message(message.seq)])
 
     async def _send(self, updates: Sequence[updates.Update]) -> None:
-        for update in updates if not self._gone else ():
-            await self._client.session_update(self.id, update)
+        for update in updates if not self._disconnected else ():
+            try:
+                await self._client.session_update(self.id, update)
+            except ConnectionError:
+                raise channel.EditorGone from None
 
-    # --- leaving -------------------------------------------------------------------------------------
+    # --- approvals -----------------------------------------------------------------------------------
+
+    async def _ask(self, request: events.ApprovalAsked, tool_call: schema.ToolCallUpdate) -> None:
+        """Ask the person; withdraw the question if it is settled elsewhere."""
+        options = conversion.permission_options(request)
+        try:
+            prompting = self._client.request_permission(self.id, tool_call, options)
+            response = await self._approvals.prompt(request.request_id, prompting)
+            if response is None:
+                return
+            answer = conversion.parse_choice(response, options)
+        except (exceptions.RequestError, ValueError, ConnectionError) as error:
+            logger.warning("an approval request was not answered and is denied: %s", error)
+            self._approvals.deny_unanswered(request.request_id, NOT_ASKED)
+            return
+        receipt = await self._approvals.answer(events.Approve(request.request_id, answer, ANSWERED_BY))
+        if receipt.notice:
+            self._put_event(events.Notice(receipt.notice))
+
+    # --- closing -------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop what runs, and let go. What was said stays."""
+        """Stop the running turn and end the session. The conversation stays."""
         self.cancel()
-        await self._door.over(self.conversation_id)
-        self._listening.close()
+        await self._runtime.over(self.conversation_id)
+        self._subscription.stop()
+        self._approvals.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH):
-                await self._backlog.told_all()
-        await self._questions.close()
-        tasks = [*self._tasks, *self._counting]
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._subscription.drain()
+        tasks = [*self._asking, *self._measuring]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._backlog.close()
-        if (agent := self._door.agents.peek(self.conversation_id)) is not None:
-            await agent.leave()
+        await self._subscription.close()
+        await self._runtime.leave(self.conversation_id)
+
+
+def _start(tasks: set[asyncio.Task[None]], work: Any) -> None:
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _command(each: commands.Standing) -> schema.AvailableCommand:

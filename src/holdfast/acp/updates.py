@@ -1,6 +1,6 @@
-"""Events of a run, and messages of the log, as an editor is told of them. Knows one session.
+"""Events of a run and messages of the log as session updates of the protocol, for one session.
 
-What it keeps is what the calls under way are about: an editor is told of their end what it was told of their beginning.
+The builder remembers the calls under way, so that the end of a call repeats what its beginning said.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from acp import schema
 from holdfast import content_parts, events, types
 from holdfast.acp import conversion, diffs, plans
 from holdfast.model import surrogates
+from holdfast.runtime import attachments
 
 Update: TypeAlias = (
     schema.UserMessageChunk
@@ -28,241 +29,229 @@ Update: TypeAlias = (
     | schema.UsageUpdate
 )
 
-PROGRESS = 4_000
-"""Characters of what a tool shows meanwhile, the last ones."""
-QUEUED = "Another turn of this conversation is running elsewhere; this one comes after it."
+PROGRESS_CHARACTERS = 4_000
+"""Characters of a tool's progress that are shown, the last ones."""
+QUEUED = "Another turn of this conversation is running elsewhere. This one starts after it."
 REDACTED = "(redacted)"
 
 
-class Call(NamedTuple):
-    """A call under way."""
+class ActiveCall(NamedTuple):
+    """A tool call under way; `shown_id` is its id in updates."""
 
     name: str
     arguments: dict[str, Any]
-    shown: str
-    """What an editor knows it by."""
+    shown_id: str
 
 
-class Teller:
-    """Makes what is told of what happened."""
+class UpdateBuilder:
+    """Builds the updates of one session."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self.seq = 0
-        """The reply whose calls begin now. Providers may give the same id to calls of two replies; editors may not."""
-        self._calls: dict[str, Call] = {}
+        self.reply_seq = 0
+        """The seq of the reply whose calls begin now; part of shown ids, as providers may reuse a call id later."""
+        self._calls: dict[str, ActiveCall] = {}
         self._progress: dict[str, str] = {}
         self._terminals: dict[str, str] = {}
-        self._asked: dict[str, str] = {}
-        """Questions, and what editors know the calls by that they are about."""
+        self._approvals: dict[str, str] = {}
+        """The shown call id of each pending approval request."""
 
-    # --- as it happens -------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------
 
-    def tell(
-        self, event: events.AnyEvent, result: types.Content | None = None, *, answers: bool = False
+    def build(
+        self, event: events.AnyEvent, result: types.Content | None = None, *, is_answer: bool = False
     ) -> list[Update]:
-        """What there is to tell of an event; `result` is that of a call that ended, where the log has it.
+        """Return the updates of an event. `result` is the stored result of a call that ended, if it could be read.
 
-        What `answers` a person who asked is told as an answer, and not as a thought.
+        Notices are thoughts, unless they are the answer (`is_answer`) to a command of the person.
         """
         match event:
             case events.TextDelta(text):
-                return [agent_says(text)] if text else []
+                return [agent_message(text)] if text else []
             case events.ReasoningDelta(text):
-                return [thinks(text)] if text else []
+                return [thought(text)] if text else []
             case events.ToolStarted(call_id, name, given):
-                return self._started(call_id, name, conversion.arguments(given))
+                return self._start(call_id, name, conversion.parse_arguments(given))
             case events.ToolProgress(call_id, text):
-                return self._progressed(call_id, text)
+                return self._add_progress(call_id, text)
             case events.ToolFinished(call_id, _, ok, preview):
-                return self.ended(call_id, preview if result is None else content_parts.text(result), ok)
+                return self._finish(call_id, preview if result is None else content_parts.text(result), ok)
             case events.ApprovalAsked() | events.ApprovalSettled():
-                return self._permission(event)
+                return self._update_approval(event)
             case events.TurnFinished():
-                return self.broken_off()
+                return self.end_calls()
             case _:
-                return _beside(event, agent_says if answers else thinks)
+                return _notice_updates(event, agent_message if is_answer else thought)
 
-    def shown(self, update: schema.ToolCallProgress) -> list[Update]:
-        """What a tool shows of its call, which it knows by its own name. A terminal stays when the call has ended."""
+    def translate(self, update: schema.ToolCallProgress) -> list[Update]:
+        """Return the update of a tool with the shown id of its call. A terminal stays visible after the call."""
         call_id = update.tool_call_id
         if (call := self._calls.get(call_id)) is None:
             return []
         for each in update.content or ():
             if isinstance(each, schema.TerminalToolCallContent):
                 self._terminals[call_id] = each.terminal_id
-        return [update.model_copy(update={"tool_call_id": call.shown})]
+        return [update.model_copy(update={"tool_call_id": call.shown_id})]
 
-    def _started(self, call_id: str, name: str, arguments: dict[str, Any]) -> list[Update]:
-        call = Call(name, arguments, surrogates.repair(f"{call_id}.{self.seq}"))
-        told = self._beginning(call)
+    def fail_unfinished(self) -> list[Update]:
+        """Mark replayed calls without a result as failed. The result may follow if another process runs the call."""
+        return [_progress(call.shown_id, status="failed") for call in self._calls.values() if call.name != plans.NAME]
+
+    def end_calls(self) -> list[Update]:
+        """End the calls that an interrupted turn left under way."""
+        return [update for call_id in tuple(self._calls) for update in self._finish(call_id, "", ok=False)]
+
+    def _start(self, call_id: str, name: str, arguments: dict[str, Any]) -> list[Update]:
+        call = ActiveCall(name, arguments, surrogates.repair(f"{call_id}.{self.reply_seq}"))
+        started = self._started(call)
         self._calls[call_id] = call
-        return told
+        return started
 
-    def _beginning(self, call: Call) -> list[Update]:
+    def _started(self, call: ActiveCall) -> list[Update]:
         if call.name == plans.NAME:
-            plan = plans.update(call.arguments)
+            plan = plans.plan_update(call.arguments)
             return [plan] if plan is not None else []
-        shown = diffs.content(call.name, call.arguments, None, self._folder)
+        view = diffs.view_call(call.name, call.arguments, None, self._folder)
         return [
             schema.ToolCallStart(
                 session_update="tool_call",
-                tool_call_id=call.shown,
-                title=conversion.title(call.name, call.arguments),
-                kind=conversion.kind(call.name),
+                tool_call_id=call.shown_id,
+                title=conversion.call_title(call.name, call.arguments),
+                kind=conversion.tool_kind(call.name),
                 status="in_progress",
-                content=shown.content or None,
-                locations=shown.locations or None,
+                content=view.content or None,
+                locations=view.locations or None,
                 raw_input=call.arguments,
             )
         ]
 
-    def _progressed(self, call_id: str, text: str) -> list[Update]:
+    def _add_progress(self, call_id: str, text: str) -> list[Update]:
         call = self._calls.get(call_id)
         if call is None or call_id in self._terminals or call.name == plans.NAME:
             return []
-        said = (self._progress.get(call_id, "") + text)[-PROGRESS:]
-        self._progress[call_id] = said
-        return [_progress(call.shown, content=[*conversion.result(said)])]
+        shown = (self._progress.get(call_id, "") + text)[-PROGRESS_CHARACTERS:]
+        self._progress[call_id] = shown
+        return [_progress(call.shown_id, content=[*conversion.result_content(shown)])]
 
-    def ended(self, call_id: str, text: str, ok: bool) -> list[Update]:
-        """The end of a call that was told of."""
+    def _finish(self, call_id: str, text: str, ok: bool) -> list[Update]:
         text = surrogates.repair(text)
         call = self._calls.pop(call_id, None)
         self._progress.pop(call_id, None)
         terminal = self._terminals.pop(call_id, None)
         if call is None or call.name == plans.NAME:
             return []
-        shown = diffs.content(call.name, call.arguments, text, self._folder) if ok else diffs.Shown([], [])
-        content: list[diffs.Content] = [*shown.content] or [*conversion.result(text)]
+        view = diffs.view_call(call.name, call.arguments, text, self._folder) if ok else diffs.CallView([], [])
+        content: list[diffs.Content] = [*view.content] or [*conversion.result_content(text)]
         if terminal is not None:
-            content = [diffs.terminal(terminal)]
-        return [
-            _progress(
-                call.shown, status="completed" if ok else "failed", content=content, locations=shown.locations or None
-            )
-        ]
+            content = [diffs.terminal_content(terminal)]
+        status = "completed" if ok else "failed"
+        return [_progress(call.shown_id, status=status, content=content, locations=view.locations or None)]
 
-    def broken_off(self) -> list[Update]:
-        """What was under way when a turn ended: nobody works on it any more."""
-        return [update for call_id in tuple(self._calls) for update in self.ended(call_id, "", ok=False)]
+    # --- approvals -----------------------------------------------------------------------------------
 
-    def unfinished(self) -> list[Update]:
-        """What the log has no end of. It may still come, where another process works on it; often none does."""
-        return [_progress(call.shown, status="failed") for call in self._calls.values() if call.name != plans.NAME]
-
-    # --- permissions ---------------------------------------------------------------------------------
-
-    def request(self, asked: events.ApprovalAsked) -> schema.ToolCallUpdate:
-        """The call that a question is about, as it is shown to whoever answers."""
-        call = self._calls.get(asked.call_id) or Call(asked.tool, {}, surrogates.repair(asked.call_id))
-        shown = diffs.content(call.name, call.arguments, surrogates.repair(asked.detail), self._folder)
+    def permission_request(self, asked: events.ApprovalAsked) -> schema.ToolCallUpdate:
+        """Return the call that an approval request is about, as the person sees it."""
+        call = self._calls.get(asked.call_id) or ActiveCall(asked.tool, {}, surrogates.repair(asked.call_id))
+        view = diffs.view_call(call.name, call.arguments, surrogates.repair(asked.detail), self._folder)
         return schema.ToolCallUpdate(
-            tool_call_id=call.shown,
-            title=conversion.title(call.name, call.arguments),
-            kind=conversion.kind(call.name),
+            tool_call_id=call.shown_id,
+            title=conversion.call_title(call.name, call.arguments),
+            kind=conversion.tool_kind(call.name),
             status="pending",
-            content=[*conversion.question(asked, whole=not shown.content), *shown.content],
-            locations=shown.locations or None,
+            content=[*conversion.approval_content(asked, with_detail=not view.content), *view.content],
+            locations=view.locations or None,
             raw_input=call.arguments,
         )
 
-    def _permission(self, event: events.ApprovalAsked | events.ApprovalSettled) -> list[Update]:
-        """A call that waits for an answer has not begun."""
+    def _update_approval(self, event: events.ApprovalAsked | events.ApprovalSettled) -> list[Update]:
+        """A call that waits for an approval is pending."""
         if isinstance(event, events.ApprovalAsked):
             if (call := self._calls.get(event.call_id)) is None:
                 return []
-            self._asked[event.request_id] = call.shown
-            return [_progress(call.shown, status="pending")]
-        shown = self._asked.pop(event.request_id, None)
-        return [_progress(shown, status="in_progress")] if shown is not None and event.allowed else []
+            self._approvals[event.request_id] = call.shown_id
+            return [_progress(call.shown_id, status="pending")]
+        shown_id = self._approvals.pop(event.request_id, None)
+        return [_progress(shown_id, status="in_progress")] if shown_id is not None and event.allowed else []
 
-    # --- as it was -----------------------------------------------------------------------------------
+    # --- the log -------------------------------------------------------------------------------------
 
     def replay(self, message: types.Message) -> list[Update]:
-        """A message of the log. Its pictures are somebody else's to show."""
+        """Return the updates of a stored message, without its images."""
         match message.role:
             case "user":
-                said = [conversion.block(REDACTED)] if message.redacted else conversion.blocks(message.content)
-                return [_user(each, message.uid) for each in said]
+                redacted = [conversion.text_block(REDACTED)]
+                blocks = redacted if message.redacted else conversion.content_blocks(message.content)
+                return [_user_message(each, message.uid) for each in blocks]
             case "assistant":
-                self.seq = message.seq
-                return [*_spoken(message), *self._called(message.tool_calls)]
+                self.reply_seq = message.seq
+                return [*_reply(message), *self._replay_calls(message.tool_calls)]
             case "tool":
                 call_id = message.tool_call_id or ""
                 name = self._calls[call_id].name if call_id in self._calls else ""
-                return self.ended(
-                    call_id, content_parts.text(message.content), content_parts.went_well(name, message.content)
-                )
+                ok = content_parts.went_well(name, message.content)
+                return self._finish(call_id, content_parts.text(message.content), ok)
             case "system":
                 return []
             case _:
                 assert_never(message.role)
 
-    def _called(self, calls: Iterable[types.ToolCall]) -> list[Update]:
+    def _replay_calls(self, calls: Iterable[types.ToolCall]) -> list[Update]:
         return [
             update
             for call in calls
-            for update in self._started(call.id, call.name, conversion.arguments(call.arguments))
+            for update in self._start(call.id, call.name, conversion.parse_arguments(call.arguments))
         ]
 
 
 # --- single updates ------------------------------------------------------------------------------------
 
 
-def agent_says(text: str, message_id: str | None = None) -> Update:
-    return schema.AgentMessageChunk(
-        session_update="agent_message_chunk", content=conversion.block(text), message_id=message_id
-    )
+def agent_message(text: str, message_id: str | None = None) -> Update:
+    block = conversion.text_block(text)
+    return schema.AgentMessageChunk(session_update="agent_message_chunk", content=block, message_id=message_id)
 
 
-def thinks(text: str, message_id: str | None = None) -> Update:
-    return schema.AgentThoughtChunk(
-        session_update="agent_thought_chunk", content=conversion.block(text), message_id=message_id
-    )
+def thought(text: str, message_id: str | None = None) -> Update:
+    block = conversion.text_block(text)
+    return schema.AgentThoughtChunk(session_update="agent_thought_chunk", content=block, message_id=message_id)
 
 
-def notice(text: str) -> Update:
-    """What a program says in the place of a person."""
-    return _user(conversion.block(text))
+def image_update(image: attachments.EncodedImage, message_id: str) -> Update:
+    block = schema.ImageContentBlock(type="image", mime_type=image.media_type, data=image.data)
+    return _user_message(block, message_id)
 
 
-def picture(media_type: str, data: str, message_id: str) -> Update:
-    """One that a person sent, in base64."""
-    return _user(schema.ImageContentBlock(type="image", mime_type=media_type, data=data), message_id)
+def unreadable_message(seq: int) -> Update:
+    """Return the placeholder for a message that cannot be shown."""
+    return thought(f"Message {seq} cannot be shown; see the log for the reason.\n\n")
 
 
-def untold(seq: int) -> Update:
-    """What stands in the place of a message that cannot be told."""
-    return thinks(f"Message {seq} cannot be shown here; the log says why.\n\n")
-
-
-def titled(title: str | None) -> Update:
+def title_update(title: str | None) -> Update:
     return schema.SessionInfoUpdate(session_update="session_info_update", title=surrogates.repair(title))
 
 
-def _user(block: conversion.Block, message_id: str | None = None) -> Update:
+def _user_message(block: conversion.Block, message_id: str | None = None) -> Update:
     return schema.UserMessageChunk(session_update="user_message_chunk", content=block, message_id=message_id)
 
 
-def _spoken(message: types.Message) -> list[Update]:
+def _reply(message: types.Message) -> list[Update]:
     if message.redacted:
-        return [agent_says(REDACTED, message.uid)]
-    told: list[Update] = []
+        return [agent_message(REDACTED, message.uid)]
+    found: list[Update] = []
     for part in content_parts.read(message.content):
         match part:
             case content_parts.Text(text) if text.strip():
-                told.append(agent_says(text, message.uid))
+                found.append(agent_message(text, message.uid))
             case content_parts.Reasoning(text) if text.strip():
-                told.append(thinks(text, message.uid))
-    return told
+                found.append(thought(text, message.uid))
+    return found
 
 
 def _progress(call_id: str, **changed: Any) -> schema.ToolCallProgress:
     return schema.ToolCallProgress(session_update="tool_call_update", tool_call_id=call_id, **changed)
 
 
-def _beside(
+def _notice_updates(
     event: events.TurnQueued
     | events.TurnStarted
     | events.MessageStored
@@ -275,22 +264,22 @@ def _beside(
     | events.Quit,
     remark: Callable[[str], Update],
 ) -> list[Update]:
-    """What is not the talk itself. What is no part of the conversation is a remark."""
+    """Return the updates of an event that is not part of the reply."""
     match event:
         case events.TurnQueued():
-            return [thinks(f"{QUEUED}\n\n")]
-        case events.TurnStarted(_, _, words, _, kind):
-            return [notice(words)] if kind else []
-        case events.Notice(words, "error"):
-            return [agent_says(f"{words}\n\n")]
-        case events.Notice(words):
-            return [remark(f"{words}\n\n")]
+            return [thought(f"{QUEUED}\n\n")]
+        case events.TurnStarted(_, _, text, _, notice):
+            return [_user_message(conversion.text_block(text))] if notice else []
+        case events.Notice(text, "error"):
+            return [agent_message(f"{text}\n\n")]
+        case events.Notice(text):
+            return [remark(f"{text}\n\n")]
         case events.Titled(title):
-            return [titled(title)]
+            return [title_update(title)]
         case events.Compacted():
             return [remark(f"{event.text}\n\n")]
-        case events.Answer(words):
-            return [agent_says(f"{conversion.answer(words)}\n\n")]
+        case events.Answer(text):
+            return [agent_message(f"{conversion.format_answer(text)}\n\n")]
         case events.MessageStored() | events.Say() | events.Moved() | events.Quit():
             return []
         case _:

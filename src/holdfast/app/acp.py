@@ -1,7 +1,7 @@
-"""The agent for editors, with the store, the model and the tools of this program under it.
+"""Composition of the agent for editors.
 
-Each session has a door of its own: it works in its own folder, with the rules as they hold there, with what its editor
-offers, and with the servers of tools that its editor brought. The store and the models are the same for all.
+Each session has a runtime of its own, with tools for its folders, the rules of those folders, the capabilities of the
+editor and the MCP servers that the editor provides. Store and models are shared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast import config
 from holdfast.acp import channel, client_files, client_terminals, mcp_servers, plans, server
-from holdfast.acp import client as acp_client
+from holdfast.acp import client as clients
 from holdfast.agent import approvals
 from holdfast.app import compose, toolset
 from holdfast.runtime import runtime
@@ -25,17 +25,17 @@ from holdfast.tools.permissions import risks
 logger = logging.getLogger("holdfast.app")
 
 SOURCE = "editor"
-SEARCHING = 1.0
-"""Seconds in which models have to be found to be offered."""
+MODEL_LIST_SECONDS = 1.0
+"""Seconds in which the available models have to be listed."""
 
 
-class House(NamedTuple):
-    """What a server of sessions needs of the program."""
+class EditorProgram(NamedTuple):
+    """The program as a server of sessions needs it."""
 
     house: compose.House
-    wire: channel.Channel
-    doors: list[runtime.Runtime]
-    late: client_terminals.Late
+    wire: channel.EditorChannel
+    runtimes: list[runtime.Runtime]
+    cleanup: client_terminals.TerminalCleanup
 
     @property
     def db(self) -> async_db.AsyncSessionDB:
@@ -43,54 +43,61 @@ class House(NamedTuple):
 
     async def models(self) -> Sequence[str]:
         try:
-            async with asyncio.timeout(SEARCHING):
+            async with asyncio.timeout(MODEL_LIST_SECONDS):
                 return await self.house.models.listed()
         except TimeoutError:
             return []
 
     @asynccontextmanager
-    async def door(self, place: server.Place, client: acp_client.Client) -> AsyncIterator[runtime.Runtime]:
-        """A door for one session, closed with it."""
-        house, settings, here = self.house, self.house.settings, place.folders[0]
-        # Asked for each time: an editor may say it late, or again.
-        offered = acp_client.offered(self.wire.offered)
+    async def open_runtime(
+        self, spec: server.SessionSpec, client: clients.ToolClient
+    ) -> AsyncIterator[runtime.Runtime]:
+        """Open a runtime for one session."""
+        house, settings, folder = self.house, self.house.settings, spec.folders[0]
+        # Parsed for each session: an editor may send `initialize` again.
+        capabilities = clients.parse_capabilities(self.wire.client_capabilities)
         async with AsyncExitStack() as stack:
-            others = await stack.enter_async_context(mcp_servers.opened(place.servers, here, settings.servers))
-            own = toolset.off_limits(settings, house.database, here)
-            permissions = approvals.Approvals(house.store.permissions, law=compose.law(settings, here))
-            there = client_terminals.Terminals(client, place.session_id, self.late) if offered.terminal else None
-            shell = client_terminals.tool(there, place.folders, toolset.environment(settings), risks.described)
-            machine = toolset.of_machine(house.processes, settings, place.folders)
+            servers = await stack.enter_async_context(mcp_servers.open_servers(spec.servers, folder, settings.servers))
+            off_limits = toolset.off_limits(settings, house.database, folder)
+            permissions = approvals.Approvals(house.store.permissions, law=compose.law(settings, folder))
+            terminals = None
+            if capabilities.terminal:
+                terminals = client_terminals.ClientTerminals(client, spec.session_id, self.cleanup)
+            environment = toolset.environment(settings)
+            shell = client_terminals.shell_tool(terminals, spec.folders, environment, risks.described)
+            machine = toolset.of_machine(house.processes, settings, spec.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 
             def project(epoch: Callable[[], object]) -> list[base.Tool]:
-                return client_files.tools(client, place.session_id, offered, place.folders, off_limits=own, epoch=epoch)
+                return client_files.file_tools_for(
+                    client, spec.session_id, capabilities, spec.folders, off_limits=off_limits, epoch=epoch
+                )
 
-            making = house.making(permissions, project, tools, others, folder=here, source=SOURCE, reviews=True)
-            door = await stack.enter_async_context(
-                runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
+            making = house.making(permissions, project, tools, servers, folder=folder, source=SOURCE, reviews=True)
+            opened = await stack.enter_async_context(
+                runtime.Runtime(house.store, making.agent, words=servers, models=house.models, approvals=permissions)
             )
-            self.doors.append(door)
-            stack.callback(self.doors.remove, door)
-            yield door
+            self.runtimes.append(opened)
+            stack.callback(self.runtimes.remove, opened)
+            yield opened
 
 
 async def serve(
-    wire: channel.Channel, settings: config.Settings, *, database: str | None = None, model: str | None = None
+    wire: channel.EditorChannel, settings: config.Settings, *, database: str | None = None, model: str | None = None
 ) -> None:
-    """Serve one editor until it is gone."""
-    doors = list[runtime.Runtime]()
+    """Serve one editor until it disconnects."""
+    runtimes = list[runtime.Runtime]()
 
-    def came_in(conversation_id: str) -> None:
-        for door in doors:
-            door.poke(conversation_id)
+    def poke(conversation_id: str) -> None:
+        for each in runtimes:
+            each.poke(conversation_id)
 
     async with AsyncExitStack() as stack:
-        housed = compose.housed(settings, came_in, database=database, model=model, more=[plans.TOOL])
+        housed = compose.housed(settings, poke, database=database, model=model, more=[plans.TOOL])
         house = await stack.enter_async_context(housed)
         stack.push_async_callback(compose.stopped, await compose.watched(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)
-        late = await stack.enter_async_context(client_terminals.Late())
-        opened = await stack.enter_async_context(server.Server(House(house, wire, doors, late)))
-        await server.attend(opened, wire)
+        cleanup = await stack.enter_async_context(client_terminals.TerminalCleanup())
+        program = EditorProgram(house, wire, runtimes, cleanup)
+        await server.serve(await stack.enter_async_context(server.EditorServer(program)), wire)

@@ -1,4 +1,4 @@
-"""The server for front ends of their own, with the store, the model and the agents of this program under it."""
+"""Composition of the RPC server for custom clients."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from contextlib import asynccontextmanager
 import holdfast
 from holdfast import config
 from holdfast.app import compose
-from holdfast.rpc import frames, line_transport, peer, stdio
+from holdfast.rpc import frames, line_transport, peer
 from holdfast.rpc_server import server
 
-ENDING = 600.0
-"""Seconds that what was asked may still take when the input has ended: `printf ... | holdfast rpc` is answered, turns
-and all. Whoever reads no more is gone at once."""
+DRAIN_SECONDS = 600.0
+"""Seconds that requests and turns may take after the end of the input, so that `printf ... | holdfast rpc` is answered.
+A client that reads no more is disconnected at once."""
 
 
 @asynccontextmanager
-async def served(
+async def open_server(
     settings: config.Settings, *, database: str | None = None, model: str | None = None
-) -> AsyncIterator[server.Server]:
-    """A server; at the end of the block its sessions are closed."""
+) -> AsyncIterator[server.RpcServer]:
+    """Open a server; its sessions are closed at the end of the block."""
     async with (
         compose.started(settings, database=database, model=model, source="rpc") as started,
-        server.Server(
+        server.RpcServer(
             started.runtime,
             program=f"Holdfast {holdfast.__version__}",
             model=started.model,
@@ -33,15 +33,15 @@ async def served(
         yield opened
 
 
-async def by_lines(opened: server.Server, kept: stdio.Kept) -> None:
-    """Serve one client by lines on these descriptors, until it is gone. Raises OSError where they cannot be written."""
-    limits = frames.Limits(ending=ENDING)
-    async with line_transport.opened(kept.reads, kept.writes, limits.size) as channel:
-        await opened.attend(peer.Peer(channel, opened.methods(), limits))
+async def serve_lines(opened: server.RpcServer, stdio: line_transport.Stdio) -> None:
+    """Serve one client by lines until it disconnects. Raises OSError if the output cannot be written."""
+    limits = frames.FrameLimits(drain_seconds=DRAIN_SECONDS)
+    async with line_transport.open_lines(stdio.reads, stdio.writes, limits.max_bytes) as channel:
+        await opened.serve(peer.Peer(channel, opened.methods(), limits))
     if channel.failed is not None:
         raise channel.failed
 
 
-async def attended(opened: server.Server, channel: peer.Channel) -> None:
-    """Serve a client by whatever carries its frames, until it is gone."""
-    await opened.attend(peer.Peer(channel, opened.methods()))
+async def serve_channel(opened: server.RpcServer, channel: peer.Channel) -> None:
+    """Serve one client over a channel until it disconnects."""
+    await opened.serve(peer.Peer(channel, opened.methods()))

@@ -1,7 +1,7 @@
-"""`holdfast acp`: the agent for editors that speak the Agent Client Protocol, on standard input and output.
+"""`holdfast acp`: the agent for editors that speak the Agent Client Protocol, over stdio.
 
-Standard output carries frames only; everything else goes to standard error, or to the file of the settings. An editor
-is greeted before the agent is loaded: that takes longer than anything else of a start.
+Standard output carries frames only; log lines go to standard error, or to the file of the settings. The editor is
+greeted before the agent is loaded, which takes most of the start-up time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import holdfast
 from holdfast import config, errors
 from holdfast.acp import channel
 from holdfast.cli import console, lazy_group, shutdown
-from holdfast.rpc import line_transport, stdio
+from holdfast.rpc import line_transport
 
-INSTALL = "Editors need a part that is not installed: pip install 'holdfast[acp]'"
+INSTALL = "The editor support is not installed. Install it with: pip install 'holdfast[acp]'"
 
 
 @click.command(name="acp")
@@ -35,44 +35,44 @@ def command(
     path: str | None,
     settings: config.Settings | None,
 ) -> int:
-    """Be the agent of an editor: Zed, JetBrains, Neovim, Emacs and others start this and talk to it.
+    """Run as the agent of an editor (Zed, JetBrains, Neovim, Emacs and others).
 
-    It speaks the Agent Client Protocol, a frame a line on standard input and output, until the input ends. Log lines go
-    to standard error.
+    It speaks the Agent Client Protocol, one frame per line on standard input and output, until the input ends. Log
+    lines go to standard error.
     """
     if util.find_spec("acp") is None:
         raise errors.HoldfastError(INSTALL)
-    with stdio.kept() as kept:
-        return shutdown.run(_served(out, settings, path, model, (log_format, log_level), kept))
+    with line_transport.reserve_stdio() as stdio:
+        return shutdown.run(_serve(out, settings, path, model, (log_format, log_level), stdio))
 
 
-async def _served(
+async def _serve(
     out: console.Console,
     profiled: config.Settings | None,
     path: str | None,
     model: str | None,
     log: tuple[str, str],
-    kept: stdio.Kept,
+    stdio: line_transport.Stdio,
 ) -> int:
-    async with line_transport.opened(kept.reads, kept.writes, channel.LONGEST) as opened:
-        wire = channel.Channel(opened, holdfast.__version__)
-        greeted = await wire.greeted()
+    async with line_transport.open_lines(stdio.reads, stdio.writes, channel.MAX_FRAME_BYTES) as lines:
+        wire = channel.EditorChannel(lines, holdfast.__version__)
+        is_initialized = await wire.wait_initialized()
         try:
             settings = profiled or out.settings
-            if greeted:
-                logs, agent = await asyncio.to_thread(_loaded)
+            if is_initialized:
+                logs, agent = await asyncio.to_thread(_load)
                 with logs.kept(out.err, *log, settings):
                     await agent.serve(wire, settings, database=path, model=model)
         except errors.HoldfastError as error:
-            # The editor was greeted, and waits for an answer: where else would a person read it?
-            await wire.turn_away(str(error))
+            # The editor waits for answers and is the only place where the user would see the error.
+            await wire.refuse_all(str(error))
             raise
     return 0
 
 
-def _loaded() -> tuple[Any, Any]:
-    """What takes its time: beside the loop, which goes on hearing signals."""
+def _load() -> tuple[Any, Any]:
+    """Load the slow imports, in a thread, so that the event loop handles signals meanwhile."""
     try:
         return lazy_group.load("holdfast.app.logs"), lazy_group.load("holdfast.app.acp")
     except ImportError as error:
-        raise errors.HoldfastError(f"Editors need a part that cannot be loaded: {error}") from error
+        raise errors.HoldfastError(f"The editor support could not be loaded: {error}") from error

@@ -1,6 +1,6 @@
-"""`holdfast rpc`: the agent for front ends of their own, by lines on standard input and output or by WebSocket.
+"""`holdfast rpc`: the JSON-RPC server for custom clients, over stdio or WebSocket.
 
-Standard output carries frames only; everything else goes to standard error, or to the file of the settings.
+Standard output carries frames only; log lines go to standard error, or to the file of the settings.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ import click
 from holdfast import config
 from holdfast.app import logs, rpc
 from holdfast.cli import console, lazy_group, shutdown
-from holdfast.rpc import admission, stdio
+from holdfast.rpc import admission, line_transport
 
 TOKEN = "HOLDFAST_RPC_TOKEN"  # noqa: S105
-OPEN = "Others can reach this address, and what is said there is not encrypted: whoever reads it has the token."
-MADE = "The token is {token} for as long as this runs; set {variable} to choose one."
+UNENCRYPTED = (
+    "Other machines can reach this address, and the connection is not encrypted: the token can be intercepted."
+)
+GENERATED_TOKEN = "Token for this run: {token} (set {variable} to choose one)."  # noqa: S105
 
 
-def _placed(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, int] | None:
+def _parse_address(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, int] | None:
     try:
-        return admission.place(text) if text is not None else None
+        return admission.parse_address(text) if text is not None else None
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
-def _named(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+def _parse_origins(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        return tuple(map(admission.origin, texts))
+        return tuple(map(admission.parse_origin, texts))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -38,19 +40,19 @@ def _named(_context: click.Context, _option: click.Parameter, texts: tuple[str, 
 @click.command(name="rpc")
 @click.option(
     "--websocket",
-    "place",
+    "address",
     metavar="[HOST:]PORT",
-    callback=_placed,
-    help="Listen there for WebSocket connections instead; the host is 127.0.0.1 unless another is named, and port 0 "
-    f"takes any. Clients give the token of {TOKEN}, or one that is made and printed.",
+    callback=_parse_address,
+    help="Listen for WebSocket connections instead. The default host is 127.0.0.1; port 0 selects a free port. Clients "
+    f"send the token of {TOKEN}, or one that is generated and printed.",
 )
 @click.option(
     "--origin",
     "origins",
     multiple=True,
-    callback=_named,
+    callback=_parse_origins,
     metavar="ORIGIN",
-    help="With --websocket: let pages from there connect, as https://example.org. May be given again.",
+    help="With --websocket: allow web pages of this origin, such as https://example.org. Can be repeated.",
 )
 @click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
 @lazy_group.logged("warning")
@@ -59,7 +61,7 @@ def _named(_context: click.Context, _option: click.Parameter, texts: tuple[str, 
 @click.pass_obj
 def command(
     out: console.Console,
-    place: tuple[str, int] | None,
+    address: tuple[str, int] | None,
     origins: tuple[str, ...],
     model: str | None,
     log_format: logs.Form,
@@ -67,48 +69,51 @@ def command(
     path: str | None,
     settings: config.Settings | None,
 ) -> int:
-    """Serve a front end by JSON-RPC 2.0: a frame a line on standard input and output, until the input ends.
+    """Run the JSON-RPC server for custom clients (stdio or WebSocket).
 
-    Log lines go to standard error.
+    Over stdio it reads and writes one frame per line until the input ends. Log lines go to standard error.
     """
-    if place is None and origins:
-        raise click.UsageError("--origin is for --websocket: no page reaches standard input.")
-    wanted = settings or out.settings
-    if place is None:
-        with stdio.kept() as kept, logs.kept(out.err, log_format, log_level, wanted):
-            return shutdown.run(_by_lines(wanted, path, model, kept))
-    with logs.kept(out.err, log_format, log_level, wanted):
-        return shutdown.run(_by_websocket(out, wanted, path, model, place, frozenset(origins)))
+    if address is None and origins:
+        raise click.UsageError("--origin needs --websocket.")
+    used = settings or out.settings
+    if address is None:
+        with line_transport.reserve_stdio() as stdio, logs.kept(out.err, log_format, log_level, used):
+            return shutdown.run(_serve_lines(used, path, model, stdio))
+    with logs.kept(out.err, log_format, log_level, used):
+        return shutdown.run(_serve_websocket(out, used, path, model, address, frozenset(origins)))
 
 
-async def _by_lines(settings: config.Settings, path: str | None, model: str | None, kept: stdio.Kept) -> int:
-    async with rpc.served(settings, database=path, model=model) as opened:
-        await rpc.by_lines(opened, kept)
+async def _serve_lines(
+    settings: config.Settings, path: str | None, model: str | None, stdio: line_transport.Stdio
+) -> int:
+    async with rpc.open_server(settings, database=path, model=model) as opened:
+        await rpc.serve_lines(opened, stdio)
     return 0
 
 
-async def _by_websocket(
+async def _serve_websocket(
     out: console.Console,
     settings: config.Settings,
     path: str | None,
     model: str | None,
-    place: tuple[str, int],
+    address: tuple[str, int],
     origins: frozenset[str],
 ) -> int:
     websocket = lazy_group.load("holdfast.rpc.websocket_transport")
-    given = config.environment().get(TOKEN)
-    rules = admission.Rules(given or secrets.token_urlsafe(32), place[0], origins)
+    token = config.environment().get(TOKEN)
+    host, port = address
+    rules = admission.AdmissionRules(token or secrets.token_urlsafe(32), host, origins)
     async with (
-        rpc.served(settings, database=path, model=model) as opened,
-        websocket.serving(partial(rpc.attended, opened), rules, place[1]) as address,
+        rpc.open_server(settings, database=path, model=model) as opened,
+        websocket.serve(partial(rpc.serve_channel, opened), rules, port) as url,
     ):
-        if not admission.is_here(place[0]):
-            out.note(OPEN)
-        if not given:
-            out.note(MADE.format(token=rules.token, variable=TOKEN))
-        out.note(f"Listening at {address}")
+        if not admission.is_loopback(host):
+            out.note(UNENCRYPTED)
+        if not token:
+            out.note(GENERATED_TOKEN.format(token=rules.token, variable=TOKEN))
+        out.note(f"Listening at {url}")
         try:
             await asyncio.Event().wait()
         finally:
-            await opened.close()  # While those who have something open can still be told.
+            await opened.close()  # While the clients are connected and get the events of that.
     return 0

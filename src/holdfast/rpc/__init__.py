@@ -1,1 +1,1 @@
-"""JSON-RPC 2.0 between programs: frames, a peer, and what carries them. It knows nothing of agents."""
+"""JSON-RPC 2.0 between programs: frames, peers and transports. It knows nothing of agents."""

@@ -1,7 +1,7 @@
-"""Who may open a connection: programs that know the token, and no page of somebody else's. Pure.
+"""Decide who may open a WebSocket connection: programs that know the token, and pages of listed origins. Pure.
 
-A page in a browser can reach this machine, by its address or by a name of its own that leads here. So what a browser
-says of where a page comes from has to be named beforehand, and the host has to be one that is served.
+A page in a browser can reach this machine by its address, or by a host name that resolves to it (DNS rebinding). So the
+origin that a browser sends has to be listed, and the host of the request has to be one that is served.
 """
 
 from __future__ import annotations
@@ -15,81 +15,79 @@ from typing import NamedTuple
 
 import msgspec
 
-SPOKEN = "holdfast.rpc"
-"""The subprotocol. Who cannot set headers, as pages cannot, offers this one and the token after the next."""
-BEARING = "holdfast.token."
-SHORTEST = 16
-"""Characters of a token."""
-TOKENS = f"A token has at least {SHORTEST} characters, of ASCII and without spaces and commas."
-"""What else there is cannot be said in a header, or ends it there."""
-ONCE = ("host", "origin", "authorization")
+SUBPROTOCOL = "holdfast.rpc"
+"""The WebSocket subprotocol. Pages, which cannot set headers, offer it together with one that contains the token."""
+TOKEN_SUBPROTOCOL = "holdfast.token."  # noqa: S105
+MIN_TOKEN_CHARACTERS = 16
+INVALID_TOKEN = f"The token must have at least {MIN_TOKEN_CHARACTERS} ASCII characters, without spaces and commas."
+_SINGLE_HEADERS = ("host", "origin", "authorization")
 
 
-class Refused(NamedTuple):
-    """Why somebody is not let in, as a status of HTTP."""
+class Rejection(NamedTuple):
+    """The HTTP response to a rejected request."""
 
     status: int
     reason: str
 
 
-class Rules(msgspec.Struct, frozen=True):
-    """Who is let in."""
+class AdmissionRules(msgspec.Struct, frozen=True):
+    """Who may connect."""
 
     token: str
     host: str = "127.0.0.1"
-    """The host it listens at."""
+    """The host that the server listens on."""
     origins: frozenset[str] = frozenset()
-    """Where pages may come from, as browsers say it: `https://example.org`."""
+    """Origins of allowed pages, such as `https://example.org`."""
 
 
-def refused(rules: Rules, path: str, headers: Mapping[str, Sequence[str]]) -> Refused | None:
-    """Why this request for a connection is refused; None where it is not. Names of headers are in small letters."""
+def check_request(rules: AdmissionRules, path: str, headers: Mapping[str, Sequence[str]]) -> Rejection | None:
+    """Return why a request for a connection is rejected; None if it is accepted. Header names are in lower case."""
     given = {name: [each.strip() for each in values] for name, values in headers.items()}
-    if any(len(given.get(name, ())) > 1 for name in ONCE):
-        return Refused(400, "A header came more than once that comes once.")
-    if not is_served(rules.host, host_of(_one(given, "host"))):
-        return Refused(421, "This host is not served here.")
-    if "origin" in given and _one(given, "origin") not in rules.origins:
-        return Refused(403, "Pages from there are not let in.")
+    if any(len(given.get(name, ())) > 1 for name in _SINGLE_HEADERS):
+        return Rejection(400, "Duplicate header.")
+    if not is_served(rules.host, parse_host(_first(given, "host"))):
+        return Rejection(421, "This host is not served here.")
+    if "origin" in given and _first(given, "origin") not in rules.origins:
+        return Rejection(403, "This origin is not allowed.")
     if path.partition("?")[0] != "/":
-        return Refused(404, "There is nothing at this address.")
-    if not knows(rules.token, given):
-        return Refused(401, "The token is missing or wrong.")
+        return Rejection(404, "Not found.")
+    if not has_token(rules.token, given):
+        return Rejection(401, "The token is missing or wrong.")
     return None
 
 
-def knows(token: str, headers: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a request has the token. How long that takes says nothing of how wrong it is."""
-    kind, _, bearer = _one(headers, "authorization").partition(" ")
+def has_token(token: str, headers: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a request has the token, in constant time."""
+    kind, _, bearer = _first(headers, "authorization").partition(" ")
     offered = [bearer.strip()] if kind.lower() == "bearer" else []
-    named = (each.strip() for line in headers.get("sec-websocket-protocol", ()) for each in line.split(","))
-    offered += [each.removeprefix(BEARING) for each in named if each.startswith(BEARING)]
-    # Digests have one length, and nothing is learnt from where two of them differ.
+    protocols = (each.strip() for line in headers.get("sec-websocket-protocol", ()) for each in line.split(","))
+    offered += [each.removeprefix(TOKEN_SUBPROTOCOL) for each in protocols if each.startswith(TOKEN_SUBPROTOCOL)]
+    # Digests are compared, as they have the same length.
     wanted = sha256(token.encode()).digest()
     return any(hmac.compare_digest(sha256(each.encode()).digest(), wanted) for each in offered)
 
 
-def is_served(listening: str, asked: str) -> bool:
-    """Whether a host is one of those that are reached here. A name that is not known may lead here from anywhere."""
-    if not asked:
+def is_served(listening: str, requested: str) -> bool:
+    """Return whether a host is served. An unknown host name may resolve to this machine by DNS rebinding."""
+    if not requested:
         return False
-    if asked in ("localhost", listening.lower()) or is_here(asked):
+    if requested in ("localhost", listening.lower()) or is_loopback(requested):
         return True
-    # Others come by an address of this machine, which nobody can make lead elsewhere.
-    return not is_here(listening) and _address(asked) is not None
+    # Other machines use an IP address, which cannot be rebound.
+    return not is_loopback(listening) and _parse_ip(requested) is not None
 
 
-def is_here(host: str) -> bool:
-    """Whether a host is this machine itself, for itself only."""
-    found = _address(host)
+def is_loopback(host: str) -> bool:
+    """Return whether a host can be reached from this machine only."""
+    found = _parse_ip(host)
     if found is None:
         return host.lower() == "localhost"
     mapped = getattr(found, "ipv4_mapped", None)
     return bool((mapped or found).is_loopback)
 
 
-def host_of(text: str) -> str:
-    """The host of a Host header, without its port; empty where it is none."""
+def parse_host(text: str) -> str:
+    """Return the host of a Host header without its port; empty if it is invalid."""
     if text.startswith("["):
         host, closed, port = text[1:].partition("]")
         return host.lower() if closed and (not port or (port[0] == ":" and port[1:].isdigit())) else ""
@@ -97,47 +95,47 @@ def host_of(text: str) -> str:
     return host.lower().rstrip(".") if not colon or port.isdigit() else ""
 
 
-def place(text: str) -> tuple[str, int]:
-    """`[HOST:]PORT`, as host and port. Raises ValueError."""
+def parse_address(text: str) -> tuple[str, int]:
+    """Parse `[HOST:]PORT`. Raises ValueError."""
     host, colon, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
-        raise ValueError("a port is a number up to 65535.")
+        raise ValueError("the port must be a number up to 65535.")
     if colon and not host:
         raise ValueError("the host is empty.")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError("an IPv6 address stands in brackets, as in [::1]:8643.")
+        raise ValueError("an IPv6 address must be in brackets, as in [::1]:8643.")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def is_token(text: str) -> bool:
-    """Whether this is a token that somebody can say and nobody guesses."""
-    return len(text) >= SHORTEST and all("!" <= each <= "~" and each != "," for each in text)
+def is_valid_token(text: str) -> bool:
+    """Return whether a token is long enough and can be sent in a header."""
+    return len(text) >= MIN_TOKEN_CHARACTERS and all("!" <= each <= "~" and each != "," for each in text)
 
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:\[[0-9a-f:.]+\]|[^\s/?#@:\[\],*]+)(:[0-9]{1,5})?", re.ASCII)
-_USUAL = {"http": ":80", "https": ":443"}
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
-def origin(text: str) -> str:
-    """Where pages come from, as browsers say it. Raises ValueError for what none of them ever says."""
+def parse_origin(text: str) -> str:
+    """Validate an origin as browsers send it. Raises ValueError."""
     found = _ORIGIN.fullmatch(text)
     if found is None or not text.isascii():
-        raise ValueError("an origin is a scheme and a host, with a port or without, as https://example.org.")
+        raise ValueError("an origin is a scheme and a host with an optional port, such as https://example.org.")
     scheme, port = found.groups()
-    if scheme in _USUAL and text != text.lower():
-        raise ValueError("browsers say an origin in small letters.")
-    if port is not None and port == _USUAL.get(scheme):
-        raise ValueError(f"browsers leave {port} out, which is where {scheme} is.")
+    if scheme in _DEFAULT_PORTS and text != text.lower():
+        raise ValueError("an origin must be in lower case, as browsers send it.")
+    if port is not None and port == _DEFAULT_PORTS.get(scheme):
+        raise ValueError(f"browsers omit {port}, the default port of {scheme}.")
     return text
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
 
 
-def _one(headers: Mapping[str, Sequence[str]], name: str) -> str:
+def _first(headers: Mapping[str, Sequence[str]], name: str) -> str:
     values = headers.get(name, ())
     return values[0] if values else ""

@@ -1,7 +1,7 @@
-"""Frames of JSON-RPC 2.0: bytes to messages, and back. Pure.
+"""JSON-RPC 2.0 frames: bytes to messages and back. Pure.
 
-Nothing that comes in raises: what is no message is `Wrong`, with the error its sender is told. Ids are given back as
-they came, numbers of any length among them.
+Decoding never raises: a frame that is not a message becomes an `InvalidMessage` with the error for its sender. Ids are
+returned as they were received, numbers of any length included.
 """
 
 from __future__ import annotations
@@ -14,186 +14,187 @@ import msgspec
 
 from holdfast import errors
 
-PARSE: Final = -32700
-INVALID: Final = -32600
-UNKNOWN: Final = -32601
-PARAMS: Final = -32602
-INTERNAL: Final = -32603
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
 CANCELLED: Final = -32800
-"""The name and number of Microsoft's protocols, whose clients know it."""
+"""The code of the Language Server Protocol, which its clients know."""
 BUSY: Final = -32001
 FAILED: Final = -32000
-"""Something of Holdfast said no; `data.type` names its error."""
+"""A HoldfastError; `data.type` names its class."""
 
-LONGEST_ID: Final = 256
-"""Characters of an id."""
-LONGEST_METHOD: Final = 200
-LONGEST_NUMBER: Final = 1000
-"""Digits of a number: how long it takes to read one grows with their square."""
+MAX_ID_CHARACTERS: Final = 256
+MAX_METHOD_CHARACTERS: Final = 200
+MAX_NUMBER_DIGITS: Final = 1000
+"""The time to parse a number grows with the square of its digits."""
 
 Id: TypeAlias = str | int | float | None
 Params: TypeAlias = dict[str, Any] | list[Any] | None
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """What one program may ask of another."""
+class FrameLimits(msgspec.Struct, frozen=True):
+    """What one peer may ask of the other."""
 
-    size: int = 16 << 20
-    """Bytes of a frame; a picture fits in."""
-    depth: int = 64
-    """Lists and objects within each other."""
-    values: int = 200_000
-    """Values in a frame: small ones take many times the bytes they were sent in."""
-    batch: int = 100
+    max_bytes: int = 16 << 20
+    """Bytes of a frame; an image fits."""
+    max_depth: int = 64
+    """Nested lists and objects."""
+    max_values: int = 200_000
+    """Values in a frame: small ones take many times their encoded size in memory."""
+    max_batch: int = 100
     """Messages of a batch."""
-    at_once: int = 32
-    """Requests that are worked on at once. While there are so many, nothing more is read."""
-    patience: float = 1.0
-    """Seconds in which none of those may end before further ones are refused: a cancellation has to get through."""
-    ending: float = 0.0
-    """Seconds that what is worked on may still take when nothing more comes."""
+    max_running: int = 32
+    """Requests that run at once. While so many run, nothing more is read."""
+    busy_seconds: float = 1.0
+    """Seconds without any of them ending after which further requests are refused: a cancellation must get through."""
+    drain_seconds: float = 0.0
+    """Seconds that running requests may take after the end of the input."""
 
 
-ORDINARY: Final = Limits()
+DEFAULT_LIMITS: Final = FrameLimits()
 
 
-class Error(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why something was not done."""
+class RpcError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The error of a response."""
 
     code: int
     message: str
     data: Any = None
 
 
-class Request(msgspec.Struct, frozen=True):
-    """It is answered, once."""
+class RpcRequest(msgspec.Struct, frozen=True):
+    """A request; it gets one response."""
 
     id: Id
     method: str
     params: Params = None
 
 
-class Notification(msgspec.Struct, frozen=True):
-    """It is never answered."""
+class RpcNotification(msgspec.Struct, frozen=True):
+    """A notification; it gets no response."""
 
     method: str
     params: Params = None
 
 
-class Response(msgspec.Struct, frozen=True):
-    """An answer to something. Nothing was asked, so nobody waits for it."""
+class RpcResponse(msgspec.Struct, frozen=True):
+    """A response. We send no requests, so it is ignored."""
 
     id: Id
 
 
-class Wrong(msgspec.Struct, frozen=True):
-    """What is no message. The id is that of the sender, where one could be read."""
+class InvalidMessage(msgspec.Struct, frozen=True):
+    """The error for a frame that is not a message, with the id of its sender if there is one."""
 
-    error: Error
+    error: RpcError
     id: Id = None
 
 
-Message: TypeAlias = Request | Notification | Response | Wrong
+Message: TypeAlias = RpcRequest | RpcNotification | RpcResponse | InvalidMessage
 
 
-class Batch(msgspec.Struct, frozen=True):
+class RpcBatch(msgspec.Struct, frozen=True):
     """Several messages, answered together."""
 
     messages: tuple[Message, ...]
 
 
-def decode(frame: bytes, limits: Limits = ORDINARY) -> Message | Batch:
-    """What a frame says."""
-    if len(frame) > limits.size:
-        return Wrong(Error(INVALID, f"A frame has at most {limits.size:,} bytes."))
-    if (too_much := excess(frame, limits)) is not None:
-        return Wrong(Error(INVALID, too_much))
+def decode(frame: bytes, limits: FrameLimits = DEFAULT_LIMITS) -> Message | RpcBatch:
+    """Decode a frame."""
+    if len(frame) > limits.max_bytes:
+        return _invalid(f"A frame can have at most {limits.max_bytes:,} bytes.")
+    if (excess := find_excess(frame, limits)) is not None:
+        return _invalid(excess)
     try:
-        said = msgspec.json.decode(frame)
+        decoded = msgspec.json.decode(frame)
     except UnicodeDecodeError:
-        return Wrong(Error(PARSE, "That is not UTF-8."))
+        return InvalidMessage(RpcError(PARSE_ERROR, "The frame is not valid UTF-8."))
     except (msgspec.DecodeError, RecursionError) as error:
-        return Wrong(Error(PARSE, f"That is not JSON: {error}."))
-    if not isinstance(said, list):
-        return _message(said)
-    if not said:
-        return Wrong(Error(INVALID, "A batch has at least one message."))
-    if len(said) > limits.batch:
-        return Wrong(Error(INVALID, f"A batch has at most {limits.batch} messages."))
-    return Batch(tuple(map(_message, said)))
+        return InvalidMessage(RpcError(PARSE_ERROR, f"Invalid JSON: {error}."))
+    if not isinstance(decoded, list):
+        return _message(decoded)
+    if not decoded:
+        return _invalid("A batch must have at least one message.")
+    if len(decoded) > limits.max_batch:
+        return _invalid(f"A batch can have at most {limits.max_batch} messages.")
+    return RpcBatch(tuple(map(_message, decoded)))
 
 
+# Every value of JSON but the outermost follows one of these; a key and its value follow one together.
 _MARKS = (b",", b"[", b"{")
-"""Each value of JSON but the outermost stands behind one of these; a key and its value, behind one together."""
 _AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _RUNS = re.compile(rb"\[+|\]+")
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_TOO_LONG = b"0" * (LONGEST_NUMBER + 1)
+_TOO_LONG = b"0" * (MAX_NUMBER_DIGITS + 1)
 
 
-def excess(frame: bytes, limits: Limits = ORDINARY) -> str | None:
-    """What JSON has too much of, in words; None where it has not. It is not read for it, since that is what could take
-    long: every byte is looked at a few times, and what is counted first bounds what comes after it."""
-    bare = _without_strings(frame, limits.values)
-    if bare is None or _marks(bare) > limits.values:
-        return f"A frame has at most {limits.values:,} values."
+def find_excess(frame: bytes, limits: FrameLimits = DEFAULT_LIMITS) -> str | None:
+    """Return which limit the JSON of a frame exceeds; None if it exceeds none.
+
+    The frame is not parsed, as parsing is what could take long: each byte is read a few times, in linear time.
+    """
+    bare = _without_strings(frame, limits.max_values)
+    if bare is None or sum(map(bare.count, _MARKS)) > limits.max_values:
+        return f"A frame can have at most {limits.max_values:,} values."
     if _TOO_LONG in bare.translate(_AS_ZEROS):
-        return f"A number has at most {LONGEST_NUMBER:,} digits."
-    if _is_deeper(bare, limits.depth):
-        return f"JSON is at most {limits.depth} deep here."
+        return f"A number can have at most {MAX_NUMBER_DIGITS:,} digits."
+    if _is_deeper(bare, limits.max_depth):
+        return f"JSON can have at most {limits.max_depth} levels of nesting."
     return None
 
 
-def _marks(frame: bytes) -> int:
-    return sum(map(frame.count, _MARKS))
-
-
-def _without_strings(frame: bytes, values: int) -> bytes | None:
-    """The rest of JSON; None where there are more strings than so many values can have, a key each among them."""
-    # JSON has backslashes in strings only. Where they stand elsewhere, reading ends there.
+def _without_strings(frame: bytes, max_values: int) -> bytes | None:
+    """Return the frame without strings; None if there are more strings than so many values and keys can have."""
+    # JSON has backslashes in strings only; the parser rejects any other.
     plain = frame.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if plain.count(b'"') > 4 * values + 2:
+    if plain.count(b'"') > 4 * max_values + 2:
         return None
     return b"".join(plain.split(b'"')[::2])
 
 
-def _is_deeper(bare: bytes, most: int) -> bool:
+def _is_deeper(bare: bytes, max_depth: int) -> bool:
     depth = 0
     for run in _RUNS.findall(bare.translate(_AS_LISTS, _NO_BRACKETS)):
         depth = depth + len(run) if run.startswith(b"[") else max(0, depth - len(run))
-        if depth > most:
+        if depth > max_depth:
             return True
     return False
 
 
-def _message(said: Any) -> Message:
-    if not isinstance(said, dict):
-        return Wrong(Error(INVALID, "A message is an object."))
-    named = said.get("id")
-    if not _is_id(named):
-        return Wrong(Error(INVALID, f"An id is a string, a number or null, of at most {LONGEST_ID} characters."))
-    if said.get("jsonrpc") != "2.0":
-        return Wrong(Error(INVALID, 'A message says "jsonrpc": "2.0".'), named)
-    if "method" not in said and ("result" in said or "error" in said):
-        return Response(named)
-    method, params = said.get("method"), said.get("params")
-    if not isinstance(method, str) or len(method) > LONGEST_METHOD:
-        return Wrong(Error(INVALID, f"A method is a string of at most {LONGEST_METHOD} characters."), named)
+def _invalid(error: str, id: Id = None) -> InvalidMessage:
+    return InvalidMessage(RpcError(INVALID_REQUEST, error), id)
+
+
+def _message(decoded: Any) -> Message:
+    if not isinstance(decoded, dict):
+        return _invalid("A message must be an object.")
+    id_ = decoded.get("id")
+    if not _is_id(id_):
+        return _invalid(f"`id` must be a string, a number or null, with at most {MAX_ID_CHARACTERS} characters.")
+    if decoded.get("jsonrpc") != "2.0":
+        return _invalid('A message must contain "jsonrpc": "2.0".', id_)
+    if "method" not in decoded and ("result" in decoded or "error" in decoded):
+        return RpcResponse(id_)
+    method, params = decoded.get("method"), decoded.get("params")
+    if not isinstance(method, str) or len(method) > MAX_METHOD_CHARACTERS:
+        return _invalid(f"`method` must be a string with at most {MAX_METHOD_CHARACTERS} characters.", id_)
     if params is not None and not isinstance(params, dict | list):
-        return Wrong(Error(INVALID, "Params are an object or a list."), named)
-    return Request(named, method, params) if "id" in said else Notification(method, params)
+        return _invalid("`params` must be an object or a list.", id_)
+    return RpcRequest(id_, method, params) if "id" in decoded else RpcNotification(method, params)
 
 
 def _is_id(id: Any) -> bool:
     if isinstance(id, str):
-        return len(id) <= LONGEST_ID
+        return len(id) <= MAX_ID_CHARACTERS
     if isinstance(id, int):
-        return not isinstance(id, bool) and abs(id) < 10**LONGEST_ID
+        return not isinstance(id, bool) and abs(id) < 10**MAX_ID_CHARACTERS
     return id is None or isinstance(id, float)
 
 
-# --- and back -------------------------------------------------------------------------------------------
+# --- encoding ------------------------------------------------------------------------------------------
 
 
 class _Result(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
@@ -203,36 +204,36 @@ class _Result(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
 
 class _Failure(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
     id: Id
-    error: Error
+    error: RpcError
 
 
-class _Notified(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
+class _Notice(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
     method: str
     params: Any
 
 
-def answer(id: Id, result: object) -> bytes:
-    """What was asked for. Raises ValueError, TypeError or RecursionError where it cannot be JSON; so do those below."""
+def encode_result(id: Id, result: object) -> bytes:
+    """Encode a response. All encoders raise ValueError, TypeError or RecursionError for values that JSON lacks."""
     return msgspec.json.encode(_Result(id, result))
 
 
-def failure(id: Id, error: Error) -> bytes:
-    """An error as an answer."""
+def encode_error(id: Id, error: RpcError) -> bytes:
+    """Encode an error response."""
     return msgspec.json.encode(_Failure(id, error))
 
 
-def notification(method: str, params: object) -> bytes:
-    """Something that is said unasked."""
-    return msgspec.json.encode(_Notified(method, params))
+def encode_notification(method: str, params: object) -> bytes:
+    """Encode a notification."""
+    return msgspec.json.encode(_Notice(method, params))
 
 
-def batch(answers: Sequence[bytes]) -> bytes:
-    """The answers to a batch, each as it would be alone."""
-    return b"[" + b",".join(answers) + b"]"
+def encode_batch(responses: Sequence[bytes]) -> bytes:
+    """Join the encoded responses to a batch."""
+    return b"[" + b",".join(responses) + b"]"
 
 
-def refusal(error: errors.HoldfastError) -> Error:
-    """How an error of ours is told."""
+def convert_error(error: errors.HoldfastError) -> RpcError:
+    """Return the error of a response for an exception."""
     if isinstance(error, errors.RpcRefused):
-        return Error(error.code, str(error), error.data)
-    return Error(FAILED, str(error), {"type": type(error).__name__})
+        return RpcError(error.code, str(error), error.data)
+    return RpcError(FAILED, str(error), {"type": type(error).__name__})

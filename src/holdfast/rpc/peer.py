@@ -1,7 +1,7 @@
-"""One end of a connection: reads frames, has requests worked on, answers each once, and says things unasked.
+"""One end of a connection: receives frames, runs requests, answers each once, and sends notifications.
 
-What comes in begins in the order it came; what is said goes out in the order it was said. A request keeps its place
-among those that are worked on until its answer was taken: who does not read is not read from.
+Requests start in the order in which they arrive; frames leave in the order in which they are sent. A request occupies
+its slot until its response was sent, so a client that does not read is not read from.
 """
 
 from __future__ import annotations
@@ -13,262 +13,303 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from holdfast import errors
-from holdfast.rpc import frames, worker_slots
+from holdfast.rpc import frames
 
 logger = logging.getLogger("holdfast.rpc")
 
 CANCEL = "$/cancelRequest"
-"""A notification with the id of a request that is no longer wanted; the name is that of Microsoft's protocols."""
+"""A notification with the id of a request to cancel, as in the Language Server Protocol."""
 
 T = TypeVar("T")
 Handler: TypeAlias = Callable[["Peer", frames.Params], Awaitable[object]]
-"""Does what a method is for, with the params as they were sent, and gives what can be JSON. What it raises is told:
-RpcRefused as it says, another error of Holdfast by its name, anything else as a fault that is logged here."""
+"""Handles a method: gets the params as sent and returns a JSON value. RpcRefused and other HoldfastErrors are sent to
+the client; anything else is logged and answered as an internal error."""
 
 
 class Channel(Protocol):
-    """What carries frames. One task receives; sending is the peer's, one frame at a time."""
+    """A transport for frames. One task receives; the peer sends one frame at a time."""
 
     async def receive(self) -> bytes | None:
-        """The next frame; None when the other side is gone. One that is too large may be cut after its first byte too
-        many."""
+        """Return the next frame, or None at the end. One that is too large may be cut after its first byte too many."""
 
     async def send(self, frame: bytes) -> None:
-        """Send a frame, whole or not at all though it is cancelled; waits while the other side does not read. Raises
-        Gone."""
+        """Send a frame wholly or, if cancelled, not at all; wait while the other side does not read. Raises Gone."""
 
     async def unread(self) -> None:
-        """Until it is known that nobody reads what is sent any more; never, where `receive` tells that as well."""
+        """Return when it is known that the other side reads no more; never if `receive` reports that."""
 
     async def close(self) -> None:
-        """Let go of the other side; may be called again."""
+        """Close the connection; may be called again."""
+
+
+class WorkerSlots:
+    """Limits what runs at once. `acquire` waits for a slot, unless none was acquired or released for `busy_seconds`.
+
+    There is no slot either while finished responses of more than `max_held_bytes` wait to be sent. One task acquires.
+    """
+
+    def __init__(self, count: int, busy_seconds: float, max_held_bytes: int = 0) -> None:
+        self._free, self._busy_seconds, self._max_held_bytes = count, busy_seconds, max_held_bytes
+        self._held_bytes = 0
+        self._changed_at = 0.0
+        self._changed = asyncio.Event()
+
+    async def acquire(self) -> bool:
+        """Return whether a slot was acquired."""
+        while not self._free or self._held_bytes > self._max_held_bytes:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(self._changed_at + self._busy_seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+        self._free -= 1
+        self._changed_at = asyncio.get_running_loop().time()
+        return True
+
+    def release(self) -> None:
+        self._free += 1
+        self._notify()
+
+    def hold(self, size: int) -> None:
+        """Count the bytes of a response that waits to be sent."""
+        self._held_bytes += size
+
+    def unhold(self, size: int) -> None:
+        self._held_bytes -= size
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed_at = asyncio.get_running_loop().time()
+        self._changed.set()
+
+
+class RunningRequest(NamedTuple):
+    """A request whose handler runs."""
+
+    id: frames.Id
+    work: asyncio.Task[object]
 
 
 async def nothing() -> None:
-    """There is nothing to finish."""
+    """Do nothing."""
 
 
 class Peer:
-    """This end. `run` it; it is over when that returns."""
+    """This end of a connection; `run` it."""
 
     def __init__(
-        self, channel: Channel, methods: Mapping[str, Handler], limits: frames.Limits = frames.ORDINARY
+        self, channel: Channel, methods: Mapping[str, Handler], limits: frames.FrameLimits = frames.DEFAULT_LIMITS
     ) -> None:
         self._channel, self._methods, self._limits = channel, methods, limits
-        self._places = worker_slots.Places(limits.at_once, limits.patience, limits.size)
-        self._batches = worker_slots.Places(limits.at_once, limits.patience)
-        self._speaking = asyncio.Lock()
+        self._slots = WorkerSlots(limits.max_running, limits.busy_seconds, limits.max_bytes)
+        self._batches = WorkerSlots(limits.max_running, limits.busy_seconds)
+        self._sending = asyncio.Lock()
         self._running = dict[frames.Id, asyncio.Task[object]]()
-        """What is worked on and can be cancelled, by its id."""
+        """The requests that can be cancelled, by id."""
         self._works = set[asyncio.Task[Any]]()
-        self._answers = set[asyncio.Task[Any]]()
+        self._responses = set[asyncio.Task[Any]]()
         self.closed = asyncio.Event()
 
     async def run(self, finish: Callable[[], Awaitable[object]] = nothing) -> None:
-        """Until the other side is gone. Then what is worked on is cancelled, and the channel is closed.
+        """Serve until the other side is gone; then cancel what runs and close the channel.
 
-        One that only stops asking is still answered, and `finish` is waited for, in the time the limits leave for it:
-        that is what is still to be said of what was asked.
+        After the end of the input, running requests are answered and `finish` is awaited, within the time of the
+        limits.
         """
-        talking, unread = asyncio.create_task(self._talk(finish)), asyncio.create_task(self._channel.unread())
-        for each in (talking, unread):
-            each.add_done_callback(_looked_at)
+        serving, unread = asyncio.create_task(self._serve(finish)), asyncio.create_task(self._channel.unread())
+        for each in (serving, unread):
+            each.add_done_callback(_log_error)
         try:
-            await asyncio.wait([talking, unread], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([serving, unread], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.closed.set()
-            await _ended({talking, unread})
-            await _ended(self._works)
-            await _ended(self._answers)
+            await _cancel_all({serving, unread})
+            await _cancel_all(self._works)
+            await _cancel_all(self._responses)
             await self._channel.close()
-        for each in (talking, unread):
+        for each in (serving, unread):
             if not each.cancelled():
                 with suppress(errors.Gone):
                     each.result()
 
-    async def _talk(self, finish: Callable[[], Awaitable[object]]) -> None:
+    async def _serve(self, finish: Callable[[], Awaitable[object]]) -> None:
         while (frame := await self._channel.receive()) is not None:
-            await self._came(frames.decode(frame, self._limits))
-            # Thousands may have come in one piece: whoever else there is has a turn between them.
+            await self._handle(frames.decode(frame, self._limits))
+            # One chunk may contain thousands of frames; other tasks must run in between.
             await asyncio.sleep(0)
-        if self._limits.ending:
+        if self._limits.drain_seconds:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.ending):
-                    while self._answers:
-                        await asyncio.wait(self._answers)
+                async with asyncio.timeout(self._limits.drain_seconds):
+                    while self._responses:
+                        await asyncio.wait(self._responses)
                     await finish()
 
     async def notify(self, method: str, params: object) -> None:
-        """Say something unasked; waits while the other side does not read. Raises Gone after the end."""
-        await self._send(frames.notification(method, params))
+        """Send a notification; wait while the other side does not read. Raises Gone after the end."""
+        await self._send(frames.encode_notification(method, params))
 
     async def _send(self, frame: bytes) -> None:
-        async with self._speaking:
+        async with self._sending:
             if self.closed.is_set():
                 raise errors.Gone()
             await self._channel.send(frame)
 
-    # --- what comes in -----------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
-    async def _came(self, said: frames.Message | frames.Batch) -> None:
-        if isinstance(said, frames.Batch):
-            await self._came_together(said.messages)
+    async def _handle(self, message: frames.Message | frames.RpcBatch) -> None:
+        if isinstance(message, frames.RpcBatch):
+            await self._handle_batch(message.messages)
             return
-        begun = await self._begun(said)
-        if isinstance(begun, bytes):
-            await self._send(begun)
-        elif begun is not None:
-            self._task(self._answers, self._answer(begun))
+        started = await self._start(message)
+        if isinstance(started, bytes):
+            await self._send(started)
+        elif started is not None:
+            self._create_task(self._responses, self._respond(started))
 
-    async def _came_together(self, messages: Sequence[frames.Message]) -> None:
-        if not await self._batches.take():
-            if refused := [_busy(each.id) for each in messages if isinstance(each, frames.Request)]:
-                await self._send(frames.batch(refused))
+    async def _handle_batch(self, messages: Sequence[frames.Message]) -> None:
+        if not await self._batches.acquire():
+            if refused := [_busy(each.id) for each in messages if isinstance(each, frames.RpcRequest)]:
+                await self._send(frames.encode_batch(refused))
             return
-        answers = list[bytes | asyncio.Task[bytes]]()
+        responses = list[bytes | asyncio.Task[bytes]]()
         for each in messages:
-            begun = await self._begun(each)
-            if isinstance(begun, bytes):
-                self._places.keep(len(begun))
-                answers.append(begun)
-            elif begun is not None:
-                answers.append(self._task(self._answers, self._part(begun)))
-        self._task(self._answers, self._answer_together(answers))
+            started = await self._start(each)
+            if isinstance(started, bytes):
+                self._slots.hold(len(started))
+                responses.append(started)
+            elif started is not None:
+                responses.append(self._create_task(self._responses, self._hold_response(started)))
+        self._create_task(self._responses, self._respond_batch(responses))
 
-    async def _begun(self, message: frames.Message) -> _Begun | bytes | None:
-        """Begin what a message asks for, when there is a place for it; or the answer to what cannot begin."""
+    async def _start(self, message: frames.Message) -> RunningRequest | bytes | None:
+        """Start a request when there is a slot; return the response to one that cannot be started."""
         match message:
-            case frames.Wrong():
-                return frames.failure(message.id, message.error)
-            case frames.Response():
-                logger.debug("an answer came to nothing that was asked")
+            case frames.InvalidMessage():
+                return frames.encode_error(message.id, message.error)
+            case frames.RpcResponse():
+                logger.debug("ignored a response: no request was sent")
                 return None
-            case frames.Notification():
-                await self._notified(message.method, message.params)
+            case frames.RpcNotification():
+                await self._start_notification(message.method, message.params)
                 return None
-            case frames.Request():
-                return await self._asked(message)
+            case frames.RpcRequest():
+                return await self._start_request(message)
 
-    async def _asked(self, asked: frames.Request) -> _Begun | bytes:
-        handler = self._methods.get(asked.method)
-        if asked.id is not None and asked.id in self._running:
-            # By its id it would be taken for the answer to the other one.
-            error = frames.Error(frames.INVALID, "A request with this id is being worked on.", {"id": asked.id})
-            return frames.failure(None, error)
+    async def _start_request(self, request: frames.RpcRequest) -> RunningRequest | bytes:
+        handler = self._methods.get(request.method)
+        if request.id is not None and request.id in self._running:
+            # The error has no id: it would be taken for the response to the other request.
+            error = frames.RpcError(
+                frames.INVALID_REQUEST, "Another request with this id is running.", {"id": request.id}
+            )
+            return frames.encode_error(None, error)
         if handler is None:
-            error = frames.Error(frames.UNKNOWN, f"There is no method {errors.shown(asked.method)}.")
-            return frames.failure(asked.id, error)
-        if not await self._places.take():
-            return _busy(asked.id)
-        work = self._task(self._works, self._work(handler, asked.params))
-        if asked.id is not None:
-            self._running[asked.id] = work
-        return _Begun(asked.id, work)
+            error = frames.RpcError(frames.METHOD_NOT_FOUND, f"Unknown method: {errors.shown(request.method)}.")
+            return frames.encode_error(request.id, error)
+        if not await self._slots.acquire():
+            return _busy(request.id)
+        work = self._create_task(self._works, self._work(handler, request.params))
+        if request.id is not None:
+            self._running[request.id] = work
+        return RunningRequest(request.id, work)
 
-    async def _notified(self, method: str, params: frames.Params) -> None:
+    async def _start_notification(self, method: str, params: frames.Params) -> None:
         if method == CANCEL:
             self._cancel(params)
             return
         handler = self._methods.get(method)
-        if handler is None or not await self._places.take():
-            logger.info("a notification was not heeded: %s", errors.shown(method))
+        if handler is None or not await self._slots.acquire():
+            logger.info("ignored a notification: %s", errors.shown(method))
             return
-        work = self._task(self._works, self._work(handler, params))
-        self._task(self._answers, self._heed(_Begun(None, work)))
+        work = self._create_task(self._works, self._work(handler, params))
+        self._create_task(self._responses, self._finish_notification(RunningRequest(None, work)))
 
     def _cancel(self, params: frames.Params) -> None:
-        named = params.get("id") if isinstance(params, dict) else None
-        work = self._running.get(named) if isinstance(named, str | int | float) else None
+        id_ = params.get("id") if isinstance(params, dict) else None
+        work = self._running.get(id_) if isinstance(id_, str | int | float) else None
         if work is not None:
             work.cancel()
 
     async def _work(self, handler: Handler, params: frames.Params) -> object:
         return await handler(self, params)
 
-    # --- what goes out -----------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------
 
-    async def _answer(self, begun: _Begun) -> None:
+    async def _respond(self, running: RunningRequest) -> None:
         try:
-            await self._send(await self._outcome(begun))
+            await self._send(await self._wait(running))
         finally:
-            self._places.give()
+            self._slots.release()
 
-    async def _part(self, begun: _Begun) -> bytes:
-        """The answer, for those who answer several at once: what they wait for need not wait for them. It is kept until
-        they do, and counts as such."""
+    async def _hold_response(self, running: RunningRequest) -> bytes:
+        """Return a response of a batch. It frees its slot, but counts as held until the batch is sent."""
         try:
-            answer = await self._outcome(begun)
-            self._places.keep(len(answer))
-            return answer
+            response = await self._wait(running)
+            self._slots.hold(len(response))
+            return response
         finally:
-            self._places.give()
+            self._slots.release()
 
-    async def _heed(self, begun: _Begun) -> None:
+    async def _finish_notification(self, running: RunningRequest) -> None:
         try:
-            await self._outcome(begun)
+            await self._wait(running)
         finally:
-            self._places.give()
+            self._slots.release()
 
-    async def _answer_together(self, answers: Sequence[bytes | asyncio.Task[bytes]]) -> None:
+    async def _respond_batch(self, responses: Sequence[bytes | asyncio.Task[bytes]]) -> None:
         try:
-            if found := [each if isinstance(each, bytes) else await each for each in answers]:
-                await self._send(frames.batch(found))
-                self._places.told(sum(map(len, found)))
+            if found := [each if isinstance(each, bytes) else await each for each in responses]:
+                await self._send(frames.encode_batch(found))
+                self._slots.unhold(sum(map(len, found)))
         finally:
-            self._batches.give()
+            self._batches.release()
 
-    async def _outcome(self, begun: _Begun) -> bytes:
-        await asyncio.wait([begun.work])
-        if self._running.get(begun.id) is begun.work:
-            del self._running[begun.id]
-        return outcome(begun.id, begun.work)
+    async def _wait(self, running: RunningRequest) -> bytes:
+        await asyncio.wait([running.work])
+        if self._running.get(running.id) is running.work:
+            del self._running[running.id]
+        return encode_outcome(running.id, running.work)
 
-    def _task(self, among: set[asyncio.Task[Any]], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _create_task(self, tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
-        among.add(task)
-        task.add_done_callback(among.discard)
-        if among is self._answers:
-            task.add_done_callback(_looked_at)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        if tasks is self._responses:
+            task.add_done_callback(_log_error)
         return task
 
 
-class _Begun(NamedTuple):
-    """A request that is worked on."""
-
-    id: frames.Id
-    work: asyncio.Task[object]
-
-
-def outcome(id: frames.Id, work: asyncio.Task[object]) -> bytes:
-    """The answer that work which has ended comes to."""
+def encode_outcome(id: frames.Id, work: asyncio.Task[object]) -> bytes:
+    """Return the response to a request whose handler has ended."""
     if work.cancelled():
-        return frames.failure(id, frames.Error(frames.CANCELLED, "That was cancelled."))
+        return frames.encode_error(id, frames.RpcError(frames.CANCELLED, "The request was cancelled."))
     try:
-        return _told(id, work)
+        return _encode(id, work)
     except Exception:
-        # The border of one request: whatever goes wrong with it is told, and stops no other.
-        logger.exception("a request failed in a way that nobody expected")
-        return frames.failure(id, frames.Error(frames.INTERNAL, "That failed."))
+        # The border of one request: its failure stops no other.
+        logger.exception("a request failed unexpectedly")
+        return frames.encode_error(id, frames.RpcError(frames.INTERNAL_ERROR, "Internal error."))
 
 
-def _told(id: frames.Id, work: asyncio.Task[object]) -> bytes:
+def _encode(id: frames.Id, work: asyncio.Task[object]) -> bytes:
     try:
-        return frames.answer(id, work.result())
+        return frames.encode_result(id, work.result())
     except errors.HoldfastError as error:
-        return frames.failure(id, frames.refusal(error))
+        return frames.encode_error(id, frames.convert_error(error))
 
 
 def _busy(id: frames.Id) -> bytes:
-    return frames.failure(id, frames.Error(frames.BUSY, "Too much is being worked on. Wait for some of it."))
+    return frames.encode_error(id, frames.RpcError(frames.BUSY, "Too many requests are running. Wait for some to end."))
 
 
-def _looked_at(task: asyncio.Task[Any]) -> None:
+def _log_error(task: asyncio.Task[Any]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, errors.Gone):
         logger.error("a client could not be served", exc_info=error)
 
 
-async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
+async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
     for each in tasks:
         each.cancel()
     if tasks:

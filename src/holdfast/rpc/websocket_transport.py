@@ -1,7 +1,7 @@
-"""Frames over WebSocket, a text message each, for programs that know the token.
+"""Frames over WebSocket, one text message each, for programs that know the token.
 
-How a connection ends says why: 1001 this program ends, 1003 a message that is no text, 1007 one that is not UTF-8,
-1009 one that is too large, 1011 nothing was heard for too long.
+Close codes: 1001 the server shuts down, 1003 a binary message, 1007 invalid UTF-8, 1009 a message that is too large,
+1011 the keepalive timed out.
 """
 
 from __future__ import annotations
@@ -21,48 +21,44 @@ from holdfast import errors
 from holdfast.rpc import admission, frames
 
 logger = logging.getLogger("holdfast.rpc")
-# At the least level it writes down whole messages, and the token.
-quiet = logging.getLogger("holdfast.rpc.websocket_transport")
-quiet.setLevel(logging.WARNING)
-STUMBLED = "unexpected internal error"
-"""What the library says of itself only: it has other words for what goes wrong with us."""
+# On level DEBUG the library logs whole messages, and the token.
+library_logger = logging.getLogger("holdfast.rpc.websocket_transport")
+library_logger.setLevel(logging.WARNING)
 
 
-def _matters(record: logging.LogRecord) -> bool:
-    """The library stumbles over a client that asks for nonsense and says at once that it is done: anybody could fill
-    the log with that, and nobody can do anything about it."""
-    stumbled = record.getMessage() == STUMBLED and record.exc_info and isinstance(record.exc_info[1], AssertionError)
-    return not stumbled
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Drop an assertion of the library that any client can cause by an invalid handshake."""
+    is_internal = record.getMessage() == "unexpected internal error"
+    return not (is_internal and record.exc_info and isinstance(record.exc_info[1], AssertionError))
 
 
-quiet.addFilter(_matters)
+library_logger.addFilter(_is_relevant)
 
-MOST = 16
-"""Connections at once."""
-OPENING, CLOSING = 10.0, 2.0
-"""Seconds for a handshake, and for a farewell."""
-PING, PONG = 20.0, 60.0
-"""Seconds after which the other side is asked whether it is there, and within which it says so."""
-UNREAD = 1 << 16
-"""Bytes that wait here for the other side to read them before sending waits, too."""
+MAX_CONNECTIONS = 16
+OPEN_SECONDS, CLOSE_SECONDS = 10.0, 2.0
+"""Timeouts of the opening and closing handshakes."""
+PING_SECONDS, PONG_SECONDS = 20.0, 60.0
+"""The interval of keepalive pings, and the timeout of their answers."""
+WRITE_BUFFER_BYTES = 1 << 16
+"""Unread bytes from which on `send` waits for the other side."""
 
-Connected = Callable[["Socket"], Awaitable[None]]
+OnConnect = Callable[["WebSocketChannel"], Awaitable[None]]
 
 
-class Socket:
-    """A channel: one connection."""
+class WebSocketChannel:
+    """A channel over one connection."""
 
     def __init__(self, connection: server.ServerConnection) -> None:
         self._connection = connection
 
     async def receive(self) -> bytes | None:
         try:
-            said = await self._connection.recv()
+            message = await self._connection.recv()
         except ConnectionClosed:
             return None
-        if isinstance(said, str):
-            return said.encode()
-        await self._connection.close(1003, "Frames are text.")
+        if isinstance(message, str):
+            return message.encode()
+        await self._connection.close(1003, "Frames must be text messages.")
         return None
 
     async def send(self, frame: bytes) -> None:
@@ -72,85 +68,91 @@ class Socket:
             raise errors.Gone() from None
 
     async def unread(self) -> None:
-        await asyncio.Event().wait()  # A connection ends for both directions.
+        await asyncio.Event().wait()  # A connection ends in both directions at once.
 
     async def close(self) -> None:
         await self._connection.close()
 
 
 @asynccontextmanager
-async def serving(
-    connected: Connected, rules: admission.Rules, port: int = 0, *, longest: int = frames.ORDINARY.size
+async def serve(
+    on_connect: OnConnect,
+    rules: admission.AdmissionRules,
+    port: int = 0,
+    *,
+    max_bytes: int = frames.DEFAULT_LIMITS.max_bytes,
 ) -> AsyncIterator[str]:
-    """Let programs in to the end of the block; each connection lasts until `connected` returns. Gives the address.
+    """Accept connections until the end of the block, each until `on_connect` returns. Yields the URL.
 
-    Raises SettingInvalid where it cannot listen, or where the token is easily guessed or cannot be said.
+    Raises SettingInvalid if it cannot listen, or if the token is too short or cannot be sent in a header.
     """
-    if not admission.is_token(rules.token):
-        raise errors.SettingInvalid(admission.TOKENS)
-    door = _Door(rules, connected)
-    listening = bound(rules.host, port)
+    if not admission.is_valid_token(rules.token):
+        raise errors.SettingInvalid(admission.INVALID_TOKEN)
+    admitting = _Admission(rules, on_connect)
+    listening = bind(rules.host, port)
     async with server.serve(
-        door.connected,
+        admitting.connect,
         sock=listening,
-        process_request=door.asked,
-        select_subprotocol=_chosen,
+        process_request=admitting.check,
+        select_subprotocol=_select_subprotocol,
         compression=None,
-        max_size=longest,
+        max_size=max_bytes,
         max_queue=1,
-        write_limit=UNREAD,
-        open_timeout=OPENING,
-        close_timeout=CLOSING,
-        ping_interval=PING,
-        ping_timeout=PONG,
+        write_limit=WRITE_BUFFER_BYTES,
+        open_timeout=OPEN_SECONDS,
+        close_timeout=CLOSE_SECONDS,
+        ping_interval=PING_SECONDS,
+        ping_timeout=PONG_SECONDS,
         server_header=None,
-        logger=quiet,
+        logger=library_logger,
     ):
         host, number = rules.host, listening.getsockname()[1]
         yield f"ws://[{host}]:{number}/" if ":" in host else f"ws://{host}:{number}/"
 
 
-class _Door:
-    def __init__(self, rules: admission.Rules, connected: Connected) -> None:
-        self._rules, self._connected = rules, connected
-        self._inside = 0
+class _Admission:
+    """Checks requests against the rules and limits the number of connections."""
 
-    def asked(self, connection: server.ServerConnection, request: Request) -> Response | None:
+    def __init__(self, rules: admission.AdmissionRules, on_connect: OnConnect) -> None:
+        self._rules, self._on_connect = rules, on_connect
+        self._connected = 0
+
+    def check(self, connection: server.ServerConnection, request: Request) -> Response | None:
         headers = dict[str, list[str]]()
         for name, value in request.headers.raw_items():
             headers.setdefault(name.lower(), []).append(value)
-        refused = admission.refused(self._rules, request.path, headers)
-        if refused is None and self._inside >= MOST:
-            refused = admission.Refused(503, "Too many are connected.")
-        if refused is None:
+        rejection = admission.check_request(self._rules, request.path, headers)
+        if rejection is None and self._connected >= MAX_CONNECTIONS:
+            rejection = admission.Rejection(503, "Too many connections.")
+        if rejection is None:
             return None
-        logger.info("a connection was refused: %s", refused.reason)
-        return connection.respond(refused.status, f"{refused.reason}\n")
+        logger.info("rejected a connection: %s", rejection.reason)
+        return connection.respond(rejection.status, f"{rejection.reason}\n")
 
-    async def connected(self, connection: server.ServerConnection) -> None:
-        self._inside += 1
+    async def connect(self, connection: server.ServerConnection) -> None:
+        self._connected += 1
         try:
-            await self._connected(Socket(connection))
+            await self._on_connect(WebSocketChannel(connection))
         finally:
-            self._inside -= 1
+            self._connected -= 1
 
 
-def _chosen(_: server.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """The token is never said back."""
-    return next((each for each in offered if each == admission.SPOKEN), None)
+def _select_subprotocol(_: server.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """Never select the one with the token: the response would repeat it."""
+    return next((each for each in offered if each == admission.SUBPROTOCOL), None)
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens at the first address a host has. SettingInvalid where there is none to be had."""
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the first address of a host. Raises SettingInvalid."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
-        raise errors.SettingInvalid(f"{errors.shown(host)} is no address of this machine.") from None
-    made = socket.socket(family, kind, proto)
+        raise errors.SettingInvalid(f"{errors.shown(host)} is not an address of this machine.") from None
+    bound = socket.socket(family, kind, proto)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
     except OSError as error:
-        made.close()
-        raise errors.SettingInvalid(f"{host} port {port} cannot be listened at: {error.strerror}.") from None
-    return made
+        bound.close()
+        raise errors.SettingInvalid(f"Cannot listen on {host} port {port}: {error.strerror}.") from None
+    return bound

@@ -1,8 +1,4 @@
-"""Events of a run as a client of its own is told them, by the options of its session. Knows one session.
-
-What it keeps is which tools of the turn under way were told of: where only new ones are wanted, the next call of the
-same tool is not, and of a call that was not told the end is not told, either.
-"""
+"""Events of a run as messages for one client, by the options of its session."""
 
 from __future__ import annotations
 
@@ -11,80 +7,90 @@ from typing import assert_never
 import msgspec
 
 from holdfast import events, safe_text
-from holdfast.rpc_server import notifications, wire_types
+from holdfast.rpc_server import wire_types
 from holdfast.terminal import event_text
 
 MARKS = event_text.Marks()
 
 
-class Teller:
-    """Makes what is told of what was emitted."""
+class EventRenderer:
+    """Renders the events of one session.
+
+    It remembers which calls of the turn were sent: the end of a call that was not sent is not sent either.
+    """
 
     def __init__(self, options: wire_types.Chosen) -> None:
         self.options = options
         self._last_tool: str | None = None
-        self._told_calls = set[str]()
+        self._sent_calls = set[str]()
 
-    def tell(self, event: events.AnyEvent, uid: str | None = None) -> list[notifications.Told]:
-        """What there is to tell; `uid` is that of the message whose turn it is."""
+    def render(self, event: events.AnyEvent, uid: str | None = None) -> list[wire_types.EventMessage]:
+        """Return the messages of an event; `uid` is that of the message whose turn it belongs to."""
         match event:
-            case events.TurnStarted(_, _, words, seq, notice):
+            case events.TurnStarted(_, _, text, seq, notice):
                 self._last_tool = None
-                self._told_calls.clear()
-                return [_told("message.start", notifications.MessageStart(uid=uid, seq=seq, text=words, notice=notice))]
-            case events.TextDelta(words):
-                return [_told("message.delta", notifications.MessageDelta(kind="text", text=words))]
-            case events.ReasoningDelta(words):
-                thought = _told("message.delta", notifications.MessageDelta(kind="reasoning", text=words))
-                return [thought] if self.options.show_reasoning else []
+                self._sent_calls.clear()
+                start = wire_types.MessageStart(uid=uid, seq=seq, text=text, notice=notice)
+                return [wire_types.EventMessage("message.start", start)]
+            case events.TextDelta(text):
+                return [_delta("text", text)]
+            case events.ReasoningDelta(text):
+                return [_delta("reasoning", text)] if self.options.show_reasoning else []
             case events.TurnFinished(result):
-                return [_told("message.complete", complete(result, uid))]
+                return [wire_types.EventMessage("message.complete", _complete(result, uid))]
             case events.ToolStarted() | events.ToolProgress() | events.ToolFinished():
-                return self._tool(event)
+                return self._render_call(event)
             case events.ApprovalAsked():
-                return [_told("approval.request", asked(event))]
+                return [render_approval(event)]
             case _:
-                return _beside(event)
+                return _render_notice(event)
 
-    def _tool(self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished) -> list[notifications.Told]:
+    def _render_call(
+        self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished
+    ) -> list[wire_types.EventMessage]:
         match event:
             case events.ToolStarted(call_id, name, arguments):
-                if not self._wanted(name):
+                if not self._should_send(name):
                     return []
-                self._told_calls.add(call_id)
+                self._sent_calls.add(call_id)
                 line = self._line(f"{MARKS.call} {name} {'' if arguments == '{}' else arguments}")
-                return [
-                    _told(
-                        "tool.start",
-                        notifications.ToolStart(call_id=call_id, name=name, arguments=arguments, line=line),
-                    )
-                ]
+                start = wire_types.ToolStart(call_id=call_id, name=name, arguments=arguments, line=line)
+                return [wire_types.EventMessage("tool.start", start)]
             case events.ToolFinished(call_id, name, ok, preview):
-                if call_id not in self._told_calls:
+                if call_id not in self._sent_calls:
                     return []
-                self._told_calls.discard(call_id)
+                self._sent_calls.discard(call_id)
                 first = next((line for line in preview.splitlines() if line.strip()), "")
                 line = self._line(f"{MARKS.done if ok else MARKS.failed} {name}  {first}")
-                done = notifications.ToolComplete(call_id=call_id, name=name, ok=ok, preview=preview, line=line)
-                return [_told("tool.complete", done)]
-            case events.ToolProgress(call_id, words):
-                if self.options.tool_progress != "all" or call_id not in self._told_calls:
+                end = wire_types.ToolComplete(call_id=call_id, name=name, ok=ok, preview=preview, line=line)
+                return [wire_types.EventMessage("tool.complete", end)]
+            case events.ToolProgress(call_id, text):
+                if self.options.tool_progress != "all" or call_id not in self._sent_calls:
                     return []
-                return [_status("tool.progress", words, data={"call_id": call_id})]
+                return [_status("tool.progress", text, data={"call_id": call_id})]
             case _:
                 assert_never(event)
 
-    def _wanted(self, name: str) -> bool:
-        new, self._last_tool = name != self._last_tool, name
-        return self.options.tool_progress == "all" or (new and self.options.tool_progress == "new")
+    def _should_send(self, name: str) -> bool:
+        is_new, self._last_tool = name != self._last_tool, name
+        return self.options.tool_progress == "all" or (is_new and self.options.tool_progress == "new")
 
-    def _line(self, words: str) -> str:
-        return safe_text.clipped(safe_text.safe(words).rstrip(), self.options.columns, MARKS.more)
+    def _line(self, text: str) -> str:
+        return safe_text.clipped(safe_text.safe(text).rstrip(), self.options.columns, MARKS.more)
 
 
-def complete(result: events.TurnResult, uid: str | None) -> notifications.MessageComplete:
-    """The end of a turn."""
-    return notifications.MessageComplete(
+def render_unfinished(uid: str | None, status: events.Exit | None, error: str) -> wire_types.EventMessage:
+    """Return the end of a prompt without a finished turn: its failure, or that it was dropped."""
+    end = wire_types.MessageComplete(uid=uid, status=status or "dropped", text="", error=error)
+    return wire_types.EventMessage("message.complete", end)
+
+
+def render_approval(event: events.ApprovalAsked) -> wire_types.EventMessage:
+    return wire_types.EventMessage("approval.request", wire_types.Approval(**msgspec.structs.asdict(event)))
+
+
+def _complete(result: events.TurnResult, uid: str | None) -> wire_types.MessageComplete:
+    return wire_types.MessageComplete(
         uid=uid,
         status=result.exit_reason,
         text=result.final_response,
@@ -96,17 +102,7 @@ def complete(result: events.TurnResult, uid: str | None) -> notifications.Messag
     )
 
 
-def unfinished(uid: str | None, status: events.Exit | None, why: str) -> notifications.Told:
-    """The end of a prompt that had no turn to its end: what it failed of, or that it was dropped."""
-    ended = notifications.MessageComplete(uid=uid, status=status or "dropped", text="", error=why)
-    return _told("message.complete", ended)
-
-
-def asked(event: events.ApprovalAsked) -> notifications.Approval:
-    return notifications.Approval(**msgspec.structs.asdict(event))
-
-
-def _beside(
+def _render_notice(
     event: events.TurnQueued
     | events.MessageStored
     | events.ApprovalSettled
@@ -117,17 +113,18 @@ def _beside(
     | events.Say
     | events.Moved
     | events.Quit,
-) -> list[notifications.Told]:
-    """What is not the talk itself. A title is told with how the session stands."""
+) -> list[wire_types.EventMessage]:
+    """Return the messages of an event that is not part of the reply. A title is sent with session.info."""
     match event:
         case events.TurnQueued(holder):
-            return [_status("queued", "A turn of this conversation is running elsewhere.", data={"holder": holder})]
-        case events.Notice(words, "error"):
-            return [_told("error", notifications.Failure(text=words))]
-        case events.Notice(words, level):
-            return [_status("notice", words, level)]
-        case events.Answer(words):
-            return [_status("answer", words)]
+            text = "Another turn of this conversation is running elsewhere. This one starts after it."
+            return [_status("queued", text, data={"holder": holder})]
+        case events.Notice(text, "error"):
+            return [wire_types.EventMessage("error", wire_types.Failure(text=text))]
+        case events.Notice(text, level):
+            return [_status("notice", text, level)]
+        case events.Answer(text):
+            return [_status("answer", text)]
         case events.ApprovalSettled(request_id, allowed, by):
             data = {"request_id": request_id, "allowed": allowed, "by": by}
             return [_status("approval.settled", f"{'Allowed' if allowed else 'Denied'} ({by}).", data=data)]
@@ -140,11 +137,11 @@ def _beside(
             assert_never(event)
 
 
-def _told(type: str, payload: notifications.Payload) -> notifications.Told:
-    return notifications.Told(type, payload)
+def _delta(kind: wire_types.DeltaKind, text: str) -> wire_types.EventMessage:
+    return wire_types.EventMessage("message.delta", wire_types.MessageDelta(kind=kind, text=text))
 
 
 def _status(
-    kind: notifications.Beside, words: str, level: events.Level = "info", data: dict[str, object] | None = None
-) -> notifications.Told:
-    return _told("status", notifications.Status(kind=kind, text=words, level=level, data=data or {}))
+    kind: wire_types.StatusKind, text: str, level: events.Level = "info", data: dict[str, object] | None = None
+) -> wire_types.EventMessage:
+    return wire_types.EventMessage("status", wire_types.Status(kind=kind, text=text, level=level, data=data or {}))

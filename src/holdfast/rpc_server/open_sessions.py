@@ -1,7 +1,7 @@
-"""The sessions that all clients have open: who has which, by any of their ids, and how they are closed.
+"""The open sessions of all clients, by any of their ids, and how they are closed.
 
-A close waits for what was asked of its session before, and once it has begun nothing more is taken. The last one who
-has a conversation open ends it, and that is decided when it is time: somebody may have opened it meanwhile.
+A close waits for earlier requests to its session; afterwards the session accepts no more. The last client that has a
+conversation open ends it, which is decided at the end of the close, as another client may open it meanwhile.
 """
 
 from __future__ import annotations
@@ -13,125 +13,127 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 from holdfast import errors
-from holdfast.rpc_server import session as rpc_server_session
+from holdfast.rpc_server import session as sessions
 from holdfast.rpc_server import wire_types
-from holdfast.runtime import runtime
+from holdfast.runtime import runtime as runtimes
 
-logger = logging.getLogger("holdfast.terminal")
+logger = logging.getLogger("holdfast.rpc_server")
 
-MOST = 100
+MAX_SESSIONS = 100
 """Sessions that one client may have open."""
-LARGEST = 64_000_000
-"""Bytes of prompts and pictures that may wait in all of them."""
-TRIES = 3
-"""How often it is tried to end a conversation that nobody will close again."""
+MAX_QUEUED_BYTES = 64_000_000
+"""Bytes of prompts and images that may wait in all sessions of a client."""
+CLOSE_ATTEMPTS = 3
+"""Attempts to end a conversation whose client is gone."""
 
 
-class Sessions:
-    """Those of one server."""
+class OpenSessions:
+    """The sessions of one server."""
 
-    def __init__(self, door: runtime.Runtime) -> None:
-        self._door = door
-        self._every: list[rpc_server_session.Held] = []
-        self._letting_go = set[asyncio.Task[None]]()
-        self._ending = False
+    def __init__(self, runtime: runtimes.Runtime, poll_seconds: float) -> None:
+        self._runtime, self._poll_seconds = runtime, poll_seconds
+        self._all: list[sessions.ClientSession] = []
+        self._discarding = set[asyncio.Task[None]]()
+        self._is_ending = False
 
-    def __iter__(self) -> Iterator[rpc_server_session.Held]:
-        return iter(tuple(self._every))
+    def __iter__(self) -> Iterator[sessions.ClientSession]:
+        return iter(tuple(self._all))
 
-    # --- opening and finding ---------------------------------------------------------------------------
+    # --- opening and finding -------------------------------------------------------------------------
 
-    def of(self, client: rpc_server_session.Client) -> list[rpc_server_session.Held]:
-        return [session for session in self._every if session.client is client and not session.closing]
+    def of(self, client: sessions.EventReceiver) -> list[sessions.ClientSession]:
+        return [session for session in self._all if session.client is client and not session.closing]
 
-    def known(self, client: rpc_server_session.Client, session_id: str) -> rpc_server_session.Held | None:
+    def find(self, client: sessions.EventReceiver, session_id: str) -> sessions.ClientSession | None:
         return next((session for session in self.of(client) if session_id in session.ids), None)
 
-    def abandoned(self, session_id: str) -> rpc_server_session.Held | None:
-        """One whose client vanished."""
-        left = (session for session in self._every if session.gone and not session.closing)
+    def find_abandoned(self, session_id: str) -> sessions.ClientSession | None:
+        """Return a session whose client has disconnected."""
+        left = (session for session in self._all if session.gone and not session.closing)
         return next((session for session in left if session_id in session.ids), None)
 
-    async def left(self, client: rpc_server_session.Client, session_id: str) -> None:
-        """Until no session of this client's that has this id is being closed: of two of them it would be told twice."""
-        while leaving := [each for each in self._every if each.client is client and session_id in each.ids]:
-            closing = [each.closed() for each in leaving if each.closing]
+    async def wait_closed(self, client: sessions.EventReceiver, session_id: str) -> None:
+        """Wait until no session of the client with this id is being closed: two would send every event twice."""
+        while found := [each for each in self._all if each.client is client and session_id in each.ids]:
+            closing = [each.wait_closed() for each in found if each.closing]
             if not closing:
                 return
             await asyncio.gather(*closing)
 
-    def open(self, client: rpc_server_session.Client, conversation_id: str, key: str) -> rpc_server_session.Held:
-        self.check_room(client)
-        session = rpc_server_session.Held(self._door, client, conversation_id, key)
-        self._every.append(session)
-        session.ask_again()
+    def open(self, client: sessions.EventReceiver, conversation_id: str, key: str) -> sessions.ClientSession:
+        self.check_count(client)
+        session = sessions.ClientSession(self._runtime, client, conversation_id, key, self._poll_seconds)
+        self._all.append(session)
+        session.resend_approvals()
         return session
 
-    def check_room(self, client: rpc_server_session.Client) -> None:
-        """Raises what keeps this client from opening one more."""
-        if self._ending:
-            raise errors.Gone("The program ends.")
-        if len(self.of(client)) >= MOST:
-            raise errors.LimitReached(f"A client has at most {MOST} sessions open. Close one.")
+    def check_count(self, client: sessions.EventReceiver) -> None:
+        """Raise if the client cannot open another session."""
+        if self._is_ending:
+            raise errors.Gone("The server is shutting down.")
+        if len(self.of(client)) >= MAX_SESSIONS:
+            raise errors.LimitReached(f"A client can have at most {MAX_SESSIONS} sessions open. Close one first.")
 
-    def check_size(self, client: rpc_server_session.Client) -> None:
-        """Raises what keeps this client from having more wait."""
-        if sum(session.size for session in self.of(client)) > LARGEST:
-            raise errors.LimitReached(f"Prompts of more than {LARGEST:,} bytes wait already. Wait for some of them.")
+    def check_size(self, client: sessions.EventReceiver) -> None:
+        """Raise LimitReached if the client cannot queue more."""
+        if sum(session.queued_bytes for session in self.of(client)) > MAX_QUEUED_BYTES:
+            raise errors.LimitReached(
+                f"Prompts of more than {MAX_QUEUED_BYTES:,} bytes are queued already. Wait for some of them."
+            )
 
     @asynccontextmanager
-    async def in_order(self, session: rpc_server_session.Held) -> AsyncIterator[None]:
-        """When what was asked of it before is done; that may have been to close it."""
+    async def in_order(self, session: sessions.ClientSession) -> AsyncIterator[None]:
+        """Wait for earlier requests to the session. Raises RpcRefused if one of them has closed it."""
         async with session.order:
             if session.closing:
                 raise not_open(session.key)
             yield
 
-    # --- closing ---------------------------------------------------------------------------------------
+    # --- closing -------------------------------------------------------------------------------------
 
     @contextmanager
-    def unless_told(self, session: rpc_server_session.Held) -> Iterator[None]:
-        """Where whoever opened it is not told so, nobody knows that it is open. It is let go of, as it was found."""
+    def discard_on_error(self, session: sessions.ClientSession) -> Iterator[None]:
+        """Close a new session if the request that opened it fails, as its client does not know the session."""
         try:
             yield
         except (errors.HoldfastError, asyncio.CancelledError):
-            self._door.want_title(session.conversation_id, None)
-            letting_go = asyncio.create_task(self._unopened(session))
-            self._letting_go.add(letting_go)
-            letting_go.add_done_callback(self._letting_go.discard)
+            self._runtime.want_title(session.conversation_id, None)
+            discarding = asyncio.create_task(self._discard(session))
+            self._discarding.add(discarding)
+            discarding.add_done_callback(self._discarding.discard)
             raise
 
-    async def close(self, session: rpc_server_session.Held) -> bool:
-        """Whether that ended its conversation. Whoever stops waiting for it does not stop it."""
+    async def close(self, session: sessions.ClientSession) -> bool:
+        """Close a session; return whether its conversation was ended. Cancelling this does not stop the close."""
         async with session.order:
-            closing = self._begin_closing(session, partial(self._is_alone, session))
+            closing = self._start_closing(session, partial(self._is_alone, session))
         return await asyncio.shield(closing)
 
-    async def let_go(self, sessions: Sequence[rpc_server_session.Held]) -> None:
-        """Close all of these; what goes wrong with one is no other one's. Nobody waits for their clients."""
-        for session in sessions:
+    async def close_all(self, closed: Sequence[sessions.ClientSession]) -> None:
+        """Close these sessions without waiting for their clients; an error of one does not affect the others."""
+        for session in closed:
             session.hurry()
-        await asyncio.gather(*map(self._close_somehow, tuple(sessions)), return_exceptions=True)
+        await asyncio.gather(*map(self._close_with_retries, tuple(closed)), return_exceptions=True)
 
     async def end(self) -> None:
-        """Close all there are, and let none be opened any more."""
-        self._ending = True
-        await self.let_go(self._every)
-        if self._letting_go:
-            await asyncio.wait(self._letting_go)
+        """Close every session and refuse new ones."""
+        self._is_ending = True
+        await self.close_all(self._all)
+        if self._discarding:
+            await asyncio.wait(self._discarding)
         for session in self:
             session.abandon()
 
-    async def _unopened(self, session: rpc_server_session.Held) -> None:
+    async def _discard(self, session: sessions.ClientSession) -> None:
         async with session.order:
-            if session.spoken:
-                return  # By the answer to a prompt that came meanwhile it is known.
+            if session.has_prompted:
+                return  # The client knows it from the response to that prompt.
             session.hurry()
-            closing = self._begin_closing(session, lambda: False)
+            closing = self._start_closing(session, lambda: False)
         await asyncio.wait([closing])
 
-    async def _close_somehow(self, session: rpc_server_session.Held) -> None:
-        for _ in range(TRIES):
+    async def _close_with_retries(self, session: sessions.ClientSession) -> None:
+        for _ in range(CLOSE_ATTEMPTS):
             try:
                 await self.close(session)
             except errors.HoldfastError as error:
@@ -139,28 +141,28 @@ class Sessions:
             else:
                 return
 
-    def _begin_closing(self, session: rpc_server_session.Held, alone: Callable[[], bool]) -> asyncio.Task[bool]:
-        closing = session.close(alone)
-        closing.add_done_callback(partial(self._closed, session))
+    def _start_closing(self, session: sessions.ClientSession, is_alone: Callable[[], bool]) -> asyncio.Task[bool]:
+        closing = session.close(is_alone)
+        closing.add_done_callback(partial(self._remove, session))
         return closing
 
-    def _closed(self, session: rpc_server_session.Held, closing: asyncio.Task[bool]) -> None:
+    def _remove(self, session: sessions.ClientSession, closing: asyncio.Task[bool]) -> None:
         error = None if closing.cancelled() else closing.exception()
         if isinstance(error, errors.HoldfastError):
-            return  # It is open still, and can be closed again.
+            return  # The session is open again.
         if error is not None:
-            logger.error("%s was not closed as it should be", session.key, exc_info=error)
+            logger.error("%s could not be closed", session.key, exc_info=error)
             session.abandon()
-        if session in self._every:
-            self._every.remove(session)
+        if session in self._all:
+            self._all.remove(session)
 
-    def _is_alone(self, session: rpc_server_session.Held) -> bool:
-        """Whether nobody else has its conversation open."""
-        others = (each for each in self._every if each is not session and not each.closing)
+    def _is_alone(self, session: sessions.ClientSession) -> bool:
+        """Return whether no other session has the conversation open."""
+        others = (each for each in self._all if each is not session and not each.closing)
         return not any(each.conversation_id == session.conversation_id for each in others)
 
 
 def not_open(session_id: str) -> errors.RpcRefused:
     return errors.RpcRefused(
-        wire_types.NOT_OPEN, f"{errors.shown(session_id)} is not open here: session.resume opens it."
+        wire_types.NOT_OPEN, f"Session {errors.shown(session_id)} is not open. Use session.resume to open it."
     )

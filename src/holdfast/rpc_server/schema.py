@@ -1,7 +1,6 @@
-"""The schema of what is served to front ends of their own, from which others make their clients. Pure.
+"""The schema of the RPC protocol, for client generators. Pure.
 
-It is an OpenRPC document, as generators take it. What the server says unasked has no place in one: it stands behind
-`x-events`, by the type of the event.
+It is an OpenRPC document. OpenRPC has no place for notifications of the server: they are in `x-events`, by type.
 """
 
 from __future__ import annotations
@@ -9,55 +8,56 @@ from __future__ import annotations
 import ast
 import inspect
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from holdfast.rpc import frames, peer
-from holdfast.rpc_server import methods, notifications, wire_types
+from holdfast.rpc_server import wire_types
 
 REF = "#/components/schemas/{name}"
 ERRORS = {
-    "NotJson": (frames.PARSE, "The frame is not JSON, or not UTF-8."),
-    "NoMessage": (frames.INVALID, "It is JSON and no message, or more than it may be, or its id is in use."),
-    "NoMethod": (frames.UNKNOWN, "There is no such method."),
-    "Invalid": (frames.PARAMS, "The parameters are not what they have to be."),
-    "Refused": (wire_types.REFUSED, "It cannot be done now, or not with this; `data.type` names the kind."),
-    "Busy": (frames.BUSY, "Too much is being worked on."),
-    "NotOpen": (wire_types.NOT_OPEN, "This client has no such session open: session.resume opens it."),
-    "NotFound": (wire_types.NOT_FOUND, "There is no such session, or several fit: `data.candidates` lists them."),
-    "Fault": (frames.INTERNAL, "Something failed here."),
+    "NotJson": (frames.PARSE_ERROR, "The frame is not JSON or not UTF-8."),
+    "NoMessage": (frames.INVALID_REQUEST, "The JSON is not a message, exceeds a limit, or its id is in use."),
+    "NoMethod": (frames.METHOD_NOT_FOUND, "Unknown method."),
+    "Invalid": (frames.INVALID_PARAMS, "The parameters are invalid."),
+    "Refused": (wire_types.REFUSED, "The request cannot be carried out; `data.type` names the kind of error."),
+    "Busy": (frames.BUSY, "Too many requests are running."),
+    "NotOpen": (wire_types.NOT_OPEN, "This client has not opened the session; session.resume opens it."),
+    "NotFound": (wire_types.NOT_FOUND, "No such session, or several match; then `data.candidates` lists them."),
+    "Fault": (frames.INTERNAL_ERROR, "Internal error."),
     "Cancelled": (frames.CANCELLED, "The request was cancelled by `$/cancelRequest`."),
 }
-
-
 CANCEL = {
     "title": "Cancel",
-    "description": "The request that is not wanted any more.",
+    "description": "The request to cancel.",
     "type": "object",
     "properties": {"id": {"type": ["string", "number"], "description": "Its id."}},
     "required": ["id"],
 }
+ABOUT = (
+    "Durable conversations with an agent, over JSON-RPC 2.0. The server sends the notification `event` with `type`, "
+    "`session_id` and `payload`; `x-events` lists the payload of each type. `x-notifications` lists all notifications. "
+    "Results and events may get more fields: ignore unknown ones."
+)
 
 
-def document() -> dict[str, Any]:
-    """All of it."""
-    told = [*notifications.EVENTS.values()]
-    taken = [each for method in methods.METHODS.values() for each in (method.params, method.result)]
-    _, schemas = msgspec.json.schema_components([*taken, *told], ref_template=REF)
-    for module in (wire_types, notifications):
-        _describe(module, schemas)
-    schemas |= {"Event": _event(), "Cancel": CANCEL}
-    about = (
-        "Conversations with an agent that last, over JSON-RPC 2.0. The server sends the notification `event` with "
-        "`type`, `session_id` and `payload`; `x-events` has what each type carries. `x-notifications` has what is "
-        "never answered. Results and events may get more fields: ignore those you do not know."
-    )
+def build_schema() -> dict[str, Any]:
+    """Return the OpenRPC document."""
+    methods = wire_types.METHODS
+    payloads = [*wire_types.EVENTS.values()]
+    values = [each for method in methods.values() for each in (method.params, method.result)]
+    _, schemas = msgspec.json.schema_components([*values, *payloads], ref_template=REF)
+    descriptions = _read_descriptions()
+    for name, fields in descriptions.items():
+        properties = schemas.get(name, {}).get("properties", {})
+        for field in fields.keys() & properties.keys():
+            properties[field] = {**properties[field], "description": fields[field]}
+    schemas |= {"Event": _event(descriptions["EventParams"]["session_id"]), "Cancel": CANCEL}
     return {
         "openrpc": "1.3.2",
-        "info": {"title": "Holdfast", "version": str(wire_types.PROTOCOL), "description": about},
-        "methods": [_method(name, method, schemas) for name, method in methods.METHODS.items()],
+        "info": {"title": "Holdfast", "version": str(wire_types.PROTOCOL), "description": ABOUT},
+        "methods": [_method(name, method, schemas) for name, method in methods.items()],
         "components": {
             "schemas": schemas,
             "errors": {name: {"code": code, "message": message} for name, (code, message) in ERRORS.items()},
@@ -66,71 +66,61 @@ def document() -> dict[str, Any]:
             "event": {"from": "server", "params": {"$ref": REF.format(name="Event")}},
             peer.CANCEL: {"from": "client", "params": {"$ref": REF.format(name="Cancel")}},
         },
-        "x-events": {name: {"payload": _reference(kind)} for name, kind in notifications.EVENTS.items()},
+        "x-events": {name: {"payload": _reference(kind)} for name, kind in wire_types.EVENTS.items()},
     }
 
 
-def written() -> str:
-    """The document as it stands in a file."""
-    return msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"
+def format_schema() -> str:
+    """Return the document as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(build_schema()), indent=2).decode() + "\n"
 
 
-def _event() -> dict[str, Any]:
-    """The parameters of `event`: what they carry goes by their type."""
-    about = inspect.getdoc(notifications.Event)
+def _event(session_id: str) -> dict[str, Any]:
+    """Return the schema of `event`, whose payload depends on its type."""
     properties = {
         "type": {"type": "string"},
-        "session_id": {"type": ["string", "null"], "description": _remarks(notifications)["Event"]["session_id"]},
+        "session_id": {"type": ["string", "null"], "description": session_id},
         "payload": {"type": "object"},
     }
-    kinds = [
-        {"properties": {"type": {"const": name}, "payload": _reference(kind)}}
-        for name, kind in notifications.EVENTS.items()
-    ]
     return {
         "title": "Event",
-        "description": about,
+        "description": inspect.getdoc(wire_types.EventParams),
         "type": "object",
         "properties": properties,
         "required": [*properties],
-        "oneOf": kinds,
+        "oneOf": [
+            {"properties": {"type": {"const": name}, "payload": _reference(kind)}}
+            for name, kind in wire_types.EVENTS.items()
+        ],
     }
 
 
-def _describe(module: ModuleType, schemas: dict[str, Any]) -> None:
-    """Say of every field what stands under it."""
-    for name, remarks in _remarks(module).items():
-        properties = schemas.get(name, {}).get("properties", {})
-        for field in remarks.keys() & properties.keys():
-            properties[field] = {**properties[field], "description": remarks[field]}
-
-
-def _remarks(module: ModuleType) -> dict[str, dict[str, str]]:
-    """What stands under the fields, by class and field: Python keeps it in the source alone."""
+def _read_descriptions() -> dict[str, dict[str, str]]:
+    """Return the docstrings of fields, by class and field; Python keeps them in the source only."""
     found: dict[str, dict[str, str]] = {}
-    for each in ast.parse(inspect.getsource(module)).body:
+    for each in ast.parse(inspect.getsource(wire_types)).body:
         if isinstance(each, ast.ClassDef):
             found[each.name] = {}
             for field, below in pairwise(each.body):
                 match field, below:
                     case (
                         ast.AnnAssign(target=ast.Name(id=name)),
-                        ast.Expr(value=ast.Constant(value=str(words))),
+                        ast.Expr(value=ast.Constant(value=str(text))),
                     ):
-                        found[each.name][name] = inspect.cleandoc(words).replace("\n", " ")
+                        found[each.name][name] = inspect.cleandoc(text).replace("\n", " ")
     return found
 
 
-def _method(name: str, method: methods.Method, schemas: dict[str, Any]) -> dict[str, Any]:
-    taken = schemas[method.params.__name__]
-    required = taken.get("required", [])
+def _method(name: str, method: wire_types.Method, schemas: dict[str, Any]) -> dict[str, Any]:
+    params = schemas[method.params.__name__]
+    required = params.get("required", [])
     return {
         "name": name,
         "summary": method.help,
         "paramStructure": "by-name",
         "params": [
             {"name": each, "required": each in required, "schema": schema}
-            for each, schema in sorted(taken["properties"].items(), key=lambda both: both[0] not in required)
+            for each, schema in sorted(params["properties"].items(), key=lambda both: both[0] not in required)
         ],
         "result": {"name": method.result.__name__, "schema": _reference(method.result)},
         "errors": [{"$ref": f"#/components/errors/{name}"} for name in ERRORS],

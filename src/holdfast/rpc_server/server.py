@@ -1,10 +1,10 @@
-"""The server for front ends of their own: methods in, events out. It knows who is there and what they have open.
+"""The RPC server for custom clients: a handler for each method, and the clients that are connected.
 
-Any number of clients, each with any number of sessions. A client that vanishes may come back for its sessions within
-a while; then they are closed, as they are when this ends. `attend` a peer for as long as it is there:
+Any number of clients, each with any number of sessions. A client that disconnects may resume its sessions within the
+grace period; then they are closed. `serve` a peer for as long as it is connected:
 
-    async with Server(runtime) as server:
-        await server.attend(peer.Peer(channel, server.methods()))
+    async with RpcServer(runtime) as server:
+        await server.serve(peer.Peer(channel, server.methods()))
 """
 
 from __future__ import annotations
@@ -18,44 +18,37 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast import errors, events
 from holdfast.agent import commands
 from holdfast.rpc import frames
 from holdfast.rpc import peer as peers
-from holdfast.rpc_server import (
-    attachments,
-    methods,
-    notifications,
-    open_sessions,
-    session_info,
-    transcript,
-    wire_types,
-)
-from holdfast.rpc_server import session as rpc_session
+from holdfast.rpc_server import open_sessions, session_info, wire_types
+from holdfast.rpc_server import session as sessions
+from holdfast.runtime import attachments, subscriptions
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import conversation_row, titles
 
-logger = logging.getLogger("holdfast.terminal")
+logger = logging.getLogger("holdfast.rpc_server")
 
-GRACE = 60.0
-"""Seconds in which a client that vanished may come back for its sessions."""
-LOOK = 3.0
-"""Seconds after which it is looked again what others did to the conversations that are open: not every database gives
-hints, and not of everything."""
-BY = "a client"
-"""Who answers questions, as it is written down."""
-IN_ORDER = {"undo", "redo", "retry", "branch", "title", "steer", "queue", "approve", "deny", "pin", "unpin"}
-"""Commands that change a session and are quick. Others may take long, or are there to stop those, and wait for none."""
-OPENING = {"branch", "new", "reset"}
-"""Commands that make a conversation and lead there."""
+GRACE_SECONDS = 60.0
+"""Seconds in which a disconnected client may resume its sessions."""
+POLL_SECONDS = 3.0
+"""Seconds between two checks of what other processes did to the open conversations."""
+ANSWERED_BY = "a client"
+"""Who answered an approval request, in the audit log."""
+ORDERED_COMMANDS = {"undo", "redo", "retry", "branch", "title", "steer", "queue", "approve", "deny", "pin", "unpin"}
+"""Quick commands that change a session. Others may be slow, or stop a slow one, and do not wait for each other."""
+OPENING_COMMANDS = {"branch", "new", "reset"}
+"""Commands that create a conversation and lead to it."""
 
-P = TypeVar("P", bound=wire_types.Value)
-Answer = Callable[[peers.Peer, Any], Awaitable[wire_types.Value]]
+P = TypeVar("P", bound=wire_types.WireValue)
+MethodHandler = Callable[[peers.Peer, Any], Awaitable[wire_types.WireValue]]
 
 
-class Server:
-    """One for all clients of a runtime. `async with` it, within the runtime: leaving it closes every session."""
+class RpcServer:
+    """The server of one runtime. `async with` it, within the runtime: leaving the block closes every session."""
 
     def __init__(
         self,
@@ -64,45 +57,39 @@ class Server:
         program: str = "Holdfast",
         model: str | None = None,
         notice: str | None = None,
-        grace: float = GRACE,
-        look: float = LOOK,
+        grace_seconds: float = GRACE_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        self._door, self._grace, self._every = runtime, grace, look
-        self._sessions = open_sessions.Sessions(runtime)
+        self._runtime, self._grace_seconds = runtime, grace_seconds
+        self._sessions = open_sessions.OpenSessions(runtime, poll_seconds)
         self._opening: dict[peers.Peer, set[asyncio.Future[None]]] = {}
         self._leaving = set[asyncio.Task[None]]()
         self._info = wire_types.ServerInfo(
-            protocol=wire_types.PROTOCOL, program=program, model=model, notice=notice, methods=[*methods.METHODS]
+            protocol=wire_types.PROTOCOL, program=program, model=model, notice=notice, methods=[*wire_types.METHODS]
         )
 
     async def __aenter__(self) -> Self:
-        self._looking = asyncio.create_task(self._look_around())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-        ending = [*self._leaving, self._looking]
-        for task in ending:
+        leaving = [*self._leaving]
+        for task in leaving:
             task.cancel()
-        await asyncio.wait(ending)
+        if leaving:
+            await asyncio.wait(leaving)
 
     async def close(self) -> None:
-        """Close every session, and let none be opened any more. Whoever is still there is told what comes of it."""
+        """Close every session and refuse new ones. Connected clients get the events of that."""
         await self._sessions.end()
-
-    async def _look_around(self) -> None:
-        while True:
-            await asyncio.sleep(self._every)
-            for session in self._sessions:
-                session.glance()
 
     # --- clients -------------------------------------------------------------------------------------
 
-    async def attend(self, peer: peers.Peer) -> None:
-        """Serve a client until it is gone; it is told first that this is ready.
+    async def serve(self, peer: peers.Peer) -> None:
+        """Serve a client until it disconnects.
 
-        Where its peer leaves time for it, one that only stops asking is told to the end what comes of its prompts. One
-        that is not served any longer is told, too: its sessions are closed before it is let go.
+        After the end of its input, a client still gets the events of its prompts, within the limits of its peer. If
+        this is cancelled, the sessions of the client are closed first.
         """
         greeting = asyncio.create_task(self._greet(peer))
         self._opening[peer] = set()
@@ -110,53 +97,53 @@ class Server:
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            await self._sessions.let_go(self._sessions.of(peer))
+            await self._sessions.close_all(self._sessions.of(peer))
             raise
         finally:
             for task in (running, greeting):
                 task.cancel()
             await asyncio.wait([running, greeting])
             del self._opening[peer]
-            self._vanished(peer)
+            self._disconnect(peer)
 
     async def _finish(self, peer: peers.Peer) -> None:
         await asyncio.gather(*(session.finish() for session in self._sessions.of(peer)))
 
     async def _greet(self, peer: peers.Peer) -> None:
         with suppress(errors.Gone):
-            await peer.notify("event", notifications.Event("ready", None, self._info))
+            await peer.notify("event", wire_types.EventParams("ready", None, self._info))
 
-    def _vanished(self, peer: peers.Peer) -> None:
+    def _disconnect(self, peer: peers.Peer) -> None:
         left = [session for session in self._sessions if session.client is peer]
         for session in left:
-            session.vanish()
+            session.disconnect()
         if left:
-            leaving = asyncio.create_task(self._leave(peer))
+            leaving = asyncio.create_task(self._close_abandoned(peer))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
-    async def _leave(self, peer: peers.Peer) -> None:
-        """Close what nobody came back for. Where the store cannot end it, that is tried again after as long."""
+    async def _close_abandoned(self, peer: peers.Peer) -> None:
+        """Close the sessions that no client resumed; if the store fails, try again after another grace period."""
         while True:
-            await asyncio.sleep(self._grace)
+            await asyncio.sleep(self._grace_seconds)
             left = [session for session in self._sessions if session.client is peer]
             if not left:
                 return
             for session in left:
-                logger.info("%s is closed: its client did not come back", session.key)
-            await self._sessions.let_go(left)
+                logger.info("closing %s: its client did not reconnect", session.key)
+            await self._sessions.close_all(left)
 
     # --- methods -------------------------------------------------------------------------------------
 
     def methods(self) -> Mapping[str, peers.Handler]:
-        """What a peer serves; the same for all."""
-        answers: dict[str, Answer] = {
-            "server.info": self._about,
+        """Return the handlers for a peer."""
+        handlers: dict[str, MethodHandler] = {
+            "server.info": self._server_info,
             "session.create": self._create,
             "session.list": self._list,
             "session.resume": self._resume,
-            "session.info": self._look,
-            "session.options": self._options,
+            "session.info": self._session_info,
+            "session.options": self._set_options,
             "session.title": self._title,
             "session.history": self._history,
             "session.undo": self._undo,
@@ -164,284 +151,284 @@ class Server:
             "session.branch": self._branch,
             "session.interrupt": self._interrupt,
             "session.steer": self._steer,
-            "session.close": self._leave_session,
+            "session.close": self._close_session,
             "prompt.submit": self._submit,
             "command.exec": self._execute,
             "approval.respond": self._respond,
         }
-        return {name: _handler(method.params, answers[name]) for name, method in methods.METHODS.items()}
+        return {name: _handler(method.params, handlers[name]) for name, method in wire_types.METHODS.items()}
 
-    async def _about(self, _: peers.Peer, __: wire_types.Nothing) -> wire_types.ServerInfo:
+    async def _server_info(self, _: peers.Peer, __: wire_types.Nothing) -> wire_types.ServerInfo:
         return self._info
 
     # --- opening and closing -------------------------------------------------------------------------
 
-    async def _create(self, peer: peers.Peer, asked: wire_types.Create) -> wire_types.Info:
-        pictures = self._pictures(peer, asked.options)
-        title = titles.clean(asked.title) if asked.title is not None else None
-        session = self._fresh(peer)
-        session.choose(asked.options, pictures)
-        with self._sessions.unless_told(session):
-            self._door.want_title(session.key, title)
+    async def _create(self, peer: peers.Peer, params: wire_types.Create) -> wire_types.Info:
+        images = self._decode_images(peer, params.options)
+        title = titles.clean(params.title) if params.title is not None else None
+        session = self._create_session(peer)
+        session.set_options(params.options, images)
+        with self._sessions.discard_on_error(session):
+            self._runtime.want_title(session.key, title)
             return await session.info()
 
-    def _fresh(self, peer: peers.Peer) -> rpc_session.Held:
-        fresh = conversation_row.generate_session_id(time.time())
-        return self._sessions.open(peer, fresh, fresh)
+    def _create_session(self, peer: peers.Peer) -> sessions.ClientSession:
+        new_id = conversation_row.generate_session_id(time.time())
+        return self._sessions.open(peer, new_id, new_id)
 
-    async def _list(self, peer: peers.Peer, asked: wire_types.List) -> wire_types.Sessions:
-        heads = await self._door.db.list_sessions(owner=self._door.owner, limit=asked.limit, skip=asked.skip)
-        here = {session.conversation_id for session in self._sessions.of(peer)}
-        return wire_types.Sessions(sessions=[transcript.listed(head, head.conversation_id in here) for head in heads])
+    async def _list(self, peer: peers.Peer, params: wire_types.List) -> wire_types.Sessions:
+        heads = await self._runtime.db.list_sessions(owner=self._runtime.owner, limit=params.limit, skip=params.skip)
+        opened = {session.conversation_id for session in self._sessions.of(peer)}
+        listed = [session_info.list_entry(head, head.conversation_id in opened) for head in heads]
+        return wire_types.Sessions(sessions=listed)
 
-    async def _resume(self, peer: peers.Peer, asked: wire_types.Resume) -> wire_types.Info:
-        """Whoever has it open already goes on with it, so does who comes back."""
-        pictures = self._pictures(peer, asked.options)
-        with self._opens(peer):
-            session = self._sessions.known(peer, asked.session_id) or self._sessions.abandoned(asked.session_id)
+    async def _resume(self, peer: peers.Peer, params: wire_types.Resume) -> wire_types.Info:
+        """Open a conversation, or continue with a session that is open here or was left by a disconnected client."""
+        images = self._decode_images(peer, params.options)
+        with self._marked_as_opening(peer):
+            session = self._sessions.find(peer, params.session_id) or self._sessions.find_abandoned(params.session_id)
             is_new = session is None
             if session is None:
-                is_new, session = await self._resolved(peer, asked.session_id)
+                is_new, session = await self._resolve(peer, params.session_id)
             if session.client is not peer:
-                session.take_up(peer)
-            session.choose(asked.options, pictures)
+                session.adopt(peer)
+            session.set_options(params.options, images)
         if not is_new:
-            session.ask_again()
-        with self._sessions.unless_told(session) if is_new else nullcontext():
-            await session.follow()
+            session.resend_approvals()
+        with self._sessions.discard_on_error(session) if is_new else nullcontext():
+            await session.refresh()
             return await session.info()
 
     @contextmanager
-    def _opens(self, peer: peers.Peer) -> Iterator[None]:
-        """What is asked of this client's sessions from now on may mean the one that is opened within this block."""
-        opening, every = asyncio.get_running_loop().create_future(), self._opening[peer]
-        every.add(opening)
+    def _marked_as_opening(self, peer: peers.Peer) -> Iterator[None]:
+        """Make later requests of the client wait: they may be about the session that is opened within the block."""
+        opened, opening = asyncio.get_running_loop().create_future(), self._opening[peer]
+        opening.add(opened)
         try:
             yield
         finally:
-            every.discard(opening)
-            opening.set_result(None)
+            opening.discard(opened)
+            opened.set_result(None)
 
-    async def _all_opened(self, peer: peers.Peer) -> None:
-        if every := tuple(self._opening[peer]):
-            await asyncio.wait(every)
+    async def _wait_opened(self, peer: peers.Peer) -> None:
+        if opening := tuple(self._opening[peer]):
+            await asyncio.wait(opening)
 
-    def _pictures(self, peer: peers.Peer, options: wire_types.Options) -> list[attachments.Picture] | None:
-        """Those to be attached, read; None where that stays as it is."""
-        pictures = attachments.given(options)
-        if pictures:
+    def _decode_images(self, peer: peers.Peer, options: wire_types.Options) -> list[attachments.ImageData] | None:
+        """Return the images to attach; None if the attached ones stay."""
+        images = None if options.images is UNSET else sessions.decode_images(options.images)
+        if images:
             self._sessions.check_size(peer)
-        return pictures
+        return images
 
-    async def _resolved(self, peer: peers.Peer, session_id: str) -> tuple[bool, rpc_session.Held]:
-        """The session of what was named, and whether it is opened for that."""
+    async def _resolve(self, peer: peers.Peer, session_id: str) -> tuple[bool, sessions.ClientSession]:
+        """Return the session of a conversation, and whether it was opened now."""
         try:
-            head = await self._door.db.resolve(session_id, owner=self._door.owner, near=True)
+            head = await self._runtime.db.resolve(session_id, owner=self._runtime.owner, near=True)
         except errors.Ambiguous as error:
             raise errors.RpcRefused(wire_types.NOT_FOUND, str(error), {"candidates": [*error.candidates]}) from None
         except LookupError as error:
             raise _not_found(error) from None
-        here = head.conversation_id
-        await self._sessions.left(peer, here)
-        found = self._sessions.known(peer, here) or self._sessions.abandoned(here)
-        return found is None, found or self._sessions.open(peer, here, head.id)
+        conversation_id = head.conversation_id
+        await self._sessions.wait_closed(peer, conversation_id)
+        found = self._sessions.find(peer, conversation_id) or self._sessions.find_abandoned(conversation_id)
+        return found is None, found or self._sessions.open(peer, conversation_id, head.id)
 
-    async def _leave_session(self, peer: peers.Peer, asked: wire_types.OfSession) -> wire_types.Closed:
-        session = await self._session(peer, asked.session_id)
+    async def _close_session(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Closed:
+        session = await self._find(peer, params.session_id)
         ended = await self._sessions.close(session)
         return wire_types.Closed(session_id=session.key, ended=ended)
 
     # --- finding -------------------------------------------------------------------------------------
 
-    async def _session(self, peer: peers.Peer, session_id: str) -> rpc_session.Held:
-        """The one of this client's that has or had this id. One it knows the id of is found without waiting.
+    async def _find(self, peer: peers.Peer, session_id: str) -> sessions.ClientSession:
+        """Return the session of the client that has or had this id.
 
-        What the client asked to be opened before it asked for this is open: it need not wait for the answer.
+        A client may use a session as soon as it has sent the request to open it.
         """
-        session = self._sessions.known(peer, session_id)
+        session = self._sessions.find(peer, session_id)
         if session is None:
-            await self._all_opened(peer)
-            session = self._sessions.known(peer, session_id)
+            await self._wait_opened(peer)
+            session = self._sessions.find(peer, session_id)
         if session is None:
             try:
-                here = (await self._door.db.snapshot(session_id)).conversation_id
+                conversation_id = (await self._runtime.db.snapshot(session_id)).conversation_id
             except errors.NoSuchSession as error:
                 raise _not_found(error) from None
-            session = self._sessions.known(peer, here)
+            session = self._sessions.find(peer, conversation_id)
         if session is None:
             raise open_sessions.not_open(session_id)
         session.ids.add(session_id)
         return session
 
-    async def _one_open(self, peer: peers.Peer) -> tuple[bool, rpc_session.Held]:
-        """The one session of a client that names none, and whether it is opened for that."""
-        await self._all_opened(peer)
-        every = self._sessions.of(peer)
-        if len(every) > 1:
-            told = "Several sessions are open: session_id says which one is meant."
-            raise errors.RpcRefused(wire_types.NOT_FOUND, told, {"candidates": [each.key for each in every]})
-        return not every, every[0] if every else self._fresh(peer)
+    async def _find_only(self, peer: peers.Peer) -> tuple[bool, sessions.ClientSession]:
+        """Return the only session of a client, created if there is none, and whether it was."""
+        await self._wait_opened(peer)
+        found = self._sessions.of(peer)
+        if len(found) > 1:
+            error = "Several sessions are open. Name one with `session_id`."
+            raise errors.RpcRefused(wire_types.NOT_FOUND, error, {"candidates": [each.key for each in found]})
+        return not found, found[0] if found else self._create_session(peer)
 
-    async def _go_on(self, peer: peers.Peer, conversation_id: str) -> wire_types.Info:
-        """A session for a conversation that a command led to."""
-        await self._sessions.left(peer, conversation_id)
-        found = await session_info.begun(self._door.db, conversation_id)
-        session = self._sessions.known(peer, conversation_id)
+    async def _open_moved(self, peer: peers.Peer, conversation_id: str) -> wire_types.Info:
+        """Open the conversation that a command led to."""
+        await self._sessions.wait_closed(peer, conversation_id)
+        found = await subscriptions.find_conversation(self._runtime.db, conversation_id)
+        session = self._sessions.find(peer, conversation_id)
         if session is not None:
             return await session.info()
         session = self._sessions.open(peer, conversation_id, found.head_id if found else conversation_id)
-        with self._sessions.unless_told(session):
+        with self._sessions.discard_on_error(session):
             return await session.info()
 
-    # --- how it stands -------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------------
 
-    async def _look(self, peer: peers.Peer, asked: wire_types.OfSession) -> wire_types.Info:
-        session = await self._session(peer, asked.session_id)
-        await session.follow()
+    async def _session_info(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Info:
+        session = await self._find(peer, params.session_id)
+        await session.refresh()
         return await session.info()
 
-    async def _options(self, peer: peers.Peer, asked: wire_types.SetOptions) -> wire_types.Info:
-        pictures = self._pictures(peer, asked.options)
-        session = await self._session(peer, asked.session_id)
+    async def _set_options(self, peer: peers.Peer, params: wire_types.SetOptions) -> wire_types.Info:
+        images = self._decode_images(peer, params.options)
+        session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
-            session.choose(asked.options, pictures)
-            await session.follow()
+            session.set_options(params.options, images)
+            await session.refresh()
             return await session.info()
 
-    async def _title(self, peer: peers.Peer, asked: wire_types.Title) -> wire_types.Titled:
-        session = await self._session(peer, asked.session_id)
+    async def _title(self, peer: peers.Peer, params: wire_types.Title) -> wire_types.Titled:
+        session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
-            title, pending = await session.title(asked.title)
-            await session.follow()
+            title, pending = await session.title(params.title)
+            await session.refresh()
             return wire_types.Titled(session_id=session.key, title=title, pending=pending)
 
-    async def _history(self, peer: peers.Peer, asked: wire_types.History) -> wire_types.Transcript:
-        session = await self._session(peer, asked.session_id)
-        await session.follow()
-        found = await session_info.begun(self._door.db, session.conversation_id)
-        said = await transcript.stretch(self._door.db, found, asked.after, asked.limit) if found else []
+    async def _history(self, peer: peers.Peer, params: wire_types.History) -> wire_types.Transcript:
+        session = await self._find(peer, params.session_id)
+        await session.refresh()
+        db = self._runtime.db
+        found = await subscriptions.find_conversation(db, session.conversation_id)
+        page = await session_info.read_transcript(db, found, params.after, params.limit) if found else []
         last = found.last_seq if found else 0
-        return wire_types.Transcript(
-            session_id=session.key, messages=said, last_seq=last, more=bool(said) and said[-1].seq < last
-        )
+        has_more = bool(page) and page[-1].seq < last
+        return wire_types.Transcript(session_id=session.key, messages=page, last_seq=last, more=has_more)
 
-    # --- what changes it -----------------------------------------------------------------------------
+    # --- prompts and commands ------------------------------------------------------------------------
 
-    async def _submit(self, peer: peers.Peer, asked: wire_types.Submit) -> wire_types.Submitted:
-        named = asked.session_id
-        is_new, session = await self._one_open(peer) if named is None else (False, await self._session(peer, named))
-        with self._sessions.unless_told(session) if is_new else nullcontext():
+    async def _submit(self, peer: peers.Peer, params: wire_types.Submit) -> wire_types.Submitted:
+        if params.session_id is None:
+            is_new, session = await self._find_only(peer)
+        else:
+            is_new, session = False, await self._find(peer, params.session_id)
+        with self._sessions.discard_on_error(session) if is_new else nullcontext():
             async with self._sessions.in_order(session):
-                await session.follow()
+                await session.refresh()
                 self._sessions.check_size(peer)
-                return await session.submit(asked.text, asked.images, asked.uid)
+                return await session.submit(params.text, params.images, params.uid)
 
-    async def _steer(self, peer: peers.Peer, asked: wire_types.Steer) -> wire_types.Steered:
-        session = await self._session(peer, asked.session_id)
-        if self._door.steer(session.conversation_id, asked.text, asked.uid):
+    async def _steer(self, peer: peers.Peer, params: wire_types.Steer) -> wire_types.Steered:
+        session = await self._find(peer, params.session_id)
+        if self._runtime.steer(session.conversation_id, params.text, params.uid):
             return wire_types.Steered(session_id=session.key, steered=True, prompt=None)
         async with self._sessions.in_order(session):
             self._sessions.check_size(peer)
-            prompt = await session.submit(asked.text, uid=asked.uid)
+            prompt = await session.submit(params.text, uid=params.uid)
         return wire_types.Steered(session_id=session.key, steered=False, prompt=prompt)
 
-    async def _interrupt(self, peer: peers.Peer, asked: wire_types.OfSession) -> wire_types.Interrupted:
-        session = await self._session(peer, asked.session_id)
-        stopped = self._door.stop(session.conversation_id)
+    async def _interrupt(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Interrupted:
+        session = await self._find(peer, params.session_id)
+        stopped = self._runtime.stop(session.conversation_id)
         return wire_types.Interrupted(session_id=session.key, interrupted=stopped)
 
-    async def _respond(self, peer: peers.Peer, asked: wire_types.Respond) -> wire_types.Responded:
-        session = await self._session(peer, asked.session_id)
-        here, approvals = session.conversation_id, self._door.approvals
-        counts = any(each.asked.request_id == asked.request_id for each in approvals.questions(here))
-        given = events.Approve(asked.request_id, asked.answer, BY, asked.reason)
-        notice = await approvals.answer(here, given)
-        return wire_types.Responded(session_id=session.key, accepted=counts, notice=notice)
+    async def _respond(self, peer: peers.Peer, params: wire_types.Respond) -> wire_types.Responded:
+        session = await self._find(peer, params.session_id)
+        receipt = await session.answer(events.Approve(params.request_id, params.answer, ANSWERED_BY, params.reason))
+        return wire_types.Responded(session_id=session.key, accepted=receipt.accepted, notice=receipt.notice)
 
-    async def _undo(self, peer: peers.Peer, asked: wire_types.Undo) -> wire_types.Undone:
-        session = await self._session(peer, asked.session_id)
+    async def _undo(self, peer: peers.Peer, params: wire_types.Undo) -> wire_types.Undone:
+        session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
-            _, said = await session.carry_out(f"/undo {asked.turns}")
-            await session.follow()
-        return wire_types.Undone(session_id=session.key, text=_words(said))
+            _, output = await session.run_command(f"/undo {params.turns}")
+            await session.refresh()
+        return wire_types.Undone(session_id=session.key, text=_join_output(output))
 
-    async def _compress(self, peer: peers.Peer, asked: wire_types.Compress) -> wire_types.Compressed:
-        session = await self._session(peer, asked.session_id)
-        # It may take long, and nothing waits for it: where the conversation went on meanwhile the commit knows.
-        made = await session.compress(asked.focus, asked.keep_exchanges)
-        await session.follow()
+    async def _compress(self, peer: peers.Peer, params: wire_types.Compress) -> wire_types.Compressed:
+        session = await self._find(peer, params.session_id)
+        # Not in order, as it may be slow: its commit fails if the conversation has changed meanwhile.
+        compaction = await session.compress(params.focus, params.keep_exchanges)
+        await session.refresh()
         return wire_types.Compressed(
             session_id=session.key,
-            outcome=made.outcome.value,
-            reason=made.reason,
-            cut_seq=made.cut_seq,
-            before=made.before,
-            after=made.after,
+            outcome=compaction.outcome.value,
+            reason=compaction.reason,
+            cut_seq=compaction.cut_seq,
+            before=compaction.before,
+            after=compaction.after,
         )
 
-    async def _branch(self, peer: peers.Peer, asked: wire_types.Branch) -> wire_types.Info:
-        session = await self._session(peer, asked.session_id)
-        self._sessions.check_room(peer)
+    async def _branch(self, peer: peers.Peer, params: wire_types.Branch) -> wire_types.Info:
+        session = await self._find(peer, params.session_id)
+        self._sessions.check_count(peer)
         async with self._sessions.in_order(session):
-            told, said = await session.carry_out(f"/branch {asked.title or ''}")
-        _words(said)
-        (moved,) = (each for each in told if isinstance(each, events.Moved))
-        return await self._go_on(peer, moved.conversation_id)
+            outcomes, output = await session.run_command(f"/branch {params.title or ''}")
+        _join_output(output)
+        (moved,) = (each for each in outcomes if isinstance(each, events.Moved))
+        return await self._open_moved(peer, moved.conversation_id)
 
-    async def _execute(self, peer: peers.Peer, asked: wire_types.Exec) -> wire_types.Executed:
-        if not commands.is_command(asked.line):
+    async def _execute(self, peer: peers.Peer, params: wire_types.Exec) -> wire_types.Executed:
+        if not commands.is_command(params.line):
             raise errors.RpcRefused(
-                wire_types.INVALID, "A command is a slash and a name; prompt.submit says anything else."
+                frames.INVALID_PARAMS, "Not a command: a command is a slash and a name. Send text with prompt.submit."
             )
-        session = await self._session(peer, asked.session_id)
+        session = await self._find(peer, params.session_id)
         prompt: wire_types.Submitted | None = None
         moved: wire_types.Info | None = None
-        name = commands.split(asked.line)[0].lower()
-        if name in OPENING:
-            self._sessions.check_room(peer)
+        name = commands.split(params.line)[0].lower()
+        if name in OPENING_COMMANDS:
+            self._sessions.check_count(peer)
         async with AsyncExitStack() as stack:
-            if name in IN_ORDER:
+            if name in ORDERED_COMMANDS:
                 await stack.enter_async_context(self._sessions.in_order(session))
-            told, said = await session.carry_out(asked.line)
-            if name not in IN_ORDER and any(isinstance(each, events.Say) for each in told):
+            outcomes, output = await session.run_command(params.line)
+            if name not in ORDERED_COMMANDS and any(isinstance(each, events.Say) for each in outcomes):
                 await stack.enter_async_context(self._sessions.in_order(session))
-            for each in told:
+            for each in outcomes:
                 match each:
-                    case events.Say(words, content):
+                    case events.Say(text, content):
                         self._sessions.check_size(peer)
-                        prompt = await session.submit(words, content=content)
+                        prompt = await session.submit(text, content=content)
                     case events.Moved(conversation_id):
-                        moved = await self._go_on(peer, conversation_id)
-            await session.follow()
+                        moved = await self._open_moved(peer, conversation_id)
+            await session.refresh()
         return wire_types.Executed(
             session_id=session.key,
-            ok=not any(line.level == "error" for line in said),
-            output=said,
+            ok=not any(line.level == "error" for line in output),
+            output=output,
             prompt=prompt,
             moved=moved,
-            quit=any(isinstance(each, events.Quit) for each in told),
+            quit=any(isinstance(each, events.Quit) for each in outcomes),
         )
 
 
-def _handler(params: type[P], answer: Callable[[peers.Peer, P], Awaitable[wire_types.Value]]) -> peers.Handler:
-    """A method as a peer calls it: its parameters are by name, and checked."""
+def _handler(params_type: type[P], handle: Callable[[peers.Peer, P], Awaitable[wire_types.WireValue]]) -> peers.Handler:
+    """Return a handler that validates its parameters, which are given by name."""
 
-    async def handle(peer: peers.Peer, given: frames.Params) -> object:
+    async def handler(peer: peers.Peer, given: frames.Params) -> object:
         try:
-            asked = msgspec.convert({} if given is None else given, params)
+            params = msgspec.convert({} if given is None else given, params_type)
         except msgspec.ValidationError as error:
-            raise errors.RpcRefused(wire_types.INVALID, f"{error}.") from None
-        return await answer(peer, asked)
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{error}.") from None
+        return await handle(peer, params)
 
-    return handle
+    return handler
 
 
-def _words(said: Sequence[wire_types.Line]) -> str:
-    """What a command answered; raised, where it was refused."""
-    words = "\n".join(line.text for line in said)
-    if any(line.level == "error" for line in said):
-        raise errors.HoldfastError(words)
-    return words
+def _join_output(output: Sequence[wire_types.Line]) -> str:
+    """Return the text of a command's output. Raises it as an error if the command was refused."""
+    text = "\n".join(line.text for line in output)
+    if any(line.level == "error" for line in output):
+        raise errors.HoldfastError(text)
+    return text
 
 
 def _not_found(error: LookupError) -> errors.RpcRefused:

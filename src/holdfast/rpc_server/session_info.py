@@ -1,17 +1,21 @@
-"""How a session stands, looked up: what the store knows of the conversation, and its agent, if one was built."""
+"""The state, the list entry and the transcript of a session, as clients get them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast import errors, types
+from holdfast import content_parts, types
 from holdfast.rpc_server import wire_types
-from holdfast.runtime import runtime
+from holdfast.runtime import runtime as runtimes
+from holdfast.runtime import subscriptions
 from holdfast.store import async_db, titles
 
+MAX_PAGE_CHARACTERS = 1_000_000
+"""Characters of the messages of one response, which has at least one message."""
 
-class Own(NamedTuple):
-    """What only the one who has it open knows."""
+
+class ClientState(NamedTuple):
+    """The part of the state that belongs to the client and not to the conversation."""
 
     key: str
     running: bool
@@ -19,69 +23,105 @@ class Own(NamedTuple):
     previous: str | None = None
 
 
-class Mark(NamedTuple):
-    """What changes whenever anybody does something to a conversation that others should know."""
+class ConversationVersion(NamedTuple):
+    """Changes with every change of a conversation that clients are informed of."""
 
     epoch: int
     last_seq: int
     title: str | None
 
 
-def mark(found: types.Conversation | None) -> Mark | None:
-    return Mark(found.epoch, found.last_seq, found.title) if found else None
+def conversation_version(found: types.Conversation | None) -> ConversationVersion | None:
+    return ConversationVersion(found.epoch, found.last_seq, found.title) if found else None
 
 
-async def session(
-    door: runtime.Runtime, conversation_id: str, found: types.Conversation | None, own: Own
+async def build_info(
+    runtime: runtimes.Runtime, conversation_id: str, found: types.Conversation | None, client: ClientState
 ) -> wire_types.Info:
-    """As of now; raises what keeps the store from telling."""
-    model, room = await _answering(door, conversation_id)
+    """Return the current state of a session. Raises the error of a store that fails."""
+    model, context = await _describe_model(runtime, conversation_id)
     return wire_types.Info(
-        session_id=own.key,
+        session_id=client.key,
         conversation_id=conversation_id,
         begun=found is not None,
         live=found is None or found.live,
         title=found.title if found else None,
-        pending_title=pending_title(door, conversation_id),
+        pending_title=pending_title(runtime, conversation_id),
         last_seq=found.last_seq if found else 0,
-        compacted_to=await _compacted_to(door.db, found),
-        running=own.running,
-        queued=door.queued(conversation_id),
-        options=own.options,
+        compacted_to=await _compacted_to(runtime.db, found),
+        running=client.running,
+        queued=runtime.queued(conversation_id),
+        options=client.options,
         model=model,
-        context=room,
-        previous=own.previous,
+        context=context,
+        previous=client.previous,
     )
 
 
-async def begun(db: async_db.AsyncSessionDB, conversation_id: str) -> types.Conversation | None:
-    """The conversation; None where nothing was said yet."""
-    try:
-        return await db.conversation(conversation_id)
-    except errors.ConversationDeleted:
-        raise
-    except errors.NoSuchSession:
-        return None
-
-
-def pending_title(door: runtime.Runtime, conversation_id: str) -> str | None:
-    """The title that is still to be given: with the first prompt, or with the next where the store failed."""
-    wanted = door.wanted_title(conversation_id)
-    # What a command wants is only looked at when it is given.
+def pending_title(runtime: runtimes.Runtime, conversation_id: str) -> str | None:
+    """Return the title that the next message sets."""
+    wanted = runtime.wanted_title(conversation_id)
     return titles.normalize(wanted) if wanted is not None else None
 
 
 async def _compacted_to(db: async_db.AsyncSessionDB, found: types.Conversation | None) -> int:
     if found is None or (found.compaction_epoch is None and found.forked_from is None):
         return 0
-    # A branch may stand on a summary of where it came from. None of the messages is read.
+    # A branch may begin with a summary of its origin. No message is read.
     return (await db.context(found.id, 0)).cut_seq
 
 
-async def _answering(door: runtime.Runtime, conversation_id: str) -> tuple[str | None, wire_types.Room | None]:
-    """The model, and how full its window is. No agent is built to know it."""
-    agent = door.agents.peek(conversation_id)
+async def _describe_model(runtime: runtimes.Runtime, conversation_id: str) -> tuple[str | None, wire_types.Room | None]:
+    """Return the model and how full its window is, without building an agent."""
+    agent = runtime.agents.peek(conversation_id)
     if agent is None:
-        return door.models.of(conversation_id).name if door.models else None, None
+        return runtime.models.of(conversation_id).name if runtime.models else None, None
     used, policy = await agent.context_tokens(), agent.policy
     return agent.model.name, wire_types.Room(used=used, window=agent.model.window, soft=policy.soft, hard=policy.hard)
+
+
+def list_entry(head: types.Session, is_open: bool) -> wire_types.Listed:
+    return wire_types.Listed(
+        session_id=head.id,
+        conversation_id=head.conversation_id,
+        title=head.title,
+        live=head.live,
+        started_at=head.started_at,
+        active_at=head.active_at,
+        last_seq=head.last_seq,
+        source=head.source,
+        model=head.model,
+        open=is_open,
+    )
+
+
+async def read_transcript(
+    db: async_db.AsyncSessionDB, found: types.Conversation, after: int, limit: int
+) -> list[wire_types.Said]:
+    """Return at most `limit` messages after `after`, as many as fit into one response."""
+    page: list[wire_types.Said] = []
+    left = MAX_PAGE_CHARACTERS
+    async for message, is_hidden in subscriptions.read_log(db, found.id, after, min(found.last_seq, after + limit)):
+        entry = _transcript_entry(message, is_hidden)
+        # The text is sent twice: within the content and as text.
+        left -= len(message.body) + len(entry.text)
+        if page and left < 0:
+            break
+        page.append(entry)
+    return page
+
+
+def _transcript_entry(message: types.Message, is_hidden: bool) -> wire_types.Said:
+    return wire_types.Said(
+        seq=message.seq,
+        uid=message.uid,
+        session_id=message.session_id,
+        role=message.role,
+        at=message.at,
+        text=content_parts.text(message.content),
+        content=message.content,
+        tool_calls=[*message.tool_calls],
+        tool_call_id=message.tool_call_id,
+        redacted=message.redacted,
+        taken_back=is_hidden,
+    )

@@ -1,12 +1,12 @@
-"""What goes over the wire between a front end of its own and this program, as values: parameters and results.
+"""The values of the RPC protocol: parameters, results, events and methods.
 
-The schema that others make their clients from is made of these. A field that is added has a default; one that is taken
-away or means something else makes another `PROTOCOL`.
+The published schema is generated from this module, with its docstrings. A new field needs a default; removing a field
+or changing its meaning needs a new `PROTOCOL`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -16,123 +16,122 @@ from holdfast import events, types
 PROTOCOL = 1
 
 REFUSED = -32000
-"""What was asked cannot be done now, or not with this; `data.type` names the kind."""
+"""The request cannot be carried out; `data.type` names the kind of error."""
 NOT_OPEN = -32002
-"""This client has no such session open: session.resume opens it."""
+"""This client has not opened the session; session.resume opens it."""
 NOT_FOUND = -32003
-"""There is no such session, or several fit: then `data.candidates` lists them."""
-INVALID = -32602
+"""No such session, or several match; then `data.candidates` lists them."""
 
-SessionId = Annotated[str, Meta(min_length=1, max_length=200, description="Any id the session ever had.")]
-Uid = Annotated[str, Meta(min_length=1, max_length=200, description="What a message is known by, for ever.")]
-Progress = Literal["all", "new", "off"]
+SessionId = Annotated[str, Meta(min_length=1, max_length=200, description="Any id that the session ever had.")]
+Uid = Annotated[str, Meta(min_length=1, max_length=200, description="The permanent id of a message.")]
+ToolProgress = Literal["all", "new", "off"]
 Count = Annotated[int, Meta(ge=1, le=1000)]
-Place = Annotated[int, Meta(ge=0, le=2**53)]
+Position = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """One of those below. What is told may get more fields: who reads it ignores those it does not know."""
+class WireValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of the protocol. Results and events may get more fields; clients ignore unknown ones."""
 
 
-class Asked(Value, frozen=True, forbid_unknown_fields=True):
-    """Parameters, and what is in them. What nobody knows here was meant to do something: it is refused."""
+class Params(WireValue, frozen=True, forbid_unknown_fields=True):
+    """Parameters of a method. Unknown fields are refused."""
 
 
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-class Image(Asked, frozen=True):
-    """A picture: PNG, JPEG, GIF or WebP."""
+class Image(Params, frozen=True):
+    """An image: PNG, JPEG, GIF or WebP."""
 
     data: str
-    """Its bytes, in base64."""
+    """The bytes in base64."""
 
 
-class Options(Asked, frozen=True):
-    """How a client wants to be told of a session; what is left out stays as it is."""
+class Options(Params, frozen=True):
+    """Options of a session; omitted ones stay unchanged."""
 
     columns: Annotated[int, Meta(ge=20, le=1000)] | UnsetType = UNSET
-    """How wide the lines may be that are made to be shown."""
+    """The maximum width of lines made for display."""
     show_reasoning: bool | UnsetType = UNSET
-    """Whether what the model thinks is told, too."""
-    tool_progress: Progress | UnsetType = UNSET
-    """`all` calls of tools, those of a `new` tool only, or `off`."""
+    """Whether to send the model's reasoning."""
+    tool_progress: ToolProgress | UnsetType = UNSET
+    """Which tool calls to send: `all`, only the first of consecutive calls of a tool (`new`), or none (`off`)."""
     images: Annotated[list[Image], Meta(max_length=8)] | UnsetType = UNSET
-    """Attached: they go with the next prompt, and then are not attached any more."""
+    """Images to attach to the next prompt."""
 
 
-class Chosen(Value, frozen=True):
-    """The options of a session, all of them."""
+class Chosen(WireValue, frozen=True):
+    """The current options of a session."""
 
     columns: int = 80
     show_reasoning: bool = False
-    tool_progress: Progress = "all"
+    tool_progress: ToolProgress = "all"
     images: int = 0
-    """How many are attached."""
+    """The number of attached images."""
 
 
-class Room(Value, frozen=True):
-    """How full the model's window is, in tokens."""
+class Room(WireValue, frozen=True):
+    """How full the context window is, in tokens."""
 
     used: int
     window: int
     soft: float
-    """From this share of it on a compaction is made beside the turns."""
+    """The share of the window from which on the conversation is compacted in the background."""
     hard: float
-    """From this share of it on a turn waits for one."""
+    """The share of the window from which on a turn waits for a compaction."""
 
 
-class Info(Value, frozen=True):
-    """How a session stands."""
+class Info(WireValue, frozen=True):
+    """The state of a session."""
 
     session_id: str
-    """Its key: the head of the conversation."""
+    """The key of the session: the head of the conversation."""
     conversation_id: str
-    """The same for life."""
+    """The id of the conversation, which never changes."""
     begun: bool
-    """Whether anything was said: before, nothing of it is kept."""
+    """Whether the conversation has messages; before its first one nothing is stored."""
     live: bool
-    """Whether it was not ended; a message to one that was opens it again."""
+    """Whether the conversation has not been ended. A message to an ended one continues it."""
     title: str | None
     pending_title: str | None
-    """The title it gets with its first message."""
+    """The title that the first message sets."""
     last_seq: int
     compacted_to: int
-    """A summary stands for the messages up to this one; 0: for none."""
+    """The last message that the summary replaces in the context; 0 without a summary."""
     running: bool
-    """Whether a turn runs here."""
+    """Whether a turn is running in this server."""
     queued: int
-    """How many prompts wait for their turn."""
+    """The number of queued prompts."""
     options: Chosen
     model: str | None = None
-    """None until somebody had to know."""
+    """None until the model is known."""
     context: Room | None = None
     previous: str | None = None
-    """The key it had before, where this tells of another one."""
+    """The previous key, if the key has changed."""
 
 
-class Create(Asked, frozen=True):
-    """session.create: a new conversation, which begins with its first prompt."""
+class Create(Params, frozen=True):
+    """session.create: start a conversation, which is stored with its first prompt."""
 
     title: str | None = None
     options: Options = Options()
 
 
-class Resume(Asked, frozen=True):
-    """session.resume: go on with a conversation: an id, the beginning of one, a title, or `last`."""
+class Resume(Params, frozen=True):
+    """session.resume: open a conversation by an id, the beginning of an id, a title, or `last`."""
 
     session_id: SessionId
     options: Options = Options()
 
 
-class List(Asked, frozen=True):
-    """session.list: conversations, the most recently active first."""
+class List(Params, frozen=True):
+    """session.list: list conversations, the most recently active first."""
 
     limit: Count = 50
-    skip: Place = 0
+    skip: Position = 0
 
 
-class Listed(Value, frozen=True):
+class Listed(WireValue, frozen=True):
     """A conversation in a list."""
 
     session_id: str
@@ -148,50 +147,50 @@ class Listed(Value, frozen=True):
     """Whether this client has it open."""
 
 
-class Sessions(Value, frozen=True):
+class Sessions(WireValue, frozen=True):
     """The result of session.list."""
 
     sessions: list[Listed]
 
 
-class OfSession(Asked, frozen=True):
-    """A session that is open: session.info, session.interrupt, session.close."""
+class OfSession(Params, frozen=True):
+    """session.info, session.interrupt, session.close: an open session."""
 
     session_id: SessionId
 
 
-class SetOptions(Asked, frozen=True):
-    """session.options: change some of them."""
+class SetOptions(Params, frozen=True):
+    """session.options: change options."""
 
     session_id: SessionId
     options: Options
 
 
-class Title(Asked, frozen=True):
-    """session.title: the title; with one given, it is set, and with null taken away."""
+class Title(Params, frozen=True):
+    """session.title: return the title, set it, or remove it (null)."""
 
     session_id: SessionId
     title: str | UnsetType | None = UNSET
 
 
-class Titled(Value, frozen=True):
+class Titled(WireValue, frozen=True):
     """The result of session.title."""
 
     session_id: str
     title: str | None
     pending: bool
-    """Whether it is given with the first message."""
+    """Whether the first message will set it."""
 
 
-class History(Asked, frozen=True):
-    """session.history: the transcript, from the message behind `after` on."""
+class History(Params, frozen=True):
+    """session.history: read the transcript after the message `after`."""
 
     session_id: SessionId
-    after: Place = 0
+    after: Position = 0
     limit: Count = 200
 
 
-class Said(Value, frozen=True):
+class Said(WireValue, frozen=True):
     """A message of the transcript."""
 
     seq: int
@@ -205,44 +204,44 @@ class Said(Value, frozen=True):
     tool_call_id: str | None
     redacted: bool
     taken_back: bool
-    """Whether it left the context by an undo."""
+    """Whether an undo removed it from the context."""
 
 
-class Transcript(Value, frozen=True):
+class Transcript(WireValue, frozen=True):
     """The result of session.history."""
 
     session_id: str
     messages: list[Said]
     last_seq: int
     more: bool
-    """Whether there are more behind these: go on with `after` the last of them."""
+    """Whether more messages follow: continue with `after` set to the last seq."""
 
 
-class Undo(Asked, frozen=True):
-    """session.undo: take back the last turns."""
+class Undo(Params, frozen=True):
+    """session.undo: undo the last turns."""
 
     session_id: SessionId
     turns: Count = 1
 
 
-class Undone(Value, frozen=True):
+class Undone(WireValue, frozen=True):
     """The result of session.undo."""
 
     session_id: str
     text: str
 
 
-class Compress(Asked, frozen=True):
-    """session.compress: let a summary stand for the older part, now."""
+class Compress(Params, frozen=True):
+    """session.compress: replace older messages in the context with a summary now."""
 
     session_id: SessionId
     focus: str | None = None
-    """What gets most of the room."""
+    """What the summary should cover in most detail."""
     keep_exchanges: Count | None = None
-    """How many of the last exchanges stay as they are."""
+    """The number of last exchanges to keep verbatim."""
 
 
-class Compressed(Value, frozen=True):
+class Compressed(WireValue, frozen=True):
     """The result of session.compress."""
 
     session_id: str
@@ -253,127 +252,293 @@ class Compressed(Value, frozen=True):
     after: int
 
 
-class Branch(Asked, frozen=True):
-    """session.branch: a conversation that shares this one's messages; both are open then."""
+class Branch(Params, frozen=True):
+    """session.branch: open a new conversation that shares the messages of this one; both stay open."""
 
     session_id: SessionId
     title: str | None = None
 
 
-class Interrupted(Value, frozen=True):
+class Interrupted(WireValue, frozen=True):
     """The result of session.interrupt."""
 
     session_id: str
     interrupted: bool
-    """Whether there was a turn to stop, or a compaction that somebody asked for."""
+    """Whether a turn or a requested compaction was stopped."""
 
 
-class Steer(Asked, frozen=True):
-    """session.steer: tell the running turn something before its next step; without one it is a prompt."""
+class Steer(Params, frozen=True):
+    """session.steer: add a message to the running turn before its next step; without a turn it becomes a prompt."""
 
     session_id: SessionId
     text: Annotated[str, Meta(min_length=1)]
     uid: Uid | None = None
 
 
-class Steered(Value, frozen=True):
+class Steered(WireValue, frozen=True):
     """The result of session.steer."""
 
     session_id: str
     steered: bool
     prompt: Submitted | None
-    """The prompt it became, where no turn ran."""
+    """The prompt, if no turn was running."""
 
 
-class Closed(Value, frozen=True):
+class Closed(WireValue, frozen=True):
     """The result of session.close."""
 
     session_id: str
     """The head that was left."""
     ended: bool
-    """Whether this ended it: nothing was said, it was ended before, or another client has it open, where not. Where the
-    store could not end it, that is an error, and the session stays open."""
+    """Whether the conversation was ended now. It is not if it has no messages, was ended before, or is open in another
+    client. If the store fails to end it, the response is an error and the session stays open."""
 
 
 # --- prompts, commands, approvals ----------------------------------------------------------------------
 
 
-class Submit(Asked, frozen=True):
-    """prompt.submit: a message to the agent. One that comes during a turn waits for it."""
+class Submit(Params, frozen=True):
+    """prompt.submit: send a message to the agent. During a turn it is queued."""
 
     text: str
     session_id: SessionId | None = None
-    """Without one, it is the one that the client has open; where it has none, one is created."""
+    """The default is the only open session; without one, a session is created."""
     uid: Uid | None = None
-    """Of the same uid again, the same message: it is stored and answered once. Without one, one is made."""
+    """A message with the same uid is stored and answered once. The default is generated."""
     images: Annotated[list[Image], Meta(max_length=8)] = []
 
 
-class Submitted(Value, frozen=True):
-    """The result of prompt.submit; what comes of it comes as events, the last of them message.complete."""
+class Submitted(WireValue, frozen=True):
+    """The result of prompt.submit. The reply follows as events; the last one is message.complete."""
 
     session_id: str
     uid: str
     queued: int
-    """How many are answered before it."""
+    """The number of prompts that are answered first."""
 
 
-class Exec(Asked, frozen=True):
-    """command.exec: a line that begins with a slash."""
+class Exec(Params, frozen=True):
+    """command.exec: run a slash command."""
 
     session_id: SessionId
     line: Annotated[str, Meta(pattern="^/", max_length=100_000)]
 
 
-class Line(Value, frozen=True):
-    """Something a command said."""
+class Line(WireValue, frozen=True):
+    """A line of a command's output."""
 
     level: Literal["answer", "info", "warning", "error"]
     text: str
 
 
-class Executed(Value, frozen=True):
+class Executed(WireValue, frozen=True):
     """The result of command.exec."""
 
     session_id: str
     ok: bool
     output: list[Line]
     prompt: Submitted | None = None
-    """The prompt the command stands for, which was submitted."""
+    """The prompt that the command submitted."""
     moved: Info | None = None
-    """The session to go on in, which is open now; the other one stays open, too."""
+    """The session to continue in, which is open now; the other one stays open, too."""
     quit: bool = False
-    """Whether the person wants to leave."""
+    """Whether the person wants to quit."""
 
 
-class Respond(Asked, frozen=True):
+class Respond(Params, frozen=True):
     """approval.respond: answer an approval.request."""
 
     session_id: SessionId
     request_id: str
     answer: events.Answered
     reason: str = ""
-    """Of a denial, what the model is told."""
+    """The reason of a denial, for the model."""
 
 
-class Responded(Value, frozen=True):
+class Responded(WireValue, frozen=True):
     """The result of approval.respond."""
 
     session_id: str
     accepted: bool
-    """Whether this answer counts: the first one does."""
+    """Whether the request was still pending: the first answer counts."""
     notice: str | None
 
 
-class Nothing(Asked, frozen=True):
-    """server.info takes nothing."""
+class Nothing(Params, frozen=True):
+    """server.info has no parameters."""
 
 
-class ServerInfo(Value, frozen=True):
-    """The result of server.info, and what `ready` tells."""
+class ServerInfo(WireValue, frozen=True):
+    """The result of server.info, and the payload of `ready`."""
 
     protocol: int
     program: str
     model: str | None
     notice: str | None
     methods: list[str]
+
+
+# --- events --------------------------------------------------------------------------------------------
+
+
+DeltaKind = Literal["text", "reasoning"]
+StatusKind = Literal["notice", "answer", "queued", "compacted", "tool.progress", "approval.settled"]
+
+
+class MessageStart(WireValue, frozen=True):
+    """A message was stored and its turn begins."""
+
+    uid: str | None
+    seq: int
+    text: str
+    notice: str
+    """The kind of notice, if a program sent the message and not a person."""
+
+
+class MessageDelta(WireValue, frozen=True):
+    """A piece of the reply, or of the model's reasoning."""
+
+    kind: DeltaKind
+    text: str
+
+
+class MessageComplete(WireValue, frozen=True):
+    """The turn is over. Every prompt gets exactly one of these."""
+
+    uid: str | None
+    status: events.Exit | Literal["dropped"]
+    """Why the turn ended; `dropped`: the prompt was removed from the queue."""
+    text: str
+    """The reply; of a turn that failed, the part before the failure."""
+    partial: bool = False
+    error: str | None = None
+    last_seq: int | None = None
+    """The last message that the turn stored."""
+    api_calls: int = 0
+    usage: types.Usage = types.Usage()
+
+
+class ToolStart(WireValue, frozen=True):
+    """A tool was called."""
+
+    call_id: str
+    name: str
+    arguments: str
+    line: str
+    """The call on one line, within the client's columns."""
+
+
+class ToolComplete(WireValue, frozen=True):
+    """A tool call ended; the whole result is in the transcript."""
+
+    call_id: str
+    name: str
+    ok: bool
+    preview: str
+    line: str
+
+
+class Status(WireValue, frozen=True):
+    """Something that is not part of the reply."""
+
+    kind: StatusKind
+    text: str
+    level: events.Level = "info"
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Approval(WireValue, frozen=True):
+    """A tool needs an approval; the turn waits. Answer with approval.respond."""
+
+    request_id: str
+    call_id: str
+    tool: str
+    summary: str
+    detail: str
+    danger: str
+    """A warning; if present, the answer applies to this call only."""
+    remembers: str
+    """The rule that `conversation` and `always` would add; if empty, only `once` can be answered."""
+    number: int
+
+
+class Failure(WireValue, frozen=True):
+    """An error that people should see."""
+
+    text: str
+
+
+Payload = (
+    ServerInfo
+    | Info
+    | MessageStart
+    | MessageDelta
+    | MessageComplete
+    | ToolStart
+    | ToolComplete
+    | Status
+    | Approval
+    | Failure
+)
+
+EVENTS: dict[str, type[msgspec.Struct]] = {
+    "ready": ServerInfo,
+    "session.info": Info,
+    "message.start": MessageStart,
+    "message.delta": MessageDelta,
+    "message.complete": MessageComplete,
+    "tool.start": ToolStart,
+    "tool.complete": ToolComplete,
+    "status": Status,
+    "approval.request": Approval,
+    "error": Failure,
+}
+"""The types of events, and their payloads."""
+
+
+class EventMessage(msgspec.Struct, frozen=True):
+    """An event without its session."""
+
+    type: str
+    payload: Payload
+
+
+class EventParams(msgspec.Struct, frozen=True):
+    """The parameters of the notification `event`."""
+
+    type: str
+    session_id: str | None
+    """The key of the session at that time; null if the event is not about a session."""
+    payload: Payload
+
+
+# --- methods -------------------------------------------------------------------------------------------
+
+
+class Method(NamedTuple):
+    """The parameters and the result of a method."""
+
+    params: type[WireValue]
+    result: type[WireValue]
+    help: str
+
+
+METHODS: dict[str, Method] = {
+    "server.info": Method(Nothing, ServerInfo, "Return the program and its protocol version."),
+    "session.create": Method(Create, Info, "Start a conversation; it is stored with its first prompt."),
+    "session.list": Method(List, Sessions, "List conversations, the most recently active first."),
+    "session.resume": Method(Resume, Info, "Open a conversation by an id, the beginning of an id, a title, or `last`."),
+    "session.info": Method(OfSession, Info, "Return the state of a session."),
+    "session.options": Method(SetOptions, Info, "Change what the client is sent about a session."),
+    "session.title": Method(Title, Titled, "Return, set or remove the title."),
+    "session.history": Method(History, Transcript, "Read a page of the transcript."),
+    "session.undo": Method(Undo, Undone, "Undo the last turns. They stay in the transcript."),
+    "session.compress": Method(Compress, Compressed, "Replace older messages in the context with a summary now."),
+    "session.branch": Method(Branch, Info, "Branch the conversation and open the branch; this one stays unchanged."),
+    "session.interrupt": Method(OfSession, Interrupted, "Stop the running turn or compaction; stored messages stay."),
+    "session.steer": Method(Steer, Steered, "Add a message to the running turn before its next step."),
+    "session.close": Method(OfSession, Closed, "Stop the running turn and end the conversation."),
+    "prompt.submit": Method(Submit, Submitted, "Send a message to the agent. During a turn it is queued."),
+    "command.exec": Method(Exec, Executed, "Run a slash command; `/help` lists them."),
+    "approval.respond": Method(Respond, Responded, "Answer an approval request."),
+}

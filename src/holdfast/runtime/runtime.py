@@ -347,6 +347,20 @@ class Runtime:
         while (lane := self._lanes.get(conversation_id)) is not None and lane.worker is not None:
             await asyncio.wait([lane.worker])
 
+    async def leave(self, conversation_id: str, *, review_seconds: float | None = None) -> None:
+        """Run the closing hooks of a conversation that a client leaves.
+
+        With `review_seconds` the conversation is about to be ended: its background compaction is stopped, as it could
+        not be committed, and the review of the last turn gets that long.
+        """
+        agent = self.agents.peek(conversation_id)
+        if agent is None:
+            return
+        if review_seconds is not None:
+            await agent.room.close()
+            await agent.remembering.noted(review_seconds)
+        await agent.leave()
+
     async def deliver(self, conversation_id: str) -> int:
         """Have what waits in the inbox of this conversation answered, in order; how much there is.
 
