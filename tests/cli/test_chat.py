@@ -103,7 +103,7 @@ def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(tmp_path: Path) -> None:
         screen.enter("tell me")
         screen.wait_for("Once upon")
         screen.type(STOP)
-        screen.wait_for("Interrupted. What was said stays.")
+        screen.wait_for("Interrupted. The conversation up to here is saved.")
         screen.enter("go on")
         screen.wait_for("Well then.")
         assert screen.leave() == 0

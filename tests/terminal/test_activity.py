@@ -65,7 +65,7 @@ def test_one_that_never_ended_is_told_when_the_turn_is_over() -> None:
     on = Played()
     on.draw(events.ToolStarted("1", "a", "{}"))
     stopped = result(completed=False, interrupted=True)
-    assert on.draw(events.TurnFinished(stopped)) == "→ a\nInterrupted. What was said stays."
+    assert on.draw(events.TurnFinished(stopped)) == "→ a\nInterrupted. The conversation up to here is saved."
     assert on.page.open == []
 
 

@@ -65,7 +65,7 @@ def test_ctrl_c_takes_back_what_is_written_then_stops_the_answer_then_leaves() -
         await seat.pilot.press("ctrl+c")
         assert seat.screen.prompt.text == ""
         await seat.pilot.press("ctrl+c")
-        await seat.sees("Interrupted. What was said stays.", "Once upon")
+        await seat.sees("Interrupted. The conversation up to here is saved.", "Once upon")
         await seat.idles()
         await seat.pilot.press("ctrl+c")
         assert seat.screen.is_running

@@ -99,7 +99,7 @@ def test_stop_stops_the_turn_and_what_waits_goes_on() -> None:
         sits.model.say("Half a")
         await sits.sees("Half a")
         sits.type(f"next{ENTER}/stop{ENTER}")
-        await sits.sees("Interrupted. What was said stays.", "> next\n")
+        await sits.sees("Interrupted. The conversation up to here is saved.", "> next\n")
         sits.model.say("Done.", None)
         await sits.sees("Done.")
         assert await said(sits) == [("user", "go"), ("assistant", "Half a"), ("user", "next"), ("assistant", "Done.")]
@@ -184,7 +184,7 @@ def test_whoever_leaves_in_the_middle_keeps_what_was_said_and_hears_what_was_not
         await sits.ended
         shown = sits.screen.shown
         assert "2 messages that waited were not sent." in shown
-        assert shown.rstrip().endswith("Half a\nInterrupted. What was said stays.")
+        assert shown.rstrip().endswith("Half a\nInterrupted. The conversation up to here is saved.")
         assert await said(sits) == [("user", "go"), ("assistant", "Half a")]
 
     sat(story)

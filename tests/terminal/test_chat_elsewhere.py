@@ -163,7 +163,7 @@ def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
         opened.set()
         if leaves == LEAVE:
             await sits.ended
-            assert sits.screen.shown.rstrip().endswith("Half a\nInterrupted. What was said stays.")
+            assert sits.screen.shown.rstrip().endswith("Half a\nInterrupted. The conversation up to here is saved.")
         else:
             shown = await sits.sees("Alt-Enter begins a new line")
             assert shown.index("/quit ") < shown.index("Alt-Enter")

@@ -66,7 +66,7 @@ def test_lines_are_one_line_of_as_many_columns_and_hold_no_codes(columns: int) -
     assert isinstance(begun.payload, notifications.ToolStart)
     line = begun.payload.line
     assert line.isprintable()
-    assert columns - 2 <= event_messages.text.cells(line) <= columns
+    assert columns - 2 <= event_messages.safe_text.cells(line) <= columns
 
 
 def test_of_new_tools_the_first_call_in_a_row_is_told_and_its_end() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast import events, safe_text
+from holdfast.runtime import wording
 from holdfast.terminal import event_text
 
 # So much of a line at most is what a tool was called with: the rest is for what came of it.
@@ -82,7 +83,7 @@ class Activity:
 
     def _finished(self, event: events.ToolFinished) -> list[event_text.Piece]:
         call = self._calls.pop(event.call_id, None) or Call(event.name, "", self._clock())
-        first = next((line for line in event.preview.splitlines() if line.strip()), "")
+        first = wording.first_line(event.preview)
         mark = self._marks.done if event.ok else self._marks.failed
         done = self._line(mark, call, first, f"{self._clock() - call.since:.1f} s")
         return [event_text.Piece(done, "dim" if event.ok else "yellow"), event_text.Piece("\n")]

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, assert_never
 
 from holdfast import events, safe_text
+from holdfast.runtime import wording
 from holdfast.terminal import text_wrap
 
 DETAIL_LINES = 12
+REMEMBERS = "c or a also allows from now on: "
 LEVELS: dict[events.Level, str] = {"info": "dim", "warning": "yellow", "error": "red"}
 
 
@@ -128,8 +130,7 @@ class Page:
 
     def notice(self, words: str) -> list[Piece]:
         """What a program told the agent: its first line, which says what it is."""
-        first = next((line for line in words.splitlines() if line.strip()), "")
-        return self.one_line(f"{self.marks.dot} {first}", "dim")
+        return self.one_line(f"{self.marks.dot} {wording.first_line(words)}", "dim")
 
     def prose(self, words: str, style: str = "") -> list[Piece]:
         """A sentence on lines of its own, broken between words."""
@@ -146,20 +147,21 @@ class Page:
 
     def _told(self, event: events.TurnQueued | events.Notice | events.Titled | events.Compacted) -> list[Piece]:
         match event:
-            case events.Notice(words, level):
-                return self.prose(words, LEVELS[level])
-            case events.TurnQueued():
-                return self.prose("Waiting: a turn of this conversation is running elsewhere.", "yellow")
-            case events.Titled(title):
-                # It comes with the end of an answer.
-                return [
-                    *self.break_off(),
-                    *self.prose(f"Title: {title}" if title else "It has no title any more.", "dim"),
-                ]
+            case events.Titled():
+                # A title is set when a reply has ended, so nothing follows that reply.
+                return [*self.break_off(), *self._sentence(wording.titled(event))]
             case events.Compacted():
-                return self.prose(f"{event.text} /recall brings originals back.", "dim")
+                text, level = wording.compacted(event)
+                return self._sentence(wording.Sentence(f"{text} Use /recall to read the originals.", level))
+            case events.Notice():
+                return self._sentence(wording.notice(event))
+            case events.TurnQueued():
+                return self._sentence(wording.turn_queued(event))
             case _:
                 assert_never(event)
+
+    def _sentence(self, sentence: wording.Sentence) -> list[Piece]:
+        return self.prose(sentence.text, LEVELS[sentence.level])
 
     def _speak(self, words: str) -> list[Piece]:
         """A piece of the reply."""
@@ -185,23 +187,22 @@ class Page:
             case events.ToolProgress(text=words):
                 # Output comes in pieces of several lines; a sentence stands alone.
                 return self._flow(words, "dim") if "\n" in words else self.lines(words, "dim")
-            case events.ToolStarted(_, name, arguments):
-                return self.one_line(f"{self.marks.call} {name} {'' if arguments == '{}' else arguments}", "dim")
-            case events.ToolFinished(_, name, ok, preview):
-                first = next((line for line in preview.splitlines() if line.strip()), "")
-                mark = self.marks.done if ok else self.marks.failed
-                return self.one_line(f"{mark} {name}  {first}", "dim" if ok else "yellow")
+            case events.ToolStarted():
+                return self.one_line(f"{self.marks.call} {wording.tool_started(event).text}", "dim")
+            case events.ToolFinished():
+                mark, (text, level) = self.marks.done if event.ok else self.marks.failed, wording.tool_finished(event)
+                return self.one_line(f"{mark} {text}", LEVELS[level])
             case _:
                 assert_never(event)
 
     def _permission(self, event: events.ApprovalAsked | events.ApprovalSettled) -> list[Piece]:
         match event:
-            case events.ApprovalSettled(_, allowed, by):
-                return self.prose(f"{'Allowed' if allowed else 'Denied'} ({by}).", "dim" if allowed else "yellow")
+            case events.ApprovalSettled():
+                return self._sentence(wording.approval_settled(event))
             case events.ApprovalAsked():
-                remembered = f"c and a would allow from now on: {event.remembers}" if event.remembers else ""
+                remembered = f"{REMEMBERS}{event.remembers}" if event.remembers else ""
                 return [
-                    *self.prose(f"{event.tool}: {event.summary}", "bold"),
+                    *self.prose(wording.approval_asked(event).text, "bold"),
                     *self.detail(event, DETAIL_LINES),
                     *(self.prose(event.danger, "red") if event.danger else []),
                     *(self.prose(remembered, "dim") if remembered else []),
@@ -231,15 +232,11 @@ class Page:
 
     def _ended(self, result: events.TurnResult) -> list[Piece]:
         said, self._said = self._said, False
-        if result.interrupted:
-            stays = "What was said stays." if result.messages else "The message was not sent."
-            return self.prose(f"Interrupted. {stays}", "yellow")
-        if not result.completed:
-            style = "red" if result.failed else "yellow"
-            return self.prose(result.error or "The turn was not completed.", style)
-        if not said:
-            # It was answered before this page was there to see it, or there was nothing to say.
-            late = [*self.break_off(), *self._speak(result.final_response), *self.break_off()]
-            return late if result.final_response else self.prose("(No words.)", "dim")
-        short = self.prose("The answer reached the longest one the model may give.", "yellow") if result.partial else []
-        return [*self.break_off(), *short]
+        sentence = wording.turn_finished(result)
+        pieces = self.break_off()
+        if result.completed and not said:
+            # The reply came before this page listened.
+            pieces += [*self._speak(result.final_response), *self.break_off()]
+        if sentence is None or (said and sentence.text == wording.EMPTY_REPLY):
+            return pieces
+        return [*pieces, *self._sentence(sentence)]

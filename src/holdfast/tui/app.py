@@ -23,7 +23,7 @@ from textual.widgets import Static
 
 from holdfast import errors, events, types
 from holdfast.agent import commands
-from holdfast.runtime import interactive, runtime
+from holdfast.runtime import interactive, runtime, wording
 from holdfast.terminal import completion, event_text, recap
 from holdfast.tui import (
     approval_panel,
@@ -32,7 +32,6 @@ from holdfast.tui import (
     entries,
     entry_rows,
     live_turn,
-    notices,
     overlays,
     palette,
     prompt_input,
@@ -359,7 +358,10 @@ class FullScreen(App[None]):
             self._aside("answer", prompt_input.HELP)
 
     def answered(self, answer: events.Answer | events.Notice) -> None:
-        self._aside("answer" if isinstance(answer, events.Answer) else "notice", *notices.told(answer))
+        if isinstance(answer, events.Answer):
+            self._aside("answer", answer.text)
+        else:
+            self._aside("notice", *wording.notice(answer))
         self._show_waiting()
 
     def queued(self, _: str) -> None:
@@ -417,12 +419,13 @@ class FullScreen(App[None]):
     async def _ended(self, result: events.TurnResult) -> None:
         await self._refresh(turn_over=True)
         self._turn_from = None
-        if (word := notices.ended(result)) is not None:
-            self._aside("notice", *word)
+        if (sentence := wording.turn_finished(result)) is not None:
+            self._aside("notice", *sentence)
         self._show_waiting()
 
-    async def _told(self, event: notices.Told) -> None:
-        self._aside("answer" if isinstance(event, events.Answer) else "notice", *notices.told(event))
+    async def _told(self, event: events.AnyEvent) -> None:
+        if (sentence := wording.describe(event)) is not None:
+            self._aside("answer" if isinstance(event, events.Answer) else "notice", *sentence)
         if isinstance(event, events.Titled | events.Compacted):
             await self._refresh()
 
@@ -430,7 +433,7 @@ class FullScreen(App[None]):
         first, self.question.where = not self.question.asked, self.here
         self.question.heard(event)
         if isinstance(event, events.ApprovalSettled):
-            self._aside("notice", *notices.settled(event))
+            self._aside("notice", *wording.approval_settled(event))
             if not self.question.asked and self.question.has_focus:
                 self.prompt.focus()
         elif first and self.prompt.has_focus and not self.prompt.text and not self.covered:

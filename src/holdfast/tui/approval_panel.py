@@ -17,6 +17,8 @@ from textual.widgets import Button, Static
 from textual.widgets.button import ButtonVariant
 
 from holdfast import events, safe_text
+from holdfast.runtime import wording
+from holdfast.terminal import event_text
 
 ANSWERS: dict[str, events.Answered] = {"y": "once", "c": "conversation", "a": "always", "n": "deny"}
 LABELS = {"y": "y once", "c": "c conversation", "a": "a always", "n": "n no"}
@@ -92,10 +94,10 @@ class Approval(Vertical, can_focus=True):
         waiting = len(self.asked) - 1
         behind = f"  ({waiting} more after this)" if waiting else ""
         self.set_class(bool(now.danger), "dangerous")
-        self.query_one("#what", Static).update(safe_text.safe(f"{now.tool}: {now.summary}{behind}"))
+        self.query_one("#what", Static).update(safe_text.safe(f"{wording.approval_asked(now).text}{behind}"))
         self.query_one("#detail", Static).update(Text("\n".join(safe_text.safe_lines(now.detail.rstrip("\n")))))
         self.query_one("#detail").display = bool(now.detail.strip())
-        remembers = f"c and a would allow from now on: {now.remembers}" if now.remembers else ""
+        remembers = f"{event_text.REMEMBERS}{now.remembers}" if now.remembers else ""
         for name, words in (("#danger", now.danger), ("#remembers", remembers)):
             self.query_one(name, Static).update(safe_text.safe(words))
             self.query_one(name).display = bool(words)
