@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast import events
 from holdfast.chat import tool_activity
-from holdfast.terminal import event_text, reply_stream
+from holdfast.terminal import event_text, markdown
 from tests.terminal.test_show import result
 
 
@@ -14,7 +14,7 @@ class Played:
     def __init__(self, columns: int = 60) -> None:
         self.now, self._written = 0.0, ""
         tools = tool_activity.Activity(lambda: columns, clock=lambda: self.now)
-        self.page = event_text.Page(None, lambda: columns, reply_stream.Reply(lambda: columns), tools)
+        self.page = event_text.Page(None, lambda: columns, markdown.MarkdownStream(lambda: columns), tools)
 
     def draw(self, *shown: events.AnyEvent) -> str:
         """What was written so far, and what is open below it."""

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from holdfast import SessionDB, content_parts, types
-from holdfast.terminal import event_text, recap, reply_stream
+from holdfast.terminal import event_text, markdown, recap
 
 AGAIN = "Not finished: no answer to this is\nstored. /retry asks again.\n\n"
 
@@ -16,7 +16,7 @@ def looks(*said: dict[str, Any], width: int = 40, under_way: bool = False, draws
         here = db.create_session(source="test").id
         db.append_messages(here, list(said))
         messages = db.transcript(here)
-    page = event_text.Page(None, lambda: width, reply_stream.Reply(lambda: width) if draws else None)
+    page = event_text.Page(None, lambda: width, markdown.MarkdownStream(lambda: width) if draws else None)
     return "".join(piece.text for piece in recap.drawn(messages, page, under_way=under_way))
 
 

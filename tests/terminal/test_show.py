@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import events, types
 from holdfast.chat import tool_activity
-from holdfast.terminal import event_text, reply_stream
+from holdfast.terminal import event_text, markdown
 
 
 def result(**given: Any) -> events.TurnResult:
@@ -166,7 +166,7 @@ def test_a_terminal_without_such_marks_gets_letters() -> None:
 
 
 def drawn_page() -> event_text.Page:
-    return event_text.Page(None, lambda: 40, reply_stream.Reply(lambda: 40), tool_activity.Activity(lambda: 40))
+    return event_text.Page(None, lambda: 40, markdown.MarkdownStream(lambda: 40), tool_activity.Activity(lambda: 40))
 
 
 def test_what_is_said_beside_a_drawn_answer_does_not_break_it_in_two() -> None:

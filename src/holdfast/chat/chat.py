@@ -19,7 +19,7 @@ from holdfast import errors, events, safe_text
 from holdfast.agent import commands
 from holdfast.chat import approval_prompt, dumb_terminal, key_bindings, prompt, tool_activity
 from holdfast.runtime import interactive, runtime
-from holdfast.terminal import completion, event_text, recap, reply_stream, status_line
+from holdfast.terminal import completion, event_text, markdown, recap, status_line
 
 ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-D does."
 # Seconds between looks at what goes on beside the talk, while something does.
@@ -85,7 +85,7 @@ class Chat:
         self.talk = interactive.Talk(door, opening.conversation_id, self)
         self._front = self._fronted(paper, device)
         drawn = (
-            (reply_stream.Reply(self._columns, marks), tool_activity.Activity(self._columns, marks))
+            (markdown.MarkdownStream(self._columns, marks), tool_activity.Activity(self._columns, marks))
             if paper.colour
             else ()
         )

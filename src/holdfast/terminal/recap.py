@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from holdfast import content_parts, errors, events, safe_text, types
 from holdfast.compaction import speaker
-from holdfast.terminal import event_text, reply_stream
+from holdfast.terminal import event_text, markdown
 
 EXCHANGES = 3
 STRETCH = 60
@@ -124,7 +124,7 @@ def _answer(words: str, page: event_text.Page) -> list[event_text.Piece]:
     """The beginning of an answer, as it looked when it came."""
     if not page.draws:
         return page.lines(_shortened(words, "", page))
-    drawing, head = reply_stream.Reply(page.width, page.marks), words[: 2 * LINES * max(page.width(), 1)]
+    drawing, head = markdown.MarkdownStream(page.width, page.marks), words[: 2 * LINES * max(page.width(), 1)]
     rows = (drawing.add(head) + drawing.end()).rstrip("\n").split("\n")
     if len(rows) > LINES or len(head) < len(words):
         rows = [*rows[: LINES - 1], page.marks.more]

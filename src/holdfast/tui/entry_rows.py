@@ -15,7 +15,7 @@ from rich.style import Style
 from rich.text import Span, Text
 
 from holdfast import safe_text, time_format
-from holdfast.terminal import event_text, reply_stream, text_wrap
+from holdfast.terminal import event_text, markdown, text_wrap
 from holdfast.tui import entries
 
 WIDEST = 110
@@ -103,7 +103,7 @@ def _beside(entry: entries.Entry, pen: Pen) -> list[Row]:
         case "mark":
             return _mark(entry, pen)
         case "summary":
-            return [_row(line) for line in _cut(markdown(entry.text, pen))]
+            return [_row(line) for line in _cut(draw_markdown(entry.text, pen))]
         case "answer":
             lines = text_wrap.laid_out(safe_text.safe_lines(entry.text), pen.room)
             return [_row(line) for line in _cut(_wrapped(lines, pen.room))]
@@ -126,7 +126,7 @@ def _said(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
 
 
 def _answered(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    body = markdown(_looked_at(entry, opened), pen)
+    body = draw_markdown(_looked_at(entry, opened), pen)
     shown, more = _folded(entry, body, pen, opened)
     taken = f" {pen.marks.dot} taken back" if entry.taken_back else ""
     rows = answered(f"{entry.name}{taken}", [*shown, *more], pen)[:-1]
@@ -259,9 +259,9 @@ def _wrapped(lines: Sequence[str], room: int) -> list[str]:
     return [row for line in lines for row in safe_text.wrapped(line, max(room, 1))]
 
 
-def markdown(words: str, pen: Pen) -> list[Text]:
+def draw_markdown(words: str, pen: Pen) -> list[Text]:
     """Markdown as rows, none of them wider than there is room; the rest of what is very long, as it stands."""
-    drawing = reply_stream.Reply(lambda: pen.room, pen.marks)
+    drawing = markdown.MarkdownStream(lambda: pen.room, pen.marks)
     styled = words if len(words) <= STYLED else words[:STYLED].rpartition("\n")[0] or words[:STYLED]
     rest = words[len(styled) :].removeprefix("\n")
     made = rows(drawing.add(styled) + drawing.end(), pen.room)

@@ -14,7 +14,7 @@ import msgspec
 from rich.text import Text
 
 from holdfast import events
-from holdfast.terminal import reply_stream
+from holdfast.terminal import markdown
 from holdfast.tui import entries, entry_rows
 
 PLACE = 1_000_000
@@ -37,7 +37,7 @@ class Flow:
         """What was said so far."""
         if pen != self._pen:
             self._pen, room = pen, pen.room
-            self._reply = reply_stream.Reply(lambda: room, pen.marks)
+            self._reply = markdown.MarkdownStream(lambda: room, pen.marks)
             self._rows = entry_rows.answered(self.model, self._drawn(self.words.lstrip("\n"), pen), pen)[:-1]
         being_written = [Text(line) for line in entry_rows.plain(self._reply.open, pen)] if self._reply.open else []
         return [*self._rows, *entry_rows.answered(self.model, being_written, pen)[1:]]
