@@ -192,7 +192,7 @@ class Compacted(Event, frozen=True, tag="compacted"):
     @property
     def text(self) -> str:
         """The event as a sentence for people; front ends take it from `runtime.wording`."""
-        sentence = f"Compacted up to message {self.cut_seq:,}: {self.before:,} tokens reduced to {self.after:,}."
+        sentence = f"Compacted up to message {self.cut_seq:,}: {self.before:,} tokens before, {self.after:,} after."
         return f"{sentence} {self.remark}".rstrip()
 
 

@@ -74,8 +74,8 @@ def test_there_are_three_ways_to_leave(tmp_path: Path, keys: str, code: int) -> 
         screen.wait_for("> ")
         for key in keys if keys.startswith(STOP) else [keys]:
             screen.type(key)
-            if keys.startswith(STOP) and chat.ONCE_MORE not in screen.shown:
-                screen.wait_for(chat.ONCE_MORE)
+            if keys.startswith(STOP) and chat.LEAVE_WARNING not in screen.shown:
+                screen.wait_for(chat.LEAVE_WARNING)
                 screen.wait_for("> ")
         assert screen.end() == code
 

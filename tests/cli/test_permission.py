@@ -14,7 +14,7 @@ from tests.model import server
 
 ENTER, STOP = "\r", "\x03"
 # The space behind a prompt is drawn by moving over it.
-ASKED = "n no, d all of it >"
+ASKED = "n no, d details >"
 
 
 def runs(command: str) -> server.Answer:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import events, types
-from holdfast.chat import tool_activity
 from holdfast.terminal import event_text, markdown
 
 
@@ -31,8 +30,8 @@ def result(**given: Any) -> events.TurnResult:
     return events.TurnResult(**{**said, **given})
 
 
-def page(width: int = 80, marks: event_text.Marks | None = None) -> event_text.Page:
-    return event_text.Page(marks, lambda: width)
+def page(width: int = 80, marks: event_text.Marks | None = None) -> event_text.EventRenderer:
+    return event_text.EventRenderer(marks, lambda: width)
 
 
 def drawn(*shown: events.AnyEvent, width: int = 80) -> str:
@@ -165,8 +164,10 @@ def test_a_terminal_without_such_marks_gets_letters() -> None:
     assert all(piece.text.isascii() for event in shown for piece in on.draw(event))
 
 
-def drawn_page() -> event_text.Page:
-    return event_text.Page(None, lambda: 40, markdown.MarkdownStream(lambda: 40), tool_activity.Activity(lambda: 40))
+def drawn_page() -> event_text.EventRenderer:
+    return event_text.EventRenderer(
+        None, lambda: 40, markdown.MarkdownStream(lambda: 40), event_text.ToolActivity(lambda: 40)
+    )
 
 
 def test_what_is_said_beside_a_drawn_answer_does_not_break_it_in_two() -> None:

@@ -49,7 +49,7 @@ SENTENCES: list[tuple[events.AnyEvent, tuple[str, str] | None]] = [
     (events.Titled(None), ("The title was removed.", "info")),
     (
         events.Compacted("s2", 9, 1_000, 10, remark="By extract."),
-        ("Compacted up to message 9: 1,000 tokens reduced to 10. By extract.", "info"),
+        ("Compacted up to message 9: 1,000 tokens before, 10 after. By extract.", "info"),
     ),
     (events.Answer("So."), ("So.", "info")),
     (events.Say("x"), None),

@@ -41,7 +41,7 @@ async def _ask(
         async with started(start, yes) as app:
             if app.notice:
                 out.note(app.notice)
-            asked = single_turn.Asking(app.runtime, start.conversation_id, showing(out, form))
+            asked = single_turn.SingleTurn(app.runtime, start.conversation_id, showing(out, form))
             result = await answered(asked, leave, message)
     except asyncio.CancelledError:
         cut_off(out, form, result)
@@ -50,11 +50,11 @@ async def _ask(
 
 
 async def answered(
-    asked: single_turn.Asking, leave: shutdown.Leave, words: str, content: types.Content | None = None
+    asked: single_turn.SingleTurn, leave: shutdown.Leave, words: str, content: types.Content | None = None
 ) -> events.TurnResult | None:
     """The result of the turn, which a signal stops."""
     with leave.stopping(asked.stop):
-        return await asked.ask(words, content)
+        return await asked.run(words, content)
 
 
 def cut_off(out: console.Console, form: str, result: events.TurnResult | None) -> None:
@@ -139,7 +139,7 @@ class _Text:
 
     def __init__(self, out: console.Console) -> None:
         self._out = out
-        self._page = event_text.Page(event_text.PLAIN, lambda: out.width or 200)
+        self._page = event_text.EventRenderer(event_text.PLAIN, lambda: out.width or 200)
         self._open = self._said = self._beside = False
 
     def show(self, event: events.AnyEvent) -> None:

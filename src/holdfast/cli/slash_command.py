@@ -67,7 +67,7 @@ async def _carry_out(
             if heard.words is not None and not interrupted:
                 if app.notice:  # Who answers matters only now.
                     out.note(app.notice)
-                asked = single_turn.Asking(app.runtime, start.conversation_id, prompt.showing(out, form))
+                asked = single_turn.SingleTurn(app.runtime, start.conversation_id, prompt.showing(out, form))
                 return prompt.told(
                     out, form, await prompt.answered(asked, leave, heard.words.text, heard.words.content)
                 )
@@ -87,7 +87,7 @@ async def _carry_out(
 
 async def _until_told(app: compose.Running, here: str, line: str, heard: _Heard, leave: shutdown.Leave) -> bool:
     """Whether somebody stopped it; what it did until then is kept or not as the command has it."""
-    task = asyncio.create_task(single_turn.command(app.runtime, here, line, heard.show))
+    task = asyncio.create_task(single_turn.run_command(app.runtime, here, line, heard.show))
     try:
         with leave.stopping(task.cancel):
             await asyncio.wait([task])
