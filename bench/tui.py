@@ -66,7 +66,7 @@ async def _opened(scale: Scale, folder: Path) -> list[Figure]:
             f"a frame of a turn of {CALLS} calls and {PARAGRAPHS:,} paragraphs",
             "ms",
             _frame() * 1e3,
-            ("between two frames", app.FRAME * 1e3),
+            ("between two frames", app.FRAME_SECONDS * 1e3),
             at_most(1),
         ),
         Figure("tui.top", f"from the end of a {many} to its first message", "ms", timing.median(jumped) * 1e3),
@@ -104,20 +104,20 @@ async def _heavy(db: AsyncSessionDB) -> None:
 
 def _frame() -> float:
     """What is drawn each time a word comes, late in a long turn."""
-    turn, pen = live_turn.Tail(lambda: "bench"), entry_rows.Pen(120)
-    turn.heard(events.TurnStarted("talk", "talk", "a paste\n" * 1_000, 1))
+    turn, pen = live_turn.LiveTurn(lambda: "bench"), entry_rows.RowFormat(120)
+    turn.handle(events.TurnStarted("talk", "talk", "a paste\n" * 1_000, 1))
     for number in range(CALLS):
-        turn.heard(events.ToolStarted(str(number), "shell", "{}"))
-        turn.heard(events.ToolFinished(str(number), "shell", True, "done"))
-    turn.heard(events.ReasoningDelta("thinking of it " * 4_000))
+        turn.handle(events.ToolStarted(str(number), "shell", "{}"))
+        turn.handle(events.ToolFinished(str(number), "shell", True, "done"))
+    turn.handle(events.ReasoningDelta("thinking of it " * 4_000))
     turn.rows(pen, set())
     for number in range(PARAGRAPHS):
-        turn.heard(events.TextDelta(f"paragraph {number} **bold**\n\n"))
+        turn.handle(events.TextDelta(f"paragraph {number} **bold**\n\n"))
     turn.rows(pen, set())
     taken = []
     for _ in range(20):
         began = time.perf_counter()
-        turn.heard(events.TextDelta("word "))
+        turn.handle(events.TextDelta("word "))
         turn.rows(pen, set())
         taken.append(time.perf_counter() - began)
     return timing.median(taken)
@@ -131,7 +131,7 @@ async def _once(db: AsyncSessionDB, name: str, size: int) -> tuple[float, float]
 
     async with runtime.Runtime(db, build) as door:
         began = time.perf_counter()
-        screen = app.FullScreen(door, app.Opening(name, "bench", "/dev/null/none"))
+        screen = app.FullScreen(door, app.ScreenOptions(name, "bench", "/dev/null/none"))
         last = _drawn(screen, f"print({size})")
         async with screen.run_test(size=(120, 40)):
             first = await last - began

@@ -191,9 +191,9 @@ class Compacted(Event, frozen=True, tag="compacted"):
 
     @property
     def text(self) -> str:
-        """The event in words for people."""
-        told = f"Compacted up to message {self.cut_seq:,}: {self.before:,} tokens are {self.after:,} now."
-        return f"{told} {self.remark}".rstrip()
+        """The event as a sentence for people; front ends take it from `runtime.wording`."""
+        sentence = f"Compacted up to message {self.cut_seq:,}: {self.before:,} tokens before, {self.after:,} after."
+        return f"{sentence} {self.remark}".rstrip()
 
 
 class Answer(Event, frozen=True, tag="answer"):

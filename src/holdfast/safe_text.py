@@ -1,48 +1,60 @@
-"""Text that is safe to show, and how much room it takes. Pure: text in, text out.
+"""Text that is safe to print on a terminal, and its width. Pure functions.
 
-Whatever comes from the store or the command line may hold codes that move the cursor, recolour the
-terminal or turn the reading direction. Nothing of that kind leaves this program as it came.
+Text from the store, the model or the command line may contain codes that move the cursor, change colours or reverse the
+direction of reading. These functions spell such characters out.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 
 from holdfast import time_format
 
-# Joiners are part of the spelling of several scripts and of composed emoji, and can do no harm.
+# Several scripts and composed emoji need joiners, which are harmless.
 _JOINERS = "\u200c\u200d"
+_CONTROL_SPACES = "\x1c\x1d\x1e\x1f\x85\v\f"
+
+# With less room, the first of two columns takes at most this share of a line.
+FIRST_COLUMN_SHARE = 0.4
+MIN_COLUMN_WIDTH = 16
+MAX_HANGING_INDENT = 8
+_TWO_COLUMNS = re.compile(r"(?P<first>\s*\S.*?)(?P<gap> {2,})(?P<second>\S.*)")
+_ITEM_MARK = re.compile(r"\s*(?:[-*•] |\d{1,9}[.):]? +)?")
+
+when = time_format.when
 
 
 def safe(text: object) -> str:
-    """One line: line breaks and tabs become spaces, everything unprintable is spelled out."""
+    """Return one safe line: line breaks and tabs become spaces, unprintable characters are escaped."""
     line = str(text)
-    return line if line.isprintable() else "".join(map(_shown, line))
+    return line if line.isprintable() else "".join(map(_escape, line))
 
 
 def safe_lines(text: str) -> list[str]:
-    """The same for text of several lines."""
+    """Return the safe lines of a text."""
     return [safe(line.expandtabs(4)) for line in text.replace("\r\n", "\n").split("\n")]
 
 
 def flowing(text: str) -> str:
-    """The same for a piece of text that others follow: its lines and tabs stay, whatever moves the cursor goes."""
+    """Return a safe piece of a stream: line breaks and tabs stay, carriage returns are removed."""
     if text.isprintable():
         return text
-    return "".join(c if c in "\n\t" else _shown(c) for c in text.replace("\r", ""))
+    return "".join(c if c in "\n\t" else _escape(c) for c in text.replace("\r", ""))
 
 
-def _shown(character: str) -> str:
+def _escape(character: str) -> str:
     if character.isprintable() or character in _JOINERS:
         return character
-    if character.isspace() and character not in "\x1c\x1d\x1e\x1f\x85\v\f":
+    if character.isspace() and character not in _CONTROL_SPACES:
         return " "
     return character.encode("unicode_escape").decode("ascii")
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """Return the number of terminal columns that a text takes."""
     return len(text) if text.isascii() else sum(map(_cell, text))
 
 
@@ -54,17 +66,16 @@ def _cell(character: str) -> int:
 
 
 def clipped(text: str, room: int, mark: str = "…") -> str:
-    """The text, or as much of it as fits with the mark behind it."""
-    if not _wider(text, room):
+    """Return the text, or its beginning with a mark if it is wider than `room` columns."""
+    if not _is_wider(text, room):
         return text
-    taken = max(0, room - cells(mark))
-    return _head(text, taken).rstrip() + mark[: max(0, room)]
+    return _head(text, max(0, room - cells(mark))).rstrip() + mark[: max(0, room)]
 
 
 def clipped_path(path: str, room: int, mark: str = "…") -> str:
-    """The path in one safe line, or as much of its end as fits with the mark before it."""
+    """Return the path as one safe line, or its end with a mark if it is wider than `room` columns."""
     line = safe(path)
-    if not _wider(line, room):
+    if not _is_wider(line, room):
         return line
     return mark + _head(line[::-1], max(0, room - cells(mark)))[::-1]
 
@@ -79,42 +90,83 @@ def _head(text: str, room: int) -> str:
 
 
 def padded(text: str, room: int, *, right: bool = False) -> str:
-    """The text filled up with spaces."""
+    """Return the text filled up with spaces."""
     spaces = " " * (room - cells(text))
     return spaces + text if right else text + spaces
 
 
 def wrapped(line: str, room: int | None) -> list[str]:
-    """One line broken between words, inside of words that are longer than a line."""
-    if room is None or not _wider(line, room):
+    """Wrap a line between words, and inside words that are wider than a line."""
+    if room is None or not _is_wider(line, room):
         return [line]
     lines, rest = [], line
-    while _wider(rest, room):
+    while _is_wider(rest, room):
         head = _head(rest, room) or rest[0]
-        # A word that ends with the line has all its room.
+        # A word that ends exactly at the edge fits.
         space = len(head) if rest[len(head) :].startswith(" ") else head.rfind(" ")
-        # A line of nothing but its own indent would never come to an end.
+        # A row of nothing but indentation would never make progress.
         cut = space if space > 0 and head[:space].strip() else len(head)
         lines.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip(" ")
     return [*lines, rest] if rest else lines
 
 
-def _wider(line: str, room: int) -> bool:
-    """Whether it is wider than this; mostly its beginning tells, however long it is."""
+def _is_wider(line: str, room: int) -> bool:
+    """Return whether a line is wider than `room`; usually its beginning decides, however long it is."""
     return cells(line[: 2 * room + 1]) > room or (len(line) > 2 * room and cells(line) > room)
 
 
-when = time_format.when
+def lay_out(lines: Sequence[str], room: int) -> list[str]:
+    """Fit the safe lines of a command's answer into `room` columns; lines that fit stay as they are.
+
+    Lines with two columns, separated by two spaces or more, keep their columns: the first column is narrowed, and a
+    first part that does not fit gets a line of its own.
+    """
+    room = max(room, 1)
+    if all(cells(line) <= room for line in lines):
+        return list(lines)
+    column = _second_column(lines)
+    if column is None or room < 2 * MIN_COLUMN_WIDTH:
+        return [row for line in lines for row in _wrap_hanging(line, room)]
+    return [row for line in lines for row in _wrap_columns(line, min(column, int(room * FIRST_COLUMN_SHARE)), room)]
+
+
+def _second_column(lines: Sequence[str]) -> int | None:
+    """Return where the second column starts, if every line has two columns that start at the same place."""
+    found = [_TWO_COLUMNS.fullmatch(line) for line in lines]
+    starts = {cells(each["first"] + each["gap"]) for each in found if each}
+    others = [line for line, each in zip(lines, found, strict=True) if each is None and line.strip()]
+    return starts.pop() if len(starts) == 1 and not others else None
+
+
+def _wrap_columns(line: str, column: int, room: int) -> list[str]:
+    parts = _TWO_COLUMNS.fullmatch(line)
+    if parts is None:
+        return _wrap_hanging(line, room)
+    rows = wrapped(parts["second"], room - column)
+    if cells(parts["first"]) + 2 <= column:
+        return [padded(parts["first"], column) + rows[0], *(" " * column + row for row in rows[1:])]
+    return [*_wrap_hanging(parts["first"], room), *(" " * column + row for row in rows)]
+
+
+def _wrap_hanging(line: str, room: int) -> list[str]:
+    """Wrap a line; its further rows are indented to its beginning, or to the text behind a bullet."""
+    if cells(line) <= room:
+        return [line]
+    mark = _ITEM_MARK.match(line)
+    indent = min(cells(mark[0]) if mark else 0, MAX_HANGING_INDENT, room // 3)
+    head = wrapped(line, room)[0]
+    rest = line[len(head) :].lstrip(" ")
+    return [head, *(" " * indent + row for row in wrapped(rest, room - indent))]
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """`1 message`, `2,000 messages`."""
+    """Return a number with its noun: `1 message`, `2,000 messages`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def size(number: int) -> str:
-    """Bytes in the largest unit that leaves at least one."""
+    """Return a number of bytes in the largest unit that gives at least one."""
     for unit, step in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
         if number >= step:
             return f"{number / step:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Times for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 
 
 def when(at: float) -> str:
-    """The day and the minute, on this machine's clock; what no clock shows is given as its number."""
+    """Return the local date and minute of a Unix time; `@` and the number for a time that the calendar cannot show."""
     try:
         moment = datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
     except (ValueError, OverflowError, OSError):

@@ -109,7 +109,7 @@ def test_commands_are_offered_and_the_screen_is_as_before(
     screen = terminal.wait_for("conversation  begins with your first message", last=">")
     assert "Stop the running turn" not in screen
     terminal.tmux("send-keys", "C-c")
-    terminal.wait_for("Ctrl-C once more leaves", last=">")
+    terminal.wait_for("Press Ctrl-C again to exit", last=">")
     terminal.tmux("send-keys", "C-c")
     terminal.wait_for(last="$")
     terminal.type("echo left with $?")

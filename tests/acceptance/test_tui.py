@@ -55,7 +55,7 @@ def clicked(terminal: Terminal, words: str) -> None:
 def test_a_conversation_is_talked_left_and_gone_on_with(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
     opened(terminal, whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline", HOLDFAST_LOG=str(tmp_path / "log"))
     terminal.type("holdfast tui; echo left with $?")
-    terminal.wait_for("A new conversation", "Write here.", "0% of")
+    terminal.wait_for("A new conversation", "Message.", "0% of")
     terminal.type("My train leaves at 9:40.")
     terminal.wait_for("Noted: this is kept", "Title: My train leaves at 9:40", "2 messages")
     terminal.tmux("resize-window", "-x", "60", "-y", "20")
@@ -88,7 +88,7 @@ def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
         terminal.wait_for("A new conversation")
         terminal.type("do it")
         terminal.wait_for("y once")
-        time.sleep(approval_panel.STARTLED)  # A click as it appears would be no answer.
+        time.sleep(approval_panel.GRACE_SECONDS)  # A click as it appears would be no answer.
         clicked(terminal, "y once")
         terminal.wait_for("It is done.")
         assert (tmp_path / "made.txt").read_text() == "something\n"
@@ -99,7 +99,7 @@ def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
         terminal.type("usage")
         terminal.wait_for("→ /usage")
         terminal.tmux("send-keys", "C-o")
-        terminal.wait_for("Enter goes there, Esc stays", "● 1–4  head")
+        terminal.wait_for("Enter: open, Esc: cancel", "● 1–4  head")
 
 
 def test_ctrl_z_goes_to_the_shell_and_fg_comes_back_with_all_that_was_there(
@@ -139,15 +139,13 @@ def test_ten_thousand_messages_open_and_scroll_and_a_mark_opens(
         db.commit_compaction(db.acquire_lease("talk", "compact"), summary="## Goal\n\nCount on.", cut_seq=9_996)
     opened(terminal, whole, tmp_path, 100, 30, HOLDFAST_MODEL="offline")
     terminal.type(f"clear; holdfast tui -c --db {path}")
-    terminal.wait_for("Counting · 10,000 messages · 1 compaction", "number 10000.", "Write here.")
+    terminal.wait_for("Counting · 10,000 messages · 1 compaction", "number 10000.", "Message.")
     terminal.tmux("send-keys", "F6", "Home")
     terminal.wait_for("▌ number 1.")
     terminal.tmux("send-keys", "End", "p", "Enter")
-    terminal.wait_for(
-        "what was said: messages 1 to 9,996", "what the model sees of 1 to 9,996", "Count on.", "number 1."
-    )
+    terminal.wait_for("Originals: messages 1 to 9,996", "Summary of messages 1 to 9,996", "Count on.", "number 1.")
     terminal.tmux("send-keys", "Escape")
-    terminal.wait_for("number 10000.", "a summary stands for messages 1 to 9,996")
+    terminal.wait_for("number 10000.", "a summary replaces messages 1 to 9,996")
 
 
 @pytest.mark.parametrize(("asked", "code"), [("TERM", 143), ("HUP", 129), ("INT", 130)])

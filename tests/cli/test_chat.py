@@ -74,8 +74,8 @@ def test_there_are_three_ways_to_leave(tmp_path: Path, keys: str, code: int) -> 
         screen.wait_for("> ")
         for key in keys if keys.startswith(STOP) else [keys]:
             screen.type(key)
-            if keys.startswith(STOP) and chat.ONCE_MORE not in screen.shown:
-                screen.wait_for(chat.ONCE_MORE)
+            if keys.startswith(STOP) and chat.LEAVE_WARNING not in screen.shown:
+                screen.wait_for(chat.LEAVE_WARNING)
                 screen.wait_for("> ")
         assert screen.end() == code
 
@@ -103,7 +103,7 @@ def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(tmp_path: Path) -> None:
         screen.enter("tell me")
         screen.wait_for("Once upon")
         screen.type(STOP)
-        screen.wait_for("Interrupted. What was said stays.")
+        screen.wait_for("Interrupted. The conversation up to here is saved.")
         screen.enter("go on")
         screen.wait_for("Well then.")
         assert screen.leave() == 0

@@ -14,7 +14,7 @@ from tests.model import server
 
 ENTER, STOP = "\r", "\x03"
 # The space behind a prompt is drawn by moving over it.
-ASKED = "n no, d all of it >"
+ASKED = "n no, d details >"
 
 
 def runs(command: str) -> server.Answer:
@@ -87,7 +87,7 @@ def test_always_is_remembered_and_not_asked_again(tmp_path: Path) -> None:
         ):
             screen.enter("go")
             if number == 1:
-                screen.wait_for("c and a would allow from now on: shell(=ls -a) in")
+                screen.wait_for("c or a also allows from now on: shell(=ls -a) in")
                 screen.wait_for(ASKED)
                 screen.type(f"a{ENTER}")
             screen.wait_for("Done.")

@@ -34,7 +34,7 @@ class Seat:
 
     @property
     def shown(self) -> str:
-        return "\n".join(self.screen.transcript.shown)
+        return "\n".join(self.screen.transcript.visible_rows)
 
     def line(self, name: str) -> str:
         return str(self.screen.screen_stack[0].query_one(f"#{name}", Static).content)
@@ -48,7 +48,7 @@ class Seat:
         return self.shown
 
     async def idles(self) -> None:
-        await self.until(lambda: not self.home.door.running("talk") and self.screen._turn_from is None)
+        await self.until(lambda: not self.home.door.running("talk") and self.screen._turn_seq is None)
 
 
 @asynccontextmanager
@@ -58,8 +58,8 @@ async def seated(
     home = house.House(db, [], **given)
     home.model = model = Dictated()
     async with home.door:
-        screen = app.FullScreen(home.door, app.Opening("talk", "a/b", history))
-        screen.question.startled = 0.0
+        screen = app.FullScreen(home.door, app.ScreenOptions("talk", "a/b", history))
+        screen.approval.grace_seconds = 0.0
         async with screen.run_test(size=size) as pilot:
             yield Seat(home, screen, pilot, model)
 

@@ -64,16 +64,16 @@ class Sitting:
         self.home, self.source, self.screen = home, source, screen
         self.model = Dictated()
         home.model = self.model
-        device = prompt.Device(
-            source, renderer.Screen(cast("Any", screen), lambda: Size(screen.size.rows, screen.size.columns))
+        device = prompt.TerminalDevice(
+            source, renderer.TerminalOutput(cast("Any", screen), lambda: Size(screen.size.rows, screen.size.columns))
         )
-        opening = chat.Opening("talk", "Holdfast", "a/b", history)
+        opening = chat.ChatOptions("talk", "Holdfast", "a/b", history)
         self.chat = chat.Chat(home.door, Paper(screen, colour), opening, device=device)
         self.ended = asyncio.create_task(self.chat.run())
 
     @property
     def prompt(self) -> prompt.Prompt:
-        front = self.chat._front
+        front = self.chat._terminal
         assert isinstance(front, prompt.Prompt)
         return front
 

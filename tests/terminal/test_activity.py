@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from holdfast import events
-from holdfast.chat import tool_activity
-from holdfast.terminal import event_text, reply_stream
+from holdfast.terminal import event_text, markdown
 from tests.terminal.test_show import result
 
 
@@ -13,8 +12,8 @@ class Played:
 
     def __init__(self, columns: int = 60) -> None:
         self.now, self._written = 0.0, ""
-        tools = tool_activity.Activity(lambda: columns, clock=lambda: self.now)
-        self.page = event_text.Page(None, lambda: columns, reply_stream.Reply(lambda: columns), tools)
+        tools = event_text.ToolActivity(lambda: columns, clock=lambda: self.now)
+        self.page = event_text.EventRenderer(None, lambda: columns, markdown.MarkdownStream(lambda: columns), tools)
 
     def draw(self, *shown: events.AnyEvent) -> str:
         """What was written so far, and what is open below it."""
@@ -65,12 +64,12 @@ def test_one_that_never_ended_is_told_when_the_turn_is_over() -> None:
     on = Played()
     on.draw(events.ToolStarted("1", "a", "{}"))
     stopped = result(completed=False, interrupted=True)
-    assert on.draw(events.TurnFinished(stopped)) == "→ a\nInterrupted. What was said stays."
+    assert on.draw(events.TurnFinished(stopped)) == "→ a\nInterrupted. The conversation up to here is saved."
     assert on.page.open == []
 
 
 def test_a_failure_is_yellow_and_the_rest_is_not() -> None:
-    tools = tool_activity.Activity(lambda: 60)
+    tools = event_text.ToolActivity(lambda: 60)
     drawn = tools.draw(events.ToolFinished("1", "a", False, "no"))
     assert [piece.style for piece in drawn if piece.text.strip()] == ["yellow"]
 

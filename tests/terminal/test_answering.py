@@ -29,27 +29,27 @@ from holdfast.chat import approval_prompt
     ],
 )
 def test_answers(line: str, answer: str, reason: str) -> None:
-    assert approval_prompt.understood(line, "q") == events.Approve("q", answer, "at the terminal", reason)  # type: ignore[arg-type]
+    assert approval_prompt.parse_reply(line, "q") == events.Approve("q", answer, "at the terminal", reason)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("line", ["", " ", "yy", "ja", "yes please", "a lot", "c u", "1", "sure", "/approve", "y\ta"])
 def test_whatever_is_no_answer_is_asked_again(line: str) -> None:
-    assert approval_prompt.understood(line, "q") == approval_prompt.Other(line)
+    assert approval_prompt.parse_reply(line, "q") == approval_prompt.OtherLine(line)
 
 
 @given(st.text())
 def test_for_any_line_only_a_known_word_alone_allows(line: str) -> None:
-    typed = approval_prompt.understood(line, "q")
+    typed = approval_prompt.parse_reply(line, "q")
     if isinstance(typed, events.Approve) and typed.answer != "deny":
-        assert line.strip().lower().rstrip(",:.;") in approval_prompt.WORDS
+        assert line.strip().lower().rstrip(",:.;") in approval_prompt.ANSWERS
 
 
 def test_what_was_settled_elsewhere_is_not_asked_any_more() -> None:
     async def story() -> None:
-        questions = approval_prompt.Questions()
+        questions = approval_prompt.ApprovalQueue()
         for name in ("a", "b"):
-            questions.heard(events.ApprovalAsked(name, "c", "shell", "Run it."))
-        questions.heard(events.ApprovalSettled("a", True, "elsewhere"))
+            questions.handle(events.ApprovalAsked(name, "c", "shell", "Run it."))
+        questions.handle(events.ApprovalSettled("a", True, "elsewhere"))
         assert (await questions.next()).request_id == "b"
 
     asyncio.run(story())
@@ -57,15 +57,15 @@ def test_what_was_settled_elsewhere_is_not_asked_any_more() -> None:
 
 def test_lasting_answers_are_offered_only_where_there_are_some() -> None:
     asked = events.ApprovalAsked("q", "c", "shell", "Run it.", remembers="shell(ls)")
-    assert "a always" in approval_prompt.ask(asked)
-    assert "always" not in approval_prompt.ask(events.ApprovalAsked("q", "c", "shell", "Run it."))
+    assert "a always" in approval_prompt.question_text(asked)
+    assert "always" not in approval_prompt.question_text(events.ApprovalAsked("q", "c", "shell", "Run it."))
 
 
 class Silent:
     """A keyboard nobody types on."""
 
-    async def line(self, words: str) -> str | None:
-        assert words.startswith("Allow it?")
+    async def __call__(self, words: str) -> str | None:
+        assert words.startswith("Allow?")
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -73,15 +73,15 @@ class Silent:
 @pytest.mark.parametrize("left", [False, True], ids=["settled", "left"])
 def test_a_question_that_is_settled_elsewhere_while_it_is_asked_is_taken_back(left: bool) -> None:
     async def story() -> None:
-        questions, asked = approval_prompt.Questions(), events.ApprovalAsked("a", "c", "shell", "Run it.")
-        questions.heard(asked)
-        answer = asyncio.create_task(questions.answer(asked, Silent()))
+        questions, asked = approval_prompt.ApprovalQueue(), events.ApprovalAsked("a", "c", "shell", "Run it.")
+        questions.handle(asked)
+        answer = asyncio.create_task(questions.ask(asked, Silent()))
         await asyncio.sleep(0)
         if left:
-            questions.leave()
+            questions.clear()
         else:
-            questions.heard(events.ApprovalSettled("a", True, "elsewhere"))
+            questions.handle(events.ApprovalSettled("a", True, "elsewhere"))
         assert await answer is None
-        assert await questions.answer(asked, Silent()) is None
+        assert await questions.ask(asked, Silent()) is None
 
     asyncio.run(asyncio.wait_for(story(), 60))

@@ -34,7 +34,7 @@ def test_an_answer_streams_in_as_markdown_and_is_read_from_the_log_when_it_is_ov
         shown = await seat.sees("Title: tell me")
         assert shown.count("Once upon a time.") == shown.count("tell me\n\n   Holdfast") == 1
         assert seat.line("heading") == "tell me · 2 messages"
-        assert seat.screen.transcript.story.last == 2
+        assert seat.screen.transcript.range.last == 2
 
     sat(story)
 
@@ -45,8 +45,8 @@ def test_what_is_sent_during_an_answer_is_seen_waiting_and_is_answered_next() ->
         seat.model.say("First")
         await seat.sees("First")
         await seat.type("two")
-        await seat.sees("waits for its turn\n ▌ two")
-        await seat.until(lambda: "1 queued" in seat.line("standing"))
+        await seat.sees("queued\n ▌ two")
+        await seat.until(lambda: "1 queued" in seat.line("status"))
         seat.model.say(".", None, "Second.", None)
         await seat.idles()
         shown = await seat.sees("First.", "Second.")
@@ -65,7 +65,7 @@ def test_ctrl_c_takes_back_what_is_written_then_stops_the_answer_then_leaves() -
         await seat.pilot.press("ctrl+c")
         assert seat.screen.prompt.text == ""
         await seat.pilot.press("ctrl+c")
-        await seat.sees("Interrupted. What was said stays.", "Once upon")
+        await seat.sees("Interrupted. The conversation up to here is saved.", "Once upon")
         await seat.idles()
         await seat.pilot.press("ctrl+c")
         assert seat.screen.is_running
@@ -87,13 +87,13 @@ def test_a_command_answers_beside_the_talk_and_a_new_conversation_begins_elsewhe
         assert "Hi." not in seat.shown
         await seat.type("/resume Greetings")
         await seat.sees("Hi.")
-        assert seat.screen.here == "talk"
+        assert seat.screen.conversation_id == "talk"
 
     sat(story)
 
 
 def test_what_others_say_in_the_same_conversation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "GLANCE", 0.01)
+    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
@@ -112,7 +112,7 @@ def test_what_others_say_in_the_same_conversation_is_seen(monkeypatch: pytest.Mo
 
 def test_a_question_that_was_never_answered_says_so_when_it_is_come_back_to() -> None:
     async def story(seat: Seat) -> None:
-        await seat.sees("number 5 of many", "Not finished: no answer to this is stored. /retry asks again.")
+        await seat.sees("number 5 of many", "Unfinished: no reply to this is stored. Use /retry to ask again.")
 
     sat(story, long(5))
 
@@ -124,10 +124,10 @@ def test_a_question_is_answered_with_a_key_or_a_click_and_the_call_opens_and_clo
     async def story(seat: Seat) -> None:
         await seat.type("run it")
         seat.model.run("make it")
-        await seat.until(lambda: seat.screen.question.has_focus)
+        await seat.until(lambda: seat.screen.approval.has_focus)
         await seat.pilot.press("y")
         seat.model.run("rm -rf /")
-        await seat.until(lambda: seat.screen.question.has_class("dangerous"))
+        await seat.until(lambda: seat.screen.approval.has_class("dangerous"))
         assert not seat.screen.query_one("#answer-a").display
         await seat.pilot.pause()
         await seat.pilot.click("#answer-n")
@@ -152,14 +152,14 @@ def test_what_is_being_written_is_no_answer_nor_what_was_typed_as_the_question_a
         await seat.until(lambda: seat.model.requests)
         seat.screen.prompt.put("wh")
         seat.model.run("make it")
-        await seat.until(lambda: seat.screen.question.asked)
+        await seat.until(lambda: seat.screen.approval.requests)
         await seat.pilot.press("y")
         assert seat.screen.prompt.text == "why"
-        seat.screen.question.startled = 60.0
+        seat.screen.approval.grace_seconds = 60.0
         await seat.pilot.press("f6", "n")
         await seat.until(lambda: seat.screen.prompt.text == "whyn")
-        assert seat.screen.question.asked
-        seat.screen.question.startled = 0.0
+        assert seat.screen.approval.requests
+        seat.screen.approval.grace_seconds = 0.0
         await seat.pilot.press("f6", "c")
         seat.model.say("Done.", None)
         await seat.idles()
@@ -184,7 +184,7 @@ def test_ten_thousand_messages_open_at_their_end_and_only_what_is_seen_is_read()
             asked.append((after, upto))
             return await read(after, upto)
 
-        shown.read = cast("transcript.Read", counted)
+        shown.read = cast("transcript.ReadMessages", counted)
         shown.focus()
         await seat.pilot.press("home")
         await seat.sees(" ▌ number 1 of many")
@@ -204,9 +204,9 @@ def test_scrolling_up_shows_every_message_once_and_in_its_order(uneven: bool) ->
         shown, seen = seat.screen.transcript, list[str]()
         while shown.scroll_y > 0:
             await seat.until(lambda: all(page in shown._pages for page in shown._seen()))
-            seen = [line for line in shown.shown if "number" in line and line not in seen] + seen
-            shown.page(-1)
-        seen = [line for line in shown.shown if "number" in line and line not in seen] + seen
+            seen = [line for line in shown.visible_rows if "number" in line and line not in seen] + seen
+            shown.scroll_pages(-1)
+        seen = [line for line in shown.visible_rows if "number" in line and line not in seen] + seen
         await seat.pilot.press("pagedown")
         assert shown.scroll_y > 0
         assert [line.strip(" ▌") for line in seen] == [f"number {n} of many" for n in range(1, 201)]
@@ -220,8 +220,8 @@ def test_after_a_resize_the_end_stays_at_the_end_and_a_place_further_up_stays_in
         await seat.pilot.resize_terminal(40, 16)
         await seat.sees("number 200 of many")
         seat.screen.transcript.scroll_to(y=150, animate=False)
-        await seat.until(lambda: any("number" in line for line in seat.screen.transcript.shown))
-        top = next(line for line in seat.screen.transcript.shown if "number" in line)
+        await seat.until(lambda: any("number" in line for line in seat.screen.transcript.visible_rows))
+        top = next(line for line in seat.screen.transcript.visible_rows if "number" in line)
         await seat.pilot.resize_terminal(100, 30)
         await seat.sees(top.strip(" ▌"))
 
@@ -262,15 +262,15 @@ def test_a_mark_opens_to_what_was_compacted_and_the_summary_side_by_side(size: t
         await seat.sees("messages 1 to 55")
         seat.screen.transcript.focus()
         await seat.pilot.press("p", "enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.Compacted))
+        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.CompactionScreen))
         both = seat.screen.screen.query(transcript.Transcript)
         originals, summary = both.first(), both.last()
-        await seat.until(lambda: any("number 1 of many" in line for line in originals.shown))
-        await seat.until(lambda: any("Count on." in line for line in summary.shown))
+        await seat.until(lambda: any("number 1 of many" in line for line in originals.visible_rows))
+        await seat.until(lambda: any("Count on." in line for line in summary.visible_rows))
         side_by_side = originals.region.y == summary.region.y
-        assert side_by_side == (size[0] >= compaction_view.NARROW)
+        assert side_by_side == (size[0] >= compaction_view.NARROW_COLUMNS)
         await seat.pilot.press("end")
-        await seat.until(lambda: any("number 55 of many" in line for line in originals.shown))
+        await seat.until(lambda: any("number 55 of many" in line for line in originals.visible_rows))
         await seat.pilot.press("escape")
         await seat.until(lambda: len(seat.screen.screen_stack) == 1)
 
@@ -284,10 +284,10 @@ def test_a_compaction_under_way_is_seen_as_progress_and_then_as_its_mark() -> No
     async def story(seat: Seat) -> None:
         await seat.type("/compact here 1")
         await seat.until(lambda: seat.screen._progress.has_class("shown"))
-        await seat.until(lambda: "Compacting: summing up 36 messages, about " in seat.line("progress"))
+        await seat.until(lambda: "Compacting: summarizing 36 messages, about " in seat.line("progress"))
         assert "waits" not in seat.shown
         seat.model.say("short", None, "short", None)  # It is refused, and an extract made instead.
-        await seat.sees("Compacted up to message 38", "compacted: a summary stands for messages 1 to 38")
+        await seat.sees("Compacted up to message 38", "compacted: a summary replaces messages 1 to 38")
         await seat.until(lambda: not seat.screen._progress.has_class("shown"))
         assert "1 compaction" in seat.line("heading")
 
@@ -309,9 +309,9 @@ def test_the_palette_lists_what_the_registry_has_and_carries_it_out() -> None:
         await seat.until(lambda: found.option_count and "/title [TEXT]" in str(found.options[0].prompt))
         await seat.pilot.press("enter")
         await seat.sees("→ /title", "has no title")
-        for each in seat.screen.listed():
+        for each in seat.screen.list_commands():
             if each.name == "steer":
-                seat.screen.take(each)
+                seat.screen.run_command(each)
         assert seat.screen.prompt.text == "/steer "
 
     sat(story)
@@ -385,7 +385,7 @@ def test_of_more_than_there_is_room_for_the_number_is_told(tmp_path: Path) -> No
         await seat.type(f"{tmp_path}/f", "tab")
         await seat.until(lambda: "file00" in seat.line("candidates"))
         assert seat.line("candidates").splitlines() == [*(f"file{n:02}" for n in range(7)), "and 13 more"]
-        await seat.until(lambda: seat.screen._offer.size.height == 8)
+        await seat.until(lambda: seat.screen._candidates.size.height == 8)
 
     sat(story)
 
@@ -395,7 +395,7 @@ def test_where_no_shell_could_bring_it_back_it_stays(monkeypatch: pytest.MonkeyP
 
     async def story(seat: Seat) -> None:
         await seat.pilot.press("ctrl+z")
-        await seat.until(lambda: [each.message for each in seat.screen._notifications] == [suspend.NOWHERE])
+        await seat.until(lambda: [each.message for each in seat.screen._notifications] == [suspend.NO_SHELL])
 
     sat(story)
 
@@ -406,12 +406,12 @@ def test_where_no_shell_could_bring_it_back_it_stays(monkeypatch: pytest.MonkeyP
 def test_light_and_dark_are_two_looks_of_the_same_and_the_meter_has_both_thresholds() -> None:
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
-        before = seat.screen.transcript.ink
+        before = seat.screen.transcript.theme_styles
         await seat.pilot.press("ctrl+t")
         assert seat.screen.theme == theme.LIGHT
-        await seat.until(lambda: seat.screen.transcript.ink != before)
-        await seat.until(lambda: seat.line("standing").count("┃") == 2)
-        here = seat.screen.watched.standing
+        await seat.until(lambda: seat.screen.transcript.theme_styles != before)
+        await seat.until(lambda: seat.line("status").count("┃") == 2)
+        here = seat.screen.status.status
         assert 0 < (here.used or 0) < here.soft < here.hard < here.window
 
     sat(story, long(4))
@@ -465,9 +465,9 @@ def test_every_event_there_is_has_its_place_on_the_screen() -> None:
             events.Notice("Careful.", "warning"),
             events.TextDelta("So"),
         ):
-            await seat.screen.happened(event)
-        await seat.sees("running elsewhere", "thought: Let me think.", "look   half", "Careful.", "So")
-        await seat.screen.happened(events.TurnFinished(result))
+            await seat.screen.show_event(event)
+        await seat.sees("running elsewhere", "reasoning: Let me think.", "look   half", "Careful.", "So")
+        await seat.screen.show_event(events.TurnFinished(result))
         await seat.sees("Careful.", "It broke.")
 
     sat(story, size=(90, 30))

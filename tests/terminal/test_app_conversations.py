@@ -14,7 +14,7 @@ from tests.terminal.test_app import compacted_past
 async def listed(seat: Seat) -> tuple[OptionList, Input, Static]:
     """What is offered, where words are written, and what stands beside it."""
     await seat.pilot.press("ctrl+o")
-    await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.Conversations))
+    await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.ConversationScreen))
     here = seat.screen.screen
     await seat.until(lambda: here.query("#lineage"))
     return here.query_one(OptionList), here.query_one(Input), here.query_one("#lineage", Static)
@@ -29,8 +29,8 @@ async def past(db: AsyncSessionDB) -> None:
 
 
 def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_list, "LISTED", 2)
-    monkeypatch.setattr(conversation_list, "HITS", (10, 100))
+    monkeypatch.setattr(conversation_list, "LIST_LIMIT", 2)
+    monkeypatch.setattr(conversation_list, "SEARCH_LIMITS", (10, 100))
 
     async def story(seat: Seat) -> None:
         found, words, _ = await listed(seat)
@@ -44,7 +44,7 @@ def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pyt
 
 
 def test_one_that_moves_up_while_the_list_is_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_list, "LISTED", 2)
+    monkeypatch.setattr(conversation_list, "LIST_LIMIT", 2)
 
     async def story(seat: Seat) -> None:
         read = seat.home.db.list_sessions
@@ -64,12 +64,12 @@ def test_one_that_moves_up_while_the_list_is_read_hides_no_other(monkeypatch: py
 
 
 def test_of_more_than_are_offered_the_number_is_told_and_cannot_be_picked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_list, "SHOWN", 2)
+    monkeypatch.setattr(conversation_list, "MAX_OFFERED", 2)
 
     async def story(seat: Seat) -> None:
         found, _, _ = await listed(seat)
         await seat.until(lambda: found.option_count == 3)
-        assert str(found.options[-1].prompt) == "and 2 more: write what you look for"
+        assert str(found.options[-1].prompt) == "2 more: type to filter"
         await seat.pilot.press("pagedown")
         assert found.highlighted == 1
 
@@ -95,7 +95,7 @@ def test_where_there_is_nothing_it_says_so() -> None:
     async def story(seat: Seat) -> None:
         _, words, beside = await listed(seat)
         words.value = "giraffe"
-        await seat.until(lambda: str(beside.content) == conversation_list.NOTHING)
+        await seat.until(lambda: str(beside.content) == conversation_list.NO_MATCH)
 
     sat(story, past)
 
@@ -113,19 +113,19 @@ async def several(db: AsyncSessionDB) -> None:
 def test_a_conversation_is_found_by_its_title_or_by_what_was_said_and_shows_its_lineage() -> None:
     async def story(seat: Seat) -> None:
         await seat.pilot.press("ctrl+o")
-        await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.Conversations))
+        await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.ConversationScreen))
         found, words = seat.screen.screen.query_one(OptionList), seat.screen.screen.query_one(Input)
         lineage = seat.screen.screen.query_one("#lineage", Static)
         await seat.until(lambda: found.option_count == 4)
         words.value = "counting"
         await seat.until(lambda: found.option_count == 2)
         words.value = "talk"
-        await seat.until(lambda: "compacted up to 55 (in force)" in str(lineage.content))
+        await seat.until(lambda: "compacted up to 55 (active)" in str(lineage.content))
         assert "branch: Counting otherwise" in str(lineage.content)
         words.value = "dough"
         await seat.until(lambda: [each.id for each in found.options] == ["bread"])
         await seat.pilot.press("enter")
         await seat.sees("the dough has to rest")
-        assert seat.screen.here == "bread"
+        assert seat.screen.conversation_id == "bread"
 
     sat(story, several, size=(100, 30))

@@ -13,7 +13,7 @@ from tests.terminal.seated import Seat, long, sat
 
 async def to(seat: Seat, name: str) -> None:
     await seat.type(f"/resume {name}")
-    await seat.until(lambda: seat.screen.here == name and seat.screen.talk._listens.is_set())
+    await seat.until(lambda: seat.screen.conversation_id == name and seat.screen.session._subscribed.is_set())
 
 
 async def with_other(db: AsyncSessionDB) -> None:
@@ -23,11 +23,11 @@ async def with_other(db: AsyncSessionDB) -> None:
 
 
 def test_whoever_comes_back_sees_what_waits_and_keeps_seeing_what_streams_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "LOOK", 0.01)
+    monkeypatch.setattr(app, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         looks = 0
-        look = seat.screen.watched.look
+        look = seat.screen.status.poll
 
         async def counted(conversation_id: str) -> None:
             nonlocal looks
@@ -43,7 +43,7 @@ def test_whoever_comes_back_sees_what_waits_and_keeps_seeing_what_streams_in(mon
         await seat.sees("and another")
         seat.model.say("gamma\n\n")
         await seat.sees("gamma")
-        seat.screen.watched.look = counted  # type: ignore[method-assign]
+        seat.screen.status.poll = counted  # type: ignore[method-assign]
         await seat.until(lambda: looks > 3)
         assert "gamma" in seat.shown
         seat.model.say("delta", None, "It is the last.", None)
@@ -55,13 +55,13 @@ def test_whoever_comes_back_sees_what_waits_and_keeps_seeing_what_streams_in(mon
 
 
 def test_a_turn_whose_end_nobody_heard_of_is_over_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "GLANCE", 0.01)
+    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
-        await seat.screen.happened(events.TurnStarted("talk", "talk", "hello", 5))
-        seat.screen._aside("notice", "Careful.")
-        await seat.until(lambda: seat.screen._turn_from is None and seat.screen._tail.empty)
+        await seat.screen.show_event(events.TurnStarted("talk", "talk", "hello", 5))
+        seat.screen._add_notice("notice", "Careful.")
+        await seat.until(lambda: seat.screen._turn_seq is None and seat.screen._live.is_empty)
         await seat.sees("Careful.")
 
     sat(story, long(4))
@@ -77,7 +77,7 @@ def test_one_ctrl_c_stops_the_answer_that_is_come_back_to() -> None:
         await seat.until(lambda: len(seat.model.requests) == 2)
         await seat.pilot.press("ctrl+c")
         await seat.until(lambda: not seat.home.door.running("other"))
-        assert seat.screen.talk.stopping
+        assert seat.screen.session.interrupting
         await to(seat, "talk")
         await seat.pilot.press("ctrl+c")
         assert not seat.screen._exit
@@ -89,22 +89,22 @@ def test_one_ctrl_c_stops_the_answer_that_is_come_back_to() -> None:
 def test_what_happened_last_in_a_conversation_is_never_told_as_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(seat: Seat) -> None:
         screen, told = seat.screen, list[tuple[int, str]]()
-        tell = screen.transcript.tell
+        tell = screen.transcript.extend
 
-        async def noted(story: entries.Story, *, turn_over: bool = False) -> None:
+        async def noted(story: entries.TranscriptRange, *, turn_over: bool = False) -> None:
             told.append((story.last, screen.transcript.read.args[0]))  # type: ignore[attr-defined]
             await tell(story, turn_over=turn_over)
 
         await seat.type("go")
         seat.model.say("Words")
         await seat.sees("Words")
-        monkeypatch.setattr(screen.transcript, "tell", noted)
-        async with screen._reading:
+        monkeypatch.setattr(screen.transcript, "extend", noted)
+        async with screen._read_lock:
             seat.model.say(None)
             await seat.until(lambda: not seat.home.door.running("talk"))
-            moving = asyncio.create_task(screen.talk.move("other"))
-            await seat.until(lambda: not screen.talk._listens.is_set())
-            assert screen.here == "talk"
+            moving = asyncio.create_task(screen.session.switch("other"))
+            await seat.until(lambda: not screen.session._subscribed.is_set())
+            assert screen.conversation_id == "talk"
         await moving
         await seat.sees("other 29")
         assert (6, "talk") in told
@@ -117,10 +117,10 @@ def test_an_answer_goes_where_it_was_asked_for() -> None:
     async def story(seat: Seat) -> None:
         await seat.type("run it")
         seat.model.run("make it")
-        await seat.until(lambda: seat.screen.question.has_focus)
-        seat.screen.question._answer("n")
+        await seat.until(lambda: seat.screen.approval.has_focus)
+        seat.screen.approval._answer("n")
         # As if one were elsewhere before the screen comes to it.
-        seat.screen.talk.here = "other"
+        seat.screen.session.conversation_id = "other"
         await seat.until(lambda: len(seat.model.requests) == 2)
 
     sat(story)

@@ -21,7 +21,7 @@ from tests.terminal.seated import Seat, long, sat, seated
 
 async def listed(seat: Seat) -> Input:
     await seat.pilot.press("ctrl+o")
-    await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.Conversations))
+    await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.ConversationScreen))
     await seat.until(lambda: isinstance(seat.screen.focused, Input))
     return seat.screen.screen.query_one(Input)
 
@@ -40,7 +40,7 @@ def test_keys_of_the_screen_do_nothing_under_the_list() -> None:
         await seat.pilot.press("ctrl+c")
         assert words.value == ""
         await seat.pilot.press("ctrl+c")
-        await seat.until(lambda: not seat.screen.covered)
+        await seat.until(lambda: not seat.screen.has_modal)
         assert seat.screen.prompt.text == "a draft"
         assert seat.screen.prompt.has_focus
 
@@ -53,11 +53,11 @@ def test_a_question_under_the_list_is_not_answered_from_there() -> None:
         await seat.until(lambda: seat.model.requests)
         await listed(seat)
         seat.model.run("make it")
-        await seat.until(lambda: seat.screen.question.asked)
+        await seat.until(lambda: seat.screen.approval.requests)
         await seat.pilot.press("f6", "y")
-        assert seat.screen.question.asked
+        assert seat.screen.approval.requests
         await seat.pilot.press("ctrl+c", "ctrl+c")
-        await seat.until(lambda: not seat.screen.covered)
+        await seat.until(lambda: not seat.screen.has_modal)
         await seat.pilot.press("f6", "n")
         seat.model.say("So be it.", None)
         await seat.idles()
@@ -75,13 +75,13 @@ def test_ctrl_c_closes_an_opened_mark_and_the_palette() -> None:
         await seat.sees("number 60 of many")
         seat.screen.transcript.focus()
         await seat.pilot.press("p", "enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.Compacted))
+        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.CompactionScreen))
         await seat.pilot.press("ctrl+c")
-        await seat.until(lambda: not seat.screen.covered)
+        await seat.until(lambda: not seat.screen.has_modal)
         await seat.pilot.press("ctrl+p")
         await seat.until(lambda: CommandPalette.is_open(seat.screen))
         await seat.pilot.press("ctrl+c")
-        await seat.until(lambda: not seat.screen.covered)
+        await seat.until(lambda: not seat.screen.has_modal)
         assert not seat.screen._exit
 
     sat(story, past, size=(100, 40))
@@ -121,10 +121,10 @@ def test_once_more_is_over_when_its_notice_is_or_when_something_is_typed(monkeyp
     async def story(seat: Seat) -> None:
         await seat.pilot.press("ctrl+c", "x", "ctrl+c", "ctrl+c")
         assert not seat.screen._exit
-        monkeypatch.setattr(app, "WARNED", 0.01)
-        seat.screen.talk.calm()
+        monkeypatch.setattr(app, "WARNING_SECONDS", 0.01)
+        seat.screen.session.cancel_warning()
         await seat.pilot.press("ctrl+c")
-        await seat.until(lambda: not seat.screen.talk._warned)
+        await seat.until(lambda: not seat.screen.session._warned)
         await seat.pilot.press("ctrl+c")
         assert not seat.screen._exit
 
@@ -134,11 +134,11 @@ def test_once_more_is_over_when_its_notice_is_or_when_something_is_typed(monkeyp
 def test_the_end_of_one_warning_is_not_that_of_the_next() -> None:
     async def story(seat: Seat) -> None:
         await seat.pilot.press("ctrl+c")
-        first = seat.screen._calming
+        first = seat.screen._warning_timer
         await seat.pilot.press("x", "ctrl+c", "ctrl+c")
-        assert seat.screen.talk._warned
+        assert seat.screen.session._warned
         assert first._task is None
-        assert seat.screen._calming._task is not None
+        assert seat.screen._warning_timer._task is not None
 
     sat(story)
 
@@ -168,7 +168,7 @@ def test_what_is_marked_beneath_the_list_does_not_keep_it_open() -> None:
         seat.screen.prompt.select_all()
         await listed(seat)
         await seat.pilot.press("ctrl+c")
-        await seat.until(lambda: not seat.screen.covered)
+        await seat.until(lambda: not seat.screen.has_modal)
 
     sat(story, long(4))
 
@@ -199,7 +199,7 @@ def test_what_waits_behind_a_command_is_listed_at_once_and_the_palette_stops_the
         await seat.sees("→ /queue", "1  a message")
         await seat.type("/queue drop 1")
         await seat.sees("Dropped: a message")
-        next(seat.screen.take(each) for each in seat.screen.listed() if each.name == "stop")
+        next(seat.screen.run_command(each) for each in seat.screen.list_commands() if each.name == "stop")
         await seat.sees("Stopped.")
         assert seat.home.door.busy() == []
 
@@ -208,11 +208,11 @@ def test_what_waits_behind_a_command_is_listed_at_once_and_the_palette_stops_the
 
 def test_to_stop_what_is_done_already_is_not_swallowed() -> None:
     async def story(seat: Seat) -> None:
-        talk = seat.screen.talk
+        talk = seat.screen.session
         talk.command = asyncio.create_task(asyncio.sleep(0))
         await talk.command
-        talk.typed("/stop")
-        assert [each.text for each in talk.waiting] == ["/stop"]
+        talk.enter("/stop")
+        assert [each.text for each in talk.queued] == ["/stop"]
         talk.command = None
         await seat.sees("Nothing is running.")
 
@@ -222,7 +222,7 @@ def test_to_stop_what_is_done_already_is_not_swallowed() -> None:
 def test_help_tells_the_keys() -> None:
     async def story(seat: Seat) -> None:
         await seat.type("/help")
-        await seat.sees("Ctrl-J begins a new line", "F6")
+        await seat.sees("Ctrl-J starts a new line", "F6")
 
     sat(story, size=(120, 60))
 
@@ -311,8 +311,8 @@ def test_of_several_that_could_not_be_stored_none_is_lost_and_none_becomes_a_com
         for each in (line, "second words", "third words"):
             await seat.type(each)
         await seat.until(lambda: len(seat.home.door.waiting("talk")) == 2)
-        await seat.screen.talk.move("other")
-        await seat.screen.talk.move("talk")
+        await seat.screen.session.switch("other")
+        await seat.screen.session.switch("talk")
         store.tried.set()
         await seat.sees("Not sent: second words", "Not sent: third words")
         assert seat.screen.prompt.text == line
@@ -328,7 +328,7 @@ def test_what_could_not_be_stored_in_a_conversation_that_was_left_is_told(monkey
         monkeypatch.setattr(seat.home.db, "acquire_lease", store.refuse)
         await seat.type("precious words")
         await seat.until(lambda: seat.home.door.running("talk"))
-        await seat.screen.talk.move("other")
+        await seat.screen.session.switch("other")
         store.tried.set()
         await seat.sees("Not sent: precious words")
         assert seat.screen.prompt.text == ""
@@ -339,7 +339,7 @@ def test_what_could_not_be_stored_in_a_conversation_that_was_left_is_told(monkey
 def test_a_draft_that_a_command_of_the_palette_replaces_is_brought_back_with_the_arrows() -> None:
     async def story(seat: Seat) -> None:
         seat.screen.prompt.put("my long draft")
-        seat.screen.take(next(each for each in seat.screen.listed() if each.name == "search"))
+        seat.screen.run_command(next(each for each in seat.screen.list_commands() if each.name == "search"))
         assert seat.screen.prompt.text == "/search "
         await seat.pilot.press("up")
         assert seat.screen.prompt.text == "my long draft"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.tui import positions
+from holdfast.tui import transcript_pages
 from tests.terminal.seated import Seat, long, sat
 
 
@@ -12,10 +12,10 @@ def test_rows_are_found_where_they_are_now_and_the_nearest_of_those_that_look_al
     def at(row: int) -> str:
         return rows[row] if row < len(rows) else ""
 
-    assert positions.nearest(["b", "", "same"], 3, at) == 1
-    assert positions.nearest(["same", ""], 4, at) == 5
-    assert positions.nearest(["same", ""], 3, at) == 3
-    assert positions.nearest(["nowhere"], 4, at) == 4
+    assert transcript_pages.find_anchor(["b", "", "same"], 3, at) == 1
+    assert transcript_pages.find_anchor(["same", ""], 4, at) == 5
+    assert transcript_pages.find_anchor(["same", ""], 3, at) == 3
+    assert transcript_pages.find_anchor(["nowhere"], 4, at) == 4
 
 
 def test_what_is_read_of_an_answer_stays_where_it_is_when_the_answer_is_over() -> None:
@@ -23,22 +23,22 @@ def test_what_is_read_of_an_answer_stays_where_it_is_when_the_answer_is_over() -
         shown = seat.screen.transcript
         await seat.type("run it")
         seat.model.run("make it")
-        await seat.until(lambda: seat.screen.question.has_focus)
+        await seat.until(lambda: seat.screen.approval.has_focus)
         await seat.pilot.press("y")
         seat.model.say(*(f"part {number} **of many**\n\n" for number in range(60)))
         await seat.sees("part 59")
-        shown.page(-1)
-        shown.page(-1)
-        before = shown.shown
+        shown.scroll_pages(-1)
+        shown.scroll_pages(-1)
+        before = shown.visible_rows
         assert any("part" in line for line in before)
         seat.model.say(*(f"part {number}\n\n" for number in range(60, 80)))
-        await seat.until(lambda: any("part 79" in row.text.plain for row in shown._tail_rows))
-        assert shown.shown == before
+        await seat.until(lambda: any("part 79" in row.text.plain for row in shown._live_rows))
+        assert shown.visible_rows == before
         seat.model.say(None)
         await seat.idles()
-        assert "Allowed (at the terminal" in str(shown._beside)
+        assert "Allowed (at the terminal" in str(shown._notices)
         await seat.pilot.pause()
-        assert shown.shown == before
+        assert shown.visible_rows == before
 
     sat(story, long(4))
 
@@ -47,7 +47,7 @@ def test_what_was_opened_while_it_ran_is_open_when_the_turn_is_over() -> None:
     async def story(seat: Seat) -> None:
         await seat.type("run it")
         seat.model.run("make it")
-        await seat.until(lambda: seat.screen.question.has_focus)
+        await seat.until(lambda: seat.screen.approval.has_focus)
         await seat.pilot.press("y")
         seat.model.say("Working.\n\n")
         await seat.sees("✓ shell", "Working.")

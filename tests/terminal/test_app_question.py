@@ -27,17 +27,17 @@ SCRIPT = events.ApprovalAsked(
 @pytest.mark.parametrize("size", [(100, 40), (80, 24), (60, 20), (40, 15), (24, 8)])
 def test_the_danger_and_all_answers_are_seen_however_long_a_script_is(size: tuple[int, int]) -> None:
     async def story(seat: Seat) -> None:
-        await seat.screen.happened(SCRIPT)
-        await seat.until(lambda: seat.screen.question.size.height)
+        await seat.screen.show_event(SCRIPT)
+        await seat.until(lambda: seat.screen.approval.size.height)
         await seat.pilot.pause()
-        panel, whole = seat.screen.question.content_region, seat.screen.screen.region
+        panel, whole = seat.screen.approval.content_region, seat.screen.screen.region
         buttons = [each.region for each in seat.screen.query(Button)]
         assert len(buttons) == len([each for each in buttons if each.area]) == 4
         danger = seat.screen.query_one("#danger").region
         assert all(panel.contains_region(each) and whole.contains_region(each) for each in (*buttons, danger))
         assert not any(each.overlaps(danger) for each in buttons)
         await seat.pilot.press(*["down"] * 3)
-        assert seat.screen.question.scroll_y == 3
+        assert seat.screen.approval.scroll_y == 3
         assert [each.region for each in seat.screen.query(Button)] == buttons
 
     sat(story, size=size)
@@ -45,15 +45,15 @@ def test_the_danger_and_all_answers_are_seen_however_long_a_script_is(size: tupl
 
 def test_a_key_that_was_pressed_before_the_question_appeared_is_no_answer_however_late_it_comes() -> None:
     async def story(seat: Seat) -> None:
-        seat.screen.question.startled = approval_panel.STARTLED
+        seat.screen.approval.grace_seconds = approval_panel.GRACE_SECONDS
         pressed = Key("y", "y")
-        await seat.screen.happened(SCRIPT)
-        await seat.until(lambda: seat.screen.question.has_focus)
+        await seat.screen.show_event(SCRIPT)
+        await seat.until(lambda: seat.screen.approval.has_focus)
         # What is drawn meanwhile takes longer than anybody is startled.
-        time.sleep(approval_panel.STARTLED + 0.05)
+        time.sleep(approval_panel.GRACE_SECONDS + 0.05)
         seat.screen.post_message(pressed)
         await seat.until(lambda: seat.screen.prompt.text == "y")
-        assert seat.screen.question.asked
+        assert seat.screen.approval.requests
 
     sat(story)
 
@@ -62,10 +62,10 @@ def test_a_question_leaves_the_keyboard_to_whoever_walks_through_the_transcript(
     async def story(seat: Seat) -> None:
         seat.screen.transcript.focus()
         await seat.pilot.pause()
-        await seat.screen.happened(SCRIPT)
+        await seat.screen.show_event(SCRIPT)
         await seat.pilot.press("n")
         assert seat.screen.transcript.has_focus
-        assert seat.screen.question.asked
+        assert seat.screen.approval.requests
 
     sat(story)
 
@@ -73,22 +73,22 @@ def test_a_question_leaves_the_keyboard_to_whoever_walks_through_the_transcript(
 @pytest.mark.parametrize("words", ["hey", "pasted"])
 def test_what_is_no_answer_is_written_and_none_of_its_letters_is_one(words: str) -> None:
     async def story(seat: Seat) -> None:
-        await seat.screen.happened(SCRIPT)
-        await seat.until(lambda: seat.screen.question.has_focus)
+        await seat.screen.show_event(SCRIPT)
+        await seat.until(lambda: seat.screen.approval.has_focus)
         if words == "pasted":
             seat.screen.post_message(Paste(words))
         else:
             await seat.pilot.press(*words)
         await seat.until(lambda: seat.screen.prompt.text == words)
-        assert seat.screen.question.asked
+        assert seat.screen.approval.requests
 
     sat(story)
 
 
 def test_the_panel_shows_whether_it_has_the_keyboard() -> None:
     async def story(seat: Seat) -> None:
-        await seat.screen.happened(SCRIPT)
-        panel = seat.screen.question
+        await seat.screen.show_event(SCRIPT)
+        panel = seat.screen.approval
         await seat.until(lambda: panel.styles.border_top[0] == "heavy")
         dangerous = panel.styles.border_top[1]
         await seat.pilot.press("escape")
@@ -100,7 +100,7 @@ def test_the_panel_shows_whether_it_has_the_keyboard() -> None:
 
 def test_on_very_few_rows_the_meter_is_in_sight_and_nothing_scrolls_but_the_transcript() -> None:
     async def story(seat: Seat) -> None:
-        await seat.until(lambda: seat.screen._line.region.bottom == 5)
+        await seat.until(lambda: seat.screen._status_line.region.bottom == 5)
         assert not seat.screen._heading.display
         assert seat.screen.prompt.size.height >= 1
         assert seat.screen.transcript.size.height >= 1
@@ -114,11 +114,11 @@ def test_on_very_few_rows_the_meter_is_in_sight_and_nothing_scrolls_but_the_tran
 @pytest.mark.parametrize("startled", [60.0, 0.0])
 def test_a_click_is_an_answer_only_once_the_question_was_there_to_be_seen(startled: float) -> None:
     async def story(seat: Seat) -> None:
-        seat.screen.question.startled = startled
-        await seat.screen.happened(SCRIPT)
+        seat.screen.approval.grace_seconds = startled
+        await seat.screen.show_event(SCRIPT)
         await seat.until(lambda: seat.screen.query_one("#answer-y").region.area)
         given = list[str]()
-        seat.screen.question._answer = given.append  # type: ignore[method-assign]
+        seat.screen.approval._answer = given.append  # type: ignore[method-assign]
         assert await seat.pilot.click("#answer-y")
         assert given == ([] if startled else ["y"])
 
@@ -127,14 +127,14 @@ def test_a_click_is_an_answer_only_once_the_question_was_there_to_be_seen(startl
 
 def test_a_second_question_does_not_take_back_the_keys_of_the_first() -> None:
     async def story(seat: Seat) -> None:
-        panel = seat.screen.question
-        await seat.screen.happened(SCRIPT)
+        panel = seat.screen.approval
+        await seat.screen.show_event(SCRIPT)
         await seat.until(lambda: panel.has_focus)
-        since = panel._since
-        await seat.screen.happened(msgspec.structs.replace(SCRIPT, request_id="2"))
+        since = panel._shown_at
+        await seat.screen.show_event(msgspec.structs.replace(SCRIPT, request_id="2"))
         assert "(1 more after this)" in str(panel.query_one("#what", Static).content)
-        assert panel._since == since
-        await seat.screen.happened(events.ApprovalSettled("1", True, "elsewhere"))
-        assert panel._since > since
+        assert panel._shown_at == since
+        await seat.screen.show_event(events.ApprovalSettled("1", True, "elsewhere"))
+        assert panel._shown_at > since
 
     sat(story)

@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Static
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.tui import app, compaction_view, entries, page_cache, transcript, transcript_source
+from holdfast.tui import app, compaction_view, entries, transcript, transcript_pages, transcript_source
 from tests.agent import stage
 from tests.terminal.seated import Seat, long, sat
 from tests.terminal.test_app import compacted_past
@@ -17,7 +17,7 @@ from tests.terminal.test_app import compacted_past
 class Failing:
     """Reads, unless it is told to fail."""
 
-    def __init__(self, read: transcript.Read) -> None:
+    def __init__(self, read: transcript.ReadMessages) -> None:
         self._read = read
         self.fails = True
         self.failed = 0
@@ -38,7 +38,7 @@ def test_only_the_end_is_read_when_a_conversation_opens() -> None:
 
 
 def test_what_could_not_be_read_says_so_keeps_its_room_and_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcript, "AGAIN", 0.01)
+    monkeypatch.setattr(transcript, "RETRY_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 200 of many")
@@ -61,10 +61,10 @@ def test_what_could_not_be_read_says_so_keeps_its_room_and_is_read_again(monkeyp
 def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the_store_is_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "GLANCE", 0.01)
+    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
     read, fails = transcript_source.read, True
 
-    async def failing(db: AsyncSessionDB, conversation_id: str, *rest: object) -> transcript_source.Told:
+    async def failing(db: AsyncSessionDB, conversation_id: str, *rest: object) -> transcript_source.ConversationView:
         if fails and conversation_id == "other":
             raise errors.StoreBusy("It is locked.")
         return await read(db, conversation_id, *rest)  # type: ignore[arg-type]
@@ -89,27 +89,27 @@ def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the
 
 
 def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "GLANCE", 0.01)
+    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
         await seat.home.db.delete_conversation("talk")
         shown = await seat.sees("was deleted")
         assert "number" not in shown
-        await seat.screen._refresh()
+        await seat.screen._refresh_transcript()
         assert seat.shown.count("was deleted") == 1
 
     sat(story, long(4))
 
 
 def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "GLANCE", 0.01)
+    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.type("tell me")
         seat.model.say("Once upon a time.")
         await seat.sees("Once upon a time.")
-        seat.screen._aside("notice", "Careful.")
+        seat.screen._add_notice("notice", "Careful.")
         shown = seat.screen.transcript
         shown.read = failing = Failing(shown.read)
         seat.model.say(None)
@@ -117,7 +117,7 @@ def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch
         await seat.until(lambda: failing.failed)
         assert (await seat.sees("Careful.")).count("Careful.") == 1
         failing.fails = False
-        await seat.until(lambda: seat.screen._tail.empty)
+        await seat.until(lambda: seat.screen._live.is_empty)
         assert (await seat.sees("Title: tell me", "Careful.")).count("Once upon a time.") == 1
         assert seat.shown.count("Careful.") == 1
 
@@ -125,7 +125,7 @@ def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch
 
 
 def test_what_others_said_while_the_store_failed_is_seen_when_it_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "GLANCE", 0.01)
+    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
@@ -150,13 +150,13 @@ def test_a_mark_that_is_open_shows_the_conversation_it_belongs_to_wherever_one_g
         await seat.sees("messages 1 to 55")
         seat.screen.transcript.focus()
         await seat.pilot.press("p", "enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.Compacted))
+        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.CompactionScreen))
         opened = seat.screen.screen
         originals = opened.query(transcript.Transcript).first()
-        await seat.until(lambda: any("number 1 of many" in line for line in originals.shown))
-        await seat.screen.talk.move("other")
+        await seat.until(lambda: any("number 1 of many" in line for line in originals.visible_rows))
+        await seat.screen.session.switch("other")
         originals.action_to_end()
-        await seat.until(lambda: any("number 55 of many" in line for line in originals.shown))
+        await seat.until(lambda: any("number 55 of many" in line for line in originals.visible_rows))
 
     sat(story, past, size=(100, 40))
 
@@ -166,8 +166,8 @@ def test_whoever_reads_further_up_has_nothing_read_that_others_write_below() -> 
         await seat.sees("number 60 of many")
         shown = seat.screen.transcript
         shown.scroll_to(y=40, animate=False)
-        await seat.until(lambda: shown.scroll_offset.y == 40 and not shown._coming)
-        before, reads, read = shown.shown, 0, shown.read
+        await seat.until(lambda: shown.scroll_offset.y == 40 and not shown._loading)
+        before, reads, read = shown.visible_rows, 0, shown.read
 
         async def counted(after: int, upto: int) -> list[types.Message]:
             nonlocal reads
@@ -177,10 +177,10 @@ def test_whoever_reads_further_up_has_nothing_read_that_others_write_below() -> 
         shown.read = counted
         said = [types.NewMessage(role="user", content=f"more {n}") for n in range(400)]
         await seat.home.db.append_messages("talk", said)
-        await seat.screen._refresh()
-        assert shown.story.last == 460
+        await seat.screen._refresh_transcript()
+        assert shown.range.last == 460
         assert reads <= 4
-        assert shown.shown == before
+        assert shown.visible_rows == before
         shown.action_to_end()
         await seat.sees("more 399")
 
@@ -200,7 +200,7 @@ def test_a_page_that_was_read_before_never_comes_after_a_newer_one() -> None:
         shown.read = slow
         assert 0 not in shown._pages
         reading = asyncio.create_task(shown._load(0, shown._generation))
-        shown._pages[0] = newer = page_cache.Page((), [])
+        shown._pages[0] = newer = transcript_pages.Page((), [])
         opened.set()
         await reading
         assert shown._pages[0] is newer
@@ -224,7 +224,7 @@ def test_p_and_n_go_to_marks_far_from_what_was_read() -> None:
         shown = seat.screen.transcript
         shown.focus()
         await seat.pilot.press("p")
-        await seat.sees("a summary stands for messages 1 to 200", "number 200 of many")
+        await seat.sees("a summary replaces messages 1 to 200", "number 200 of many")
         await seat.pilot.press("p")
         await seat.sees("compacted: messages 1 to 60", "number 60 of many")
         await seat.pilot.press("p")
@@ -236,11 +236,11 @@ def test_p_and_n_go_to_marks_far_from_what_was_read() -> None:
         await seat.pilot.press("n")
         await seat.sees("compacted: messages 1 to 60")
         await seat.pilot.press("n")
-        await seat.sees("a summary stands for messages 1 to 200")
+        await seat.sees("a summary replaces messages 1 to 200")
         await seat.pilot.press("enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.Compacted))
+        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.CompactionScreen))
         headings = [str(each.content) for each in seat.screen.screen.query(Static).filter(".heading")]
-        assert headings == ["what was said: messages 61 to 200", "what the model sees of 1 to 200"]
+        assert headings == ["Originals: messages 61 to 200", "Summary of messages 1 to 200"]
 
     sat(story, past, size=(100, 24))
 
@@ -248,25 +248,31 @@ def test_p_and_n_go_to_marks_far_from_what_was_read() -> None:
 # --- what stays in memory ------------------------------------------------------------------------------
 
 
-def page(size: int) -> page_cache.Page:
-    return page_cache.Page([types.Message(1, "u", "s", "user", 0.0, "x" * size)], [])
+def page(size: int) -> transcript_pages.Page:
+    return transcript_pages.Page([types.Message(1, "u", "s", "user", 0.0, "x" * size)], [])
 
 
 def test_the_pages_that_were_not_seen_for_longest_go_first() -> None:
-    held = page_cache.Pages()
-    for number in range(page_cache.KEPT + 2):
+    held = transcript_pages.PageCache()
+    for number in range(transcript_pages.MAX_PAGES + 2):
         held[number] = page(1)
-    held.let_go(range(1))
-    assert (len(held), 0 in held, 1 in held, 2 in held, 3 in held) == (page_cache.KEPT, True, False, False, True)
+    held.evict(range(1))
+    assert (len(held), 0 in held, 1 in held, 2 in held, 3 in held) == (
+        transcript_pages.MAX_PAGES,
+        True,
+        False,
+        False,
+        True,
+    )
 
 
 def test_a_few_pages_of_huge_messages_are_let_go_as_well_but_never_what_is_seen() -> None:
-    held = page_cache.Pages()
+    held = transcript_pages.PageCache()
     for number in range(6):
-        held[number] = page(page_cache.HELD // 2)
-    held.let_go(range(3, 6))
+        held[number] = page(transcript_pages.MAX_CHARACTERS // 2)
+    held.evict(range(3, 6))
     assert list(held) == [3, 4, 5]
-    held.let_go(range(5, 6))
+    held.evict(range(5, 6))
     assert list(held) == [4, 5]
 
 
@@ -276,21 +282,21 @@ def test_summaries_are_read_again_only_after_something_has_changed() -> None:
         before = await transcript_source.read(db, "talk")
         await db.append_message("talk", role="user", content="more")
         after = await transcript_source.read(db, "talk", known=before)
-        assert after.story.compactions is before.story.compactions
-        assert (before.story.last, after.story.last) == (60, 61)
+        assert after.range.compactions is before.range.compactions
+        assert (before.range.last, after.range.last) == (60, 61)
         await db.hide("talk", 61)
         hidden = await transcript_source.read(db, "talk", known=after)
-        assert [each.from_seq for each in hidden.story.hides] == [61]
+        assert [each.from_seq for each in hidden.range.hides] == [61]
         await db.undo_compaction("talk")
-        assert (await transcript_source.read(db, "talk", known=hidden)).story.in_force is None
+        assert (await transcript_source.read(db, "talk", known=hidden)).range.active_epoch is None
 
     stage.run(story)
 
 
 def test_what_stands_still_is_not_drawn_again_and_again() -> None:
     async def story(seat: Seat) -> None:
-        await seat.until(lambda: seat.line("standing"))
-        moves: asyncio.Event = seat.screen._pulsing._active
+        await seat.until(lambda: seat.line("status"))
+        moves: asyncio.Event = seat.screen._animation._active
         await seat.until(lambda: not moves.is_set())
         await seat.type("tell me")
         await seat.until(moves.is_set)
@@ -298,15 +304,17 @@ def test_what_stands_still_is_not_drawn_again_and_again() -> None:
         await seat.idles()
         await seat.until(lambda: not moves.is_set())
         await seat.pilot.resize_terminal(40, 20)
-        await seat.until(lambda: 0 < len(seat.line("standing")) <= 34)
+        await seat.until(lambda: 0 < len(seat.line("status")) <= 34)
 
     sat(story)
 
 
 def test_the_nearest_mark_beyond_is_found_in_either_direction() -> None:
     marks = tuple(types.Compaction(n, n - 1 or None, "s", cut, cut, 1, 0.0, "") for n, cut in ((1, 10), (2, 50)))
-    story = entries.Story(100, compactions=marks)
-    found = [story.mark_beyond(first, last, step) for first, last, step in ((60, 99, -1), (50, 60, -1), (5, 9, 1))]
+    story = entries.TranscriptRange(100, compactions=marks)
+    found = [
+        story.compaction_beyond(first, last, step) for first, last, step in ((60, 99, -1), (50, 60, -1), (5, 9, 1))
+    ]
     assert [each.cut_seq if each else None for each in found] == [50, 10, 10]
-    assert story.mark_beyond(1, 50, 1) is None
-    assert story.mark_beyond(10, 100, -1) is None
+    assert story.compaction_beyond(1, 50, 1) is None
+    assert story.compaction_beyond(10, 100, -1) is None

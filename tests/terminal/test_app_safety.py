@@ -53,12 +53,12 @@ def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool)
         if opened:
             shown._opened |= {(seq, place) for seq in range(1, 7) for place in range(3)}
             shown._redraw()
-            await seat.sees("▾ thought", "▾ ✓ look")
-        seat.screen._aside("answer", EVIL)
-        seat.screen._aside("notice", EVIL, "error")
+            await seat.sees("▾ reasoning", "▾ ✓ look")
+        seat.screen._add_notice("answer", EVIL)
+        seat.screen._add_notice("notice", EVIL, "error")
         asked = events.ApprovalAsked("1", "c", EVIL, EVIL, EVIL, EVIL, EVIL)
-        seat.screen._asked(asked)
-        await seat.until(lambda: seat.screen.question.has_class("shown"))
+        seat.screen._handle_approval(asked)
+        await seat.until(lambda: seat.screen.approval.has_class("shown"))
         await seat.pilot.pause()
         drawn = list(segments(seat))
         harmless("".join(each.text for each in drawn))
@@ -74,18 +74,14 @@ def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool)
 @pytest.mark.parametrize(
     "words",
     [
-        lambda pen: (
-            context_meter.standing(
-                status_line.Standing(EVIL, 1, 10), context_meter.Gauge(1, 10, 5, 8), 200, pen.ink, pen.marks
-            ).plain
-        ),
-        lambda pen: prompt_input.offered([prompt_input.Choice(EVIL, EVIL, EVIL)], 3),
-        lambda pen: entry_rows.answered(EVIL, [], pen)[0].text.plain,
+        lambda pen: context_meter.draw_status(status_line.Status(EVIL, 1, 10, soft=5, hard=8), pen).plain,
+        lambda pen: prompt_input.draw_choices([prompt_input.Choice(EVIL, EVIL, EVIL)], 3),
+        lambda pen: entry_rows.draw_reply(EVIL, [], pen)[0].text.plain,
     ],
     ids=["model in the line", "candidate", "model of an answer"],
 )
 def test_nor_does_a_name(words: object) -> None:
-    harmless(words(entry_rows.Pen(200, marks=event_text.Marks())))  # type: ignore[operator]
+    harmless(words(entry_rows.RowFormat(200, marks=event_text.Marks())))  # type: ignore[operator]
 
 
 def test_nor_does_the_list_of_conversations() -> None:
@@ -95,7 +91,7 @@ def test_nor_does_the_list_of_conversations() -> None:
 
     async def story(seat: Seat) -> None:
         await seat.pilot.press("ctrl+o")
-        await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.Conversations))
+        await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.ConversationScreen))
         await seat.until(lambda: "[@click=app.leave]y[/]" in "".join(each.text for each in segments(seat)))
         harmless("".join(each.text for each in segments(seat)))
         assert not any(each.style and "@click" in each.style.meta for each in segments(seat) if "y[/]" in each.text)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from holdfast.tui import entries, entry_rows, focus_stops
+from holdfast.tui import entries, entry_rows, transcript_pages
 
 ROWS = [entry_rows.Row(Text(), key) for key in [None, (1, 0), (1, 0), None, (2, 0), (3, 0)]]
-FOUND = focus_stops.of([(10, ROWS), (16, ROWS[3:])])
+FOUND = transcript_pages.find_stops([(10, ROWS), (16, ROWS[3:])])
 
 
 def test_each_thing_is_one_stop_at_its_first_row() -> None:
@@ -29,5 +29,5 @@ def test_each_thing_is_one_stop_at_its_first_row() -> None:
     ],
 )
 def test_the_next_one_is_found(chosen: entries.Key | None, screen: range, step: int, row: int | None) -> None:
-    found = focus_stops.following(FOUND, chosen, screen, step)
+    found = transcript_pages.next_stop(FOUND, chosen, screen, step)
     assert (found.row if found else None) == row

@@ -20,7 +20,7 @@ def test_nobody_else_hears_of_going_on_and_in_the_background_it_stands_still_aga
     before = signal.signal(signal.SIGCONT, lambda *_: None)
     try:
         mine = signal.getsignal(signal.SIGCONT)
-        suspend.until_in_front()
+        suspend.stop_until_foreground()
         assert heard == [signal.SIG_DFL, signal.SIG_DFL]
         assert signal.getsignal(signal.SIGCONT) is mine
     finally:

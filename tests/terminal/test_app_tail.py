@@ -8,17 +8,17 @@ import pytest
 from holdfast import events
 from holdfast.tui import entries, entry_rows, live_turn
 
-PEN = entry_rows.Pen(60)
+PEN = entry_rows.RowFormat(60)
 
 
-def begun(*happened: events.AnyEvent) -> live_turn.Tail:
-    turn = live_turn.Tail(lambda: "a/b", lambda: 0.0)
+def begun(*happened: events.AnyEvent) -> live_turn.LiveTurn:
+    turn = live_turn.LiveTurn(lambda: "a/b", lambda: 0.0)
     for event in (events.TurnStarted("talk", "talk", "hello", 1), *happened):
-        assert turn.heard(event)
+        assert turn.handle(event)
     return turn
 
 
-def shown(turn: live_turn.Tail, opened: set[entries.Key] | None = None) -> list[str]:
+def shown(turn: live_turn.LiveTurn, opened: set[entries.Key] | None = None) -> list[str]:
     return [row.text.plain.strip() for row in turn.rows(PEN, opened or set()) if row.text.plain.strip()]
 
 
@@ -35,7 +35,7 @@ def test_what_happens_is_seen_in_its_order() -> None:
     assert shown(turn) == [
         "▌ You",
         "▌ hello",
-        "▸ thought: Let me see.",
+        "▸ reasoning: Let me see.",
         '▸ ✗ look {"at": 1}  Nothing there.',
         "Holdfast  a/b",
         "So it is.",
@@ -48,25 +48,25 @@ def test_a_call_that_runs_shows_the_end_of_what_came_so_far_and_then_what_came_o
     turn = begun(events.ToolStarted("c", "look", "{}"), events.ToolProgress("c", "x" * 5_000))
     (call,) = [each for each in turn._parts if isinstance(each, entries.Entry) and each.kind == "tool"]
     assert (len(call.text), call.ok) == (2_000, None)
-    turn.heard(events.ToolFinished("c", "look", True, "done"))
+    turn.handle(events.ToolFinished("c", "look", True, "done"))
     assert shown(turn)[-1] == "▸ ✓ look   done"
 
 
 def test_what_is_opened_is_drawn_open_and_closed_again() -> None:
     turn = begun(events.ReasoningDelta("one\ntwo"))
-    (thought,) = [each for each in turn._parts if isinstance(each, entries.Entry) and each.kind == "thought"]
-    assert shown(turn, {thought.key})[-3:] == ["▾ thought", "one", "two"]
-    assert shown(turn)[-1] == "▸ thought: one"
+    (thought,) = [each for each in turn._parts if isinstance(each, entries.Entry) and each.kind == "reasoning"]
+    assert shown(turn, {thought.key})[-3:] == ["▾ reasoning", "one", "two"]
+    assert shown(turn)[-1] == "▸ reasoning: one"
 
 
 def test_what_waits_stands_below_and_a_new_turn_begins_with_nothing_of_the_last() -> None:
     turn = begun(events.TextDelta("Once."))
-    turn.waiting = ["next"]
-    assert shown(turn)[-2:] == ["▌ You  waits for its turn", "▌ next"]
-    assert not turn.empty
-    turn.begin()
-    turn.waiting = []
-    assert turn.empty
+    turn.queued = ["next"]
+    assert shown(turn)[-2:] == ["▌ You  queued", "▌ next"]
+    assert not turn.is_empty
+    turn.clear()
+    turn.queued = []
+    assert turn.is_empty
     assert shown(turn) == []
 
 
@@ -76,10 +76,10 @@ def test_what_has_not_changed_is_not_drawn_again() -> None:
         *(events.ToolStarted(str(n), "look", "{}") for n in range(3)),
         events.TextDelta("One.\n\nTwo.\n\n"),
     )
-    turn.waiting = ["next"]
+    turn.queued = ["next"]
     before = turn.rows(PEN, set())
-    turn.heard(events.TextDelta("Three.\n\n"))
-    turn.heard(events.ToolFinished("1", "look", True, "done"))
+    turn.handle(events.TextDelta("Three.\n\n"))
+    turn.handle(events.ToolFinished("1", "look", True, "done"))
     after = turn.rows(PEN, set())
     again = [row for row in after if not any(row is each for each in before)]
     drawn = [row.text.plain.strip() for row in again if row.text.plain.strip()]
@@ -87,9 +87,10 @@ def test_what_has_not_changed_is_not_drawn_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [entry_rows.Pen(40), msgspec.structs.replace(PEN, ink=entry_rows.Ink(person=entry_rows.Style()))]
+    "other",
+    [entry_rows.RowFormat(40), msgspec.structs.replace(PEN, styles=entry_rows.EntryStyles(user=entry_rows.Style()))],
 )
-def test_another_pen_draws_all_of_it_again(other: entry_rows.Pen) -> None:
+def test_another_pen_draws_all_of_it_again(other: entry_rows.RowFormat) -> None:
     turn = begun(events.ToolStarted("c", "look", "{}"), events.TextDelta("One.\n\n"))
     before = turn.rows(PEN, set())
     assert not any(row is each for row in turn.rows(other, set()) for each in before if row.text.plain)

@@ -21,8 +21,8 @@ def test_stop_ends_the_wait_for_a_compaction_and_keeps_the_answer() -> None:
             return stage.agent(db, model, session_id=session_id, summarizer=Writer(lambda _: stuck()))
 
         async with runtime.Runtime(db, build) as door:
-            asked = single_turn.Asking(door, "talk", seen.append)
-            asking_it = asyncio.create_task(asked.ask("one"))
+            asked = single_turn.SingleTurn(door, "talk", seen.append)
+            asking_it = asyncio.create_task(asked.run("one"))
             while events.Notice(single_turn.COMPACTING) not in seen:
                 await asyncio.sleep(0)
             await stuck.reached.wait()

@@ -99,7 +99,7 @@ def test_stop_stops_the_turn_and_what_waits_goes_on() -> None:
         sits.model.say("Half a")
         await sits.sees("Half a")
         sits.type(f"next{ENTER}/stop{ENTER}")
-        await sits.sees("Interrupted. What was said stays.", "> next\n")
+        await sits.sees("Interrupted. The conversation up to here is saved.", "> next\n")
         sits.model.say("Done.", None)
         await sits.sees("Done.")
         assert await said(sits) == [("user", "go"), ("assistant", "Half a"), ("user", "next"), ("assistant", "Done.")]
@@ -125,7 +125,7 @@ def test_ctrl_c_takes_back_what_is_typed_then_stops_the_turn_then_leaves() -> No
         await sits.sees("Interrupted.")
         await sits.idles()
         sits.type(STOP)
-        await sits.sees(chat.ONCE_MORE)
+        await sits.sees(chat.LEAVE_WARNING)
         sits.type(STOP)
         await sits.ended
 
@@ -135,11 +135,11 @@ def test_ctrl_c_takes_back_what_is_typed_then_stops_the_turn_then_leaves() -> No
 def test_typing_after_the_warning_means_to_stay() -> None:
     async def story(sits: Sitting) -> None:
         sits.type(STOP)
-        await sits.sees(chat.ONCE_MORE)
+        await sits.sees(chat.LEAVE_WARNING)
         sits.type(f"/status{ENTER}")
         await sits.sees("turn          none")
         sits.type(STOP)
-        await sits.until(lambda: sits.screen.shown.count(chat.ONCE_MORE) == 2)
+        await sits.until(lambda: sits.screen.shown.count(chat.LEAVE_WARNING) == 2)
         assert not sits.ended.done()
 
     sat(story)
@@ -159,12 +159,12 @@ def test_ctrl_c_twice_leaves_a_turn_that_does_not_end() -> None:
         sits.home.shell._go = hold
         sits.type(f"go{ENTER}")
         sits.model.run("sleep")
-        await sits.sees("Allow it?")
+        await sits.sees("Allow?")
         sits.type(f"y{ENTER}")
         await sits.sees("Allowed")
         await sits.until(lambda: sits.home.shell.ran)
         sits.type(STOP)
-        await sits.until(lambda: sits.chat.talk.stopping)
+        await sits.until(lambda: sits.chat.session.interrupting)
         sits.type(STOP)
         await sits.until(lambda: not sits.prompt._session.app.is_running)
         stuck.set()
@@ -183,8 +183,8 @@ def test_whoever_leaves_in_the_middle_keeps_what_was_said_and_hears_what_was_not
         sits.type(LEAVE)
         await sits.ended
         shown = sits.screen.shown
-        assert "2 messages that waited were not sent." in shown
-        assert shown.rstrip().endswith("Half a\nInterrupted. What was said stays.")
+        assert "2 queued messages were not sent." in shown
+        assert shown.rstrip().endswith("Half a\nInterrupted. The conversation up to here is saved.")
         assert await said(sits) == [("user", "go"), ("assistant", "Half a")]
 
     sat(story)
@@ -199,7 +199,7 @@ def test_ctrl_d_with_something_typed_does_not_leave() -> None:
     sat(story)
 
 
-@pytest.mark.parametrize("place", [(event_text.Page, "draw"), (Screen, "write")], ids=["page", "terminal"])
+@pytest.mark.parametrize("place", [(event_text.EventRenderer, "draw"), (Screen, "write")], ids=["page", "terminal"])
 def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
     monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
 ) -> None:
@@ -221,7 +221,7 @@ def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pauses has paused at once."""
-    monkeypatch.setattr(prompt, "PAUSE", 0.0)
+    monkeypatch.setattr(prompt, "TYPING_PAUSE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("_hasty")
@@ -232,12 +232,12 @@ def test_what_was_typed_before_a_question_is_no_answer_and_is_back_after_it() ->
         sits.type("yes")
         await sits.sees("> yes")
         sits.model.run("make it")
-        await sits.sees("Allow it?")
+        await sits.sees("Allow?")
         assert "yes" not in sits.line
         sits.type(ENTER)
         await sits.sees("Type y, c, a, n or d")
         assert sits.home.shell.ran == []
-        await sits.until(lambda: sits.line.startswith("Allow it?"))
+        await sits.until(lambda: sits.line.startswith("Allow?"))
         sits.type(f"n because{ENTER}")
         await sits.sees("Denied (at the terminal: no).")
         await sits.until(lambda: sits.line.startswith("> yes"))
@@ -251,7 +251,7 @@ def test_what_was_typed_before_a_question_is_no_answer_and_is_back_after_it() ->
 
 def test_whoever_is_in_the_middle_of_a_word_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the rest of it would be an answer."""
-    monkeypatch.setattr(prompt, "PAUSE", 1000.0)
+    monkeypatch.setattr(prompt, "TYPING_PAUSE_SECONDS", 1000.0)
 
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")
@@ -272,11 +272,11 @@ def test_keys_behind_an_answer_are_none_to_the_next_question() -> None:
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")
         sits.model.run("first")
-        await sits.sees("Allow it?")
+        await sits.sees("Allow?")
         sits.type(f"y{ENTER}y{ENTER}")
         await sits.sees("Queued: y")
         sits.model.run("second")
-        await sits.sees("Run second.", "Allow it?")
+        await sits.sees("Run second.", "Allow?")
         assert sits.home.shell.ran == ["first"]
 
     sat(story)
@@ -288,7 +288,7 @@ def test_answers_are_not_kept_among_what_was_typed(tmp_path: Any) -> None:
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")
         sits.model.run("first")
-        await sits.sees("Allow it?")
+        await sits.sees("Allow?")
         sits.type(f"n secret reason{ENTER}")
         await sits.sees("Denied")
         await sits.until(lambda: "go" in history.read_text())
@@ -302,7 +302,7 @@ def test_ctrl_c_and_ctrl_d_at_a_question_deny_it(how: str) -> None:
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")
         sits.model.run("make it")
-        await sits.sees("Allow it?")
+        await sits.sees("Allow?")
         sits.type(how)
         await sits.sees("Denied", "Interrupted.")
         assert sits.home.shell.ran == []
@@ -318,7 +318,7 @@ def test_a_question_answered_elsewhere_gives_the_line_back() -> None:
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")
         sits.model.run("make it")
-        await sits.sees("Allow it?")
+        await sits.sees("Allow?")
         sits.type("n")
         (question,) = sits.home.approvals.questions("talk")
         await sits.home.door.send("talk", events.Approve(question.asked.request_id, "once", "elsewhere"))
@@ -362,7 +362,7 @@ def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever
         await sits.sees("Dropped: first", "No message 7 waits", "1 queued")
         sits.type(f"/quit{ENTER}")
         await sits.ended
-        assert "1 message that waited was not sent." in sits.screen.shown
+        assert "1 queued message was not sent." in sits.screen.shown
 
     sat(story)
 
@@ -420,7 +420,7 @@ def test_an_answer_goes_on_in_the_conversation_that_was_left() -> None:
         sits.model.say("Half a")
         await sits.sees("Half a")
         sits.type(f"/new{ENTER}")
-        await sits.sees("Half a\nThe answer goes on there: /resume talk goes back.\nA new conversation")
+        await sits.sees("Half a\nThe reply continues there. Use /resume talk to go back.\nA new conversation")
         sits.model.say(" word.", None)
         await sits.until(lambda: not sits.home.door.running("talk"))
         assert "word" not in sits.screen.shown
@@ -446,7 +446,7 @@ def test_whoever_comes_back_does_not_see_what_was_taken_back() -> None:
 def test_help_tells_the_keys_too() -> None:
     async def story(sits: Sitting) -> None:
         sits.type(f"/help{ENTER}")
-        await sits.sees("Alt-Enter begins a new line", "/queue lists it.")
+        await sits.sees("Alt-Enter starts a new line", "/queue lists")
 
     sat(story, columns=120, rows=60)
 

@@ -13,7 +13,7 @@ from tests.terminal.test_chat import sat
 async def asked(sits: Sitting) -> None:
     sits.type(f"go{ENTER}")
     sits.model.run("make it")
-    await sits.sees("Allow it?")
+    await sits.sees("Allow?")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_command_that_is_no_answer_leaves_the_question_open() -> None:
         await asked(sits)
         sits.type(f"/queue{ENTER}")
         await sits.sees("Nothing waits.")
-        await sits.until(lambda: sits.line.startswith("Allow it?"))
+        await sits.until(lambda: sits.line.startswith("Allow?"))
         sits.type(f"y{ENTER}")
         await sits.until(lambda: sits.home.shell.ran == ["make it"])
         assert "Type y" not in sits.screen.shown
@@ -70,10 +70,10 @@ def test_other_words_are_at_the_prompt_after_the_question_and_among_what_was_typ
         sits.type(f"what would it make?{ENTER}")
         await sits.sees("Type y, c, a, n or d")
         # Nobody is in the middle of it: the question is there again at once.
-        await sits.until(lambda: sits.line.startswith("Allow it?"))
+        await sits.until(lambda: sits.line.startswith("Allow?"))
         assert "+what would it make?" in history.read_text()
         sits.type(f"/usr/bin/make, I mean{ENTER}")
-        await sits.until(lambda: sits.screen.shown.count("Type y") == 2 and sits.line.startswith("Allow it?"))
+        await sits.until(lambda: sits.screen.shown.count("Type y") == 2 and sits.line.startswith("Allow?"))
         sits.type(f"n{ENTER}")
         await sits.sees("Denied (at the terminal: no).", "> what would it make?\n  /usr/bin/make, I mean")
 

@@ -35,7 +35,7 @@ def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line: str)
     async def story(sits: Sitting) -> None:
         await talk.exchanges(sits.home.db, 1)
         sits.type(f"{line}{ENTER}")
-        await sits.sees("you are in it already")
+        await sits.sees("You are already in this conversation")
         sits.model.say("Still.", None)
         sits.type(f"here?{ENTER}")
         shown = await sits.sees("Still.")
@@ -55,7 +55,7 @@ def test_when_the_runtime_closes_the_chat_ends_and_tells_what_was_not_sent() -> 
             for listener in lane.listeners:
                 listener.close()
         await sits.ended
-        assert "1 message that waited was not sent." in sits.screen.shown
+        assert "1 queued message was not sent." in sits.screen.shown
 
     sat(story)
 
@@ -66,12 +66,12 @@ def test_whoever_leaves_hears_what_was_stopped_and_not_sent_in_conversations_lef
         sits.model.say("Half a")
         await sits.sees("Half a")
         sits.type(f"behind{ENTER}/new{ENTER}")
-        await sits.sees("The answer goes on there")
+        await sits.sees("The reply continues there")
         sits.type(LEAVE)
         await sits.ended
         shown = " ".join(sits.screen.shown.split())
-        assert "1 message that waited was not sent." in shown
-        assert "The answer in talk was stopped; what was said of it stays." in shown
+        assert "1 queued message was not sent." in shown
+        assert "The reply in talk was interrupted; its text so far is saved." in shown
         while sits.home.door.running("talk"):
             await asyncio.sleep(0)
         assert await said(sits) == [("user", "go"), ("assistant", "Half a")]
@@ -85,7 +85,7 @@ def test_a_message_that_waited_while_one_was_elsewhere_stands_over_its_answer() 
         sits.model.say("Half a")
         await sits.sees("Half a")
         sits.type(f"and then?{ENTER}/new{ENTER}")
-        await sits.sees("The answer goes on there")
+        await sits.sees("The reply continues there")
         sits.type(f"/resume talk{ENTER}")
         await sits.sees("talk · 1 message\n\n> go\n")
         sits.model.say(" word.", None, "Then this.", None)
@@ -106,7 +106,7 @@ def test_what_was_said_here_from_elsewhere_is_shown_before_the_next_answer() -> 
         sits.model.say("And yes.", None)
         sits.type(f"mine again{ENTER}")
         # Of the first, only the exchange that was there before this chat could have been new.
-        await sits.sees("2 messages came from elsewhere meanwhile:\n> theirs\nAha.\n\n> mine again\nAnd yes.")
+        await sits.sees("2 new messages from elsewhere:\n> theirs\nAha.\n\n> mine again\nAnd yes.")
         await sits.idles()
         assert sits.screen.shown.count("elsewhere") == 2
 
@@ -156,16 +156,16 @@ def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
         if leaves == LEAVE:
             await sits.until(lambda: not sits.home.door.running("talk"))
         else:
-            await sits.until(lambda: (now := sits.chat.talk.command) is not None and now.done())
+            await sits.until(lambda: (now := sits.chat.session.command) is not None and now.done())
         for _ in range(20):
             await asyncio.sleep(0)
         assert not sits.ended.done()
         opened.set()
         if leaves == LEAVE:
             await sits.ended
-            assert sits.screen.shown.rstrip().endswith("Half a\nInterrupted. What was said stays.")
+            assert sits.screen.shown.rstrip().endswith("Half a\nInterrupted. The conversation up to here is saved.")
         else:
-            shown = await sits.sees("Alt-Enter begins a new line")
+            shown = await sits.sees("Alt-Enter starts a new line")
             assert shown.index("/quit ") < shown.index("Alt-Enter")
 
     sat(story, columns=120, rows=80)
@@ -174,7 +174,7 @@ def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
 def test_what_came_last_in_a_conversation_is_shown_before_one_arrives_in_another() -> None:
     async def story(sits: Sitting) -> None:
         sits.home.door._lane("talk").emit(events.TextDelta("Late words"))
-        await sits.chat.talk.move("other")
+        await sits.chat.session.switch("other")
         await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
         shown = await sits.sees("Late words")
         assert shown.index("Late words") < shown.rindex("A new conversation")
@@ -193,12 +193,12 @@ def test_where_the_store_fails_on_the_way_elsewhere_that_is_told_and_the_chat_go
         await talk.exchanges(sits.home.db, 1, "other")
         with monkeypatch.context() as now:
             now.setattr(sits.home.db, fails, failing)
-            await sits.chat.talk.move("other")
+            await sits.chat.session.switch("other")
             await sits.sees("It is locked.")
         sits.model.say("Here I am.", None)
         sits.type(f"hello{ENTER}")
         shown = await sits.sees("Here I am.")
-        assert "2 messages came from elsewhere meanwhile" in shown
+        assert "2 new messages from elsewhere" in shown
         assert not sits.ended.done()
 
     sat(story)
@@ -208,9 +208,9 @@ def test_a_tool_that_runs_where_one_was_is_not_shown_as_running_here() -> None:
     async def story(sits: Sitting) -> None:
         sits.home.door._lane("talk").emit(events.ToolStarted("c", "shell", '{"command": "sleep 20"}'))
         await sits.sees("sleep 20")
-        assert sits.chat._page.open
-        await sits.chat.talk.move("other")
-        assert not sits.chat._page.open
+        assert sits.chat._renderer.open
+        await sits.chat.session.switch("other")
+        assert not sits.chat._renderer.open
         await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
         assert sits.screen.shown.index("sleep 20") < sits.screen.shown.rindex("A new conversation")
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import safe_text
-from holdfast.terminal import text_wrap
 
 HELP = ["/new [TITLE]  Begin a new conversation.", "/quit         Leave. The conversation stays."]
 
@@ -40,7 +39,7 @@ HELP = ["/new [TITLE]  Begin a new conversation.", "/quit         Leave. The con
     ],
 )
 def test_answers_look_like_this(lines: list[str], room: int, rows: list[str]) -> None:
-    assert text_wrap.laid_out(lines, room) == rows
+    assert safe_text.lay_out(lines, room) == rows
 
 
 LINES = st.lists(st.text(st.sampled_from("ab 漢-1.") | st.characters(categories=("L", "Zs")), max_size=60), max_size=6)
@@ -49,6 +48,6 @@ LINES = st.lists(st.text(st.sampled_from("ab 漢-1.") | st.characters(categories
 @given(LINES, st.integers(2, 60))
 def test_nothing_is_wider_than_the_room_and_no_word_is_lost(lines: list[str], room: int) -> None:
     given = [safe_text.safe(line) for line in lines]
-    rows = text_wrap.laid_out(given, room)
+    rows = safe_text.lay_out(given, room)
     assert all(safe_text.cells(row) <= room for row in rows)
     assert "".join("".join(rows).split()) == "".join("".join(given).split())

@@ -17,7 +17,7 @@ from holdfast.terminal import completion
 def offered(typed: str, *, tab: bool = True) -> list[str]:
     """What the line would be, for each completion."""
     event = CompleteEvent(completion_requested=tab, text_inserted=not tab)
-    found = completion.Words().get_completions(Document(typed), event)
+    found = completion.InputCompleter().get_completions(Document(typed), event)
     return [typed[: len(typed) + each.start_position] + each.text for each in found]
 
 
@@ -78,7 +78,7 @@ def offered_behind(typed: str, *, tab: bool = True) -> list[str]:
 
     async def found() -> list[str]:
         event = CompleteEvent(completion_requested=tab, text_inserted=not tab)
-        every = completion.Words(arguments=takes).get_completions_async(Document(typed), event)
+        every = completion.InputCompleter(complete_argument=takes).get_completions_async(Document(typed), event)
         return [typed[: len(typed) + each.start_position] + each.text async for each in every]
 
     return asyncio.run(found())

@@ -31,8 +31,8 @@ def head(name: str, title: str | None = None, messages: int = 2, folder: str | N
 HEADS = tuple(head(f"c{number:02}", f"Trip {number}") for number in range(40))
 
 
-def lines(state: picker.State, columns: int = 79, rows: int = 24, begins: str = "") -> list[str]:
-    found = picker.drawn(state, columns, rows, lambda _: begins, event_text.Marks())
+def lines(state: picker.PickerState, columns: int = 79, rows: int = 24, begins: str = "") -> list[str]:
+    found = picker.draw_rows(state, columns, rows, lambda _: begins, event_text.Marks())
     return ["".join(words for _, words in line) for line in found]
 
 
@@ -40,7 +40,7 @@ def lines(state: picker.State, columns: int = 79, rows: int = 24, begins: str = 
 
 
 def test_a_line_has_title_first_words_number_and_time() -> None:
-    (line, foot) = lines(picker.State((head("c1", "Porto", 1234),)), begins="We leave at nine.")
+    (line, foot) = lines(picker.PickerState((head("c1", "Porto", 1234),)), begins="We leave at nine.")
     assert line.startswith("> Porto  We leave at nine.   ")
     assert line.endswith(f"  1,234  {safe_text.when(1.8e9)}")
     assert safe_text.cells(line) == 79
@@ -48,36 +48,36 @@ def test_a_line_has_title_first_words_number_and_time() -> None:
 
 
 def test_wide_line_shows_the_end_of_the_folder() -> None:
-    state = picker.State((head("c1", "Porto", folder="/home/ada/projects/train-times"),))
+    state = picker.PickerState((head("c1", "Porto", folder="/home/ada/projects/train-times"),))
     assert f"  …rojects/train-times  2  {safe_text.when(1.8e9)}" in lines(state)[0]
     assert "train-times" not in lines(state, columns=70)[0]
 
 
 def test_without_a_title_the_first_words_stand_for_it_or_the_id() -> None:
-    assert lines(picker.State((head("c1"),)), begins="We leave.")[0].startswith("> We leave.  ")
-    assert lines(picker.State((head("c1"),)))[0].startswith("> c1  ")
+    assert lines(picker.PickerState((head("c1"),)), begins="We leave.")[0].startswith("> We leave.  ")
+    assert lines(picker.PickerState((head("c1"),)))[0].startswith("> c1  ")
 
 
 @pytest.mark.parametrize(("at", "first", "last"), [(0, 0, 14), (7, 0, 14), (20, 13, 27), (39, 25, 39)])
 def test_the_part_around_what_would_be_picked_is_shown(at: int, first: int, last: int) -> None:
-    found = lines(picker.State(HEADS, at))
-    assert len(found) == picker.MOST + 1
+    found = lines(picker.PickerState(HEADS, at))
+    assert len(found) == picker.MAX_ROWS + 1
     assert f"Trip {first} " in found[0]
     assert f"Trip {last} " in found[-2]
     assert next(line for line in found if line.startswith(">")).startswith(f"> Trip {at} ")
 
 
 def test_a_low_terminal_shows_what_it_can() -> None:
-    assert len(lines(picker.State(HEADS, 3), rows=8)) == 8 - picker.AROUND + 1
-    assert len(lines(picker.State(HEADS, 3), rows=1)) == 2
-    assert lines(picker.State(())) == [picker.NOTHING]
+    assert len(lines(picker.PickerState(HEADS, 3), rows=8)) == 8 - picker.OTHER_ROWS + 1
+    assert len(lines(picker.PickerState(HEADS, 3), rows=1)) == 2
+    assert lines(picker.PickerState(())) == [picker.NO_MATCH]
 
 
 @given(st.text(), st.text(), st.text(), st.integers(1, 130), st.integers(1, 10**7))
 def test_for_any_title_and_words_it_fits_and_cannot_act(
     title: str, begins: str, folder: str, columns: int, messages: int
 ) -> None:
-    for line in lines(picker.State((head("c1", title, messages, folder), head("c2"))), columns, begins=begins):
+    for line in lines(picker.PickerState((head("c1", title, messages, folder), head("c2"))), columns, begins=begins):
         assert safe_text.cells(line) <= columns
         assert line.replace("\u200c", "").replace("\u200d", "").isprintable()
 
@@ -86,17 +86,17 @@ def test_for_any_title_and_words_it_fits_and_cannot_act(
 
 
 def test_moving_stays_within_the_list() -> None:
-    state = picker.State(HEADS)
-    assert state.moved(-1).at == 0
-    assert state.moved(5).moved(-2).at == 3
-    assert state.moved(1000).at == 39
-    assert picker.State(()).moved(1).chosen is None
+    state = picker.PickerState(HEADS)
+    assert state.move(-1).index == 0
+    assert state.move(5).move(-2).index == 3
+    assert state.move(1000).index == 39
+    assert picker.PickerState(()).move(1).selected is None
 
 
 def test_what_is_found_later_joins_behind_and_moves_nothing() -> None:
-    state = picker.State(HEADS[:3], 2).joined([HEADS[1], HEADS[7]])
+    state = picker.PickerState(HEADS[:3], 2).extend([HEADS[1], HEADS[7]])
     assert [each.conversation_id for each in state.heads] == ["c00", "c01", "c02", "c07"]
-    assert state.chosen == HEADS[2]
+    assert state.selected == HEADS[2]
 
 
 # --- keys ----------------------------------------------------------------------------------------------
@@ -109,15 +109,15 @@ class Shelf:
         self.told, self.asked, self.let = told, list[str](), threading.Event()
         self.let.set()
 
-    def matching(self, words: str) -> Sequence[types.Session]:
+    def find_by_name(self, words: str) -> Sequence[types.Session]:
         return [each for each in HEADS if words in (each.title or "")]
 
-    def telling(self, words: str) -> Sequence[types.Session]:
+    def find_by_message(self, words: str) -> Sequence[types.Session]:
         self.asked.append(words)
         assert self.let.wait(60)
         return [self.told[words]] if words in self.told else []
 
-    def begins(self, head: types.Session) -> str:
+    def first_message(self, head: types.Session) -> str:
         return f"about {head.title}"
 
 
@@ -174,9 +174,9 @@ def test_a_slow_search_is_not_joined_by_others_and_finds_nothing_for_what_is_typ
         if shelf.asked == ["harbour"] and not typed:
             typed.append("quay")
             return "\x15quay"  # Ctrl-U takes back what was typed.
-        if made._words.text == "quay":
+        if made._filter.text == "quay":
             shelf.let.set()
-        return ENTER if made._state.heads and made._words.text == "quay" else ""
+        return ENTER if made._state.heads and made._filter.text == "quay" else ""
 
     assert picked("harbour", shelf=shelf, then=go_on) == "c21"
     assert shelf.asked == ["harbour", "quay"]
@@ -186,9 +186,9 @@ def test_a_search_that_is_over_makes_way_for_the_next() -> None:
     shelf = Shelf(harbour=HEADS[17], quay=HEADS[21])
 
     def go_on(made: picker.Picker) -> str:
-        if not made._state.heads or made._words.text not in ("harbour", "quay"):
+        if not made._state.heads or made._filter.text not in ("harbour", "quay"):
             return ""
-        if made._words.text == "quay":
+        if made._filter.text == "quay":
             return ENTER
         # Who waits in vain for what is typed next would wait for ever.
         asyncio.get_running_loop().call_later(30, made._app.exit)

@@ -19,10 +19,10 @@ class Person:
     def __init__(self) -> None:
         self.did: list[str] = []
 
-    def typed(self, line: str) -> None:
+    def enter(self, line: str) -> None:
         self.did.append(line)
 
-    def interrupted(self) -> None:
+    def interrupt(self) -> None:
         self.did.append("^C")
 
     def leave(self) -> None:
@@ -45,14 +45,14 @@ async def until(happened: Callable[[], Any]) -> None:
             await asyncio.sleep(0)
 
 
-Story = Callable[[dumb_terminal.Plain, Person, Paper, int], Awaitable[None]]
+Story = Callable[[dumb_terminal.DumbTerminal, Person, Paper, int], Awaitable[None]]
 
 
 def told(story: Story) -> None:
     async def tell() -> None:
         source, keys = os.pipe()
         person, paper = Person(), Paper()
-        front = dumb_terminal.Plain(paper, person, source)
+        front = dumb_terminal.DumbTerminal(paper, person, source)
         running = asyncio.create_task(front.run())
         await asyncio.sleep(0)
         try:
@@ -68,7 +68,7 @@ def told(story: Story) -> None:
 
 
 def test_lines_are_taken_as_they_come_and_a_piece_of_one_waits_for_its_end() -> None:
-    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
         assert paper.out.getvalue() == "\n> "
         os.write(keys, "one\ntwo\nü".encode()[:-1])
         await until(lambda: len(person.did) == 2)
@@ -80,12 +80,12 @@ def test_lines_are_taken_as_they_come_and_a_piece_of_one_waits_for_its_end() -> 
 
 
 def test_a_question_is_answered_by_the_next_line_only() -> None:
-    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
         os.write(keys, b"before\n")
         await until(lambda: person.did)
-        answer = asyncio.create_task(front.line("Allow it? > "))
+        answer = asyncio.create_task(front.read_line("Allow? > "))
         await asyncio.sleep(0)
-        assert paper.out.getvalue().endswith("Allow it? > ")
+        assert paper.out.getvalue().endswith("Allow? > ")
         os.write(keys, b"y\nafter\n")
         assert await answer == "y"
         await until(lambda: len(person.did) == 2)
@@ -95,12 +95,12 @@ def test_a_question_is_answered_by_the_next_line_only() -> None:
 
 
 def test_an_interrupt_takes_back_half_a_line_and_is_told_to_the_question_or_the_person() -> None:
-    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
         os.write(keys, b"half")
-        await until(lambda: front._begun)
+        await until(lambda: front._partial)
         signal.raise_signal(signal.SIGINT)
         await until(lambda: person.did)
-        answer = asyncio.create_task(front.line("Allow it? > "))
+        answer = asyncio.create_task(front.read_line("Allow? > "))
         await asyncio.sleep(0)
         signal.raise_signal(signal.SIGINT)
         assert await answer is None
@@ -121,7 +121,7 @@ def test_the_end_of_what_can_be_typed_leaves() -> None:
     async def tell() -> None:
         source, keys = os.pipe()
         person = Person()
-        running = asyncio.create_task(dumb_terminal.Plain(Paper(), person, source).run())
+        running = asyncio.create_task(dumb_terminal.DumbTerminal(Paper(), person, source).run())
         os.close(keys)
         await until(lambda: person.did)
         running.cancel()
@@ -133,7 +133,7 @@ def test_the_end_of_what_can_be_typed_leaves() -> None:
 
 
 def test_a_line_that_is_no_answer_is_said_to_be_not_sent() -> None:
-    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
         front.draft("what\x1b?")
         assert paper.out.getvalue().endswith("\nNot sent: what\\x1b?\n")
 
@@ -141,7 +141,7 @@ def test_a_line_that_is_no_answer_is_said_to_be_not_sent() -> None:
 
 
 def test_what_is_written_while_somebody_could_type_begins_at_a_line_of_its_own() -> None:
-    async def story(front: dumb_terminal.Plain, person: Person, paper: Paper, keys: int) -> None:
+    async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
         front.write([event_text.Piece("A notice.\n", "dim")])
         front.ready()
         front.ready()

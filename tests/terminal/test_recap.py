@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from holdfast import SessionDB, content_parts, types
-from holdfast.terminal import event_text, recap, reply_stream
+from holdfast.terminal import event_text, markdown, recap
 
-AGAIN = "Not finished: no answer to this is\nstored. /retry asks again.\n\n"
+AGAIN = "Unfinished: no reply to this is stored.\nUse /retry to ask again.\n\n"
 
 
 def looks(*said: dict[str, Any], width: int = 40, under_way: bool = False, draws: bool = False) -> str:
@@ -16,8 +16,8 @@ def looks(*said: dict[str, Any], width: int = 40, under_way: bool = False, draws
         here = db.create_session(source="test").id
         db.append_messages(here, list(said))
         messages = db.transcript(here)
-    page = event_text.Page(None, lambda: width, reply_stream.Reply(lambda: width) if draws else None)
-    return "".join(piece.text for piece in recap.drawn(messages, page, under_way=under_way))
+    page = event_text.EventRenderer(None, lambda: width, markdown.MarkdownStream(lambda: width) if draws else None)
+    return "".join(piece.text for piece in recap.draw_recap(messages, page, running=under_way))
 
 
 def exchange(number: int) -> list[dict[str, Any]]:
@@ -40,14 +40,14 @@ RESULT = {"role": "tool", "content": "a tool said", "tool_call_id": "c"}
 def test_work_that_was_broken_off_is_not_taken_for_an_answer() -> None:
     assert looks(exchange(1)[0], CALL, RESULT) == f"> ask 1\nI look.\n\n{AGAIN}"
     assert AGAIN not in looks(exchange(1)[0], CALL, RESULT, exchange(1)[1])
-    assert "Not finished" not in looks(
+    assert "Unfinished" not in looks(
         *exchange(1), {"role": "user", "content": [content_parts.notice("over", "process")]}
     )
 
 
 def test_only_the_last_can_be_asked_again_and_not_while_its_answer_is_under_way() -> None:
     shown = looks(exchange(1)[0], *exchange(2))
-    assert shown == "> ask 1\nNot finished: no answer to this is\nstored.\n\n> ask 2\nreply 2\n\n"
+    assert shown == "> ask 1\nUnfinished: no reply to this is stored.\n\n> ask 2\nreply 2\n\n"
     assert looks(exchange(1)[0], under_way=True) == "> ask 1\n\n"
 
 
@@ -57,7 +57,7 @@ def test_on_a_terminal_with_colours_an_answer_looks_as_it_did_when_it_came() -> 
     assert shown.startswith("> q\nIt is so:\n\n")
     assert "**" not in shown
     assert shown.endswith("a\n…\n\n")
-    assert len(shown.splitlines()) == 1 + recap.LINES + 1
+    assert len(shown.splitlines()) == 1 + recap.MAX_LINES + 1
     assert "**so**" in looks(*said)
 
 
@@ -78,8 +78,8 @@ def test_a_notice_is_shown_as_one_and_not_as_what_somebody_asked() -> None:
 
 def test_a_long_message_is_shortened_to_rows_of_the_terminal() -> None:
     shown = looks({"role": "user", "content": "word " * 100}, width=20)
-    rows = shown.partition("\nNot")[0].split("\n")
-    assert len(rows) == recap.LINES
+    rows = shown.partition("\nUnf")[0].split("\n")
+    assert len(rows) == recap.MAX_LINES
     assert rows[-1] == "  …"
     assert all(len(row) <= 20 for row in rows)
 
@@ -94,11 +94,11 @@ def test_what_is_shown_cannot_act_on_the_terminal() -> None:
 
 def test_the_compaction_a_conversation_stands_on_is_marked() -> None:
     made = [types.Compaction(epoch, None, "s", 10 * epoch, 10 * epoch, None, 0.0, "summary") for epoch in (2, 3)]
-    page = event_text.Page(width=lambda: 100)
-    told = "".join(piece.text for piece in recap.covered(made, 2, page))
+    page = event_text.EventRenderer(width=lambda: 100)
+    told = "".join(piece.text for piece in recap.draw_summary_note(made, 2, page))
     assert "up to 20" in told
     assert "/recall 1-20" in told
-    assert recap.covered(made, 7, page) == []
+    assert recap.draw_summary_note(made, 7, page) == []
 
 
 def test_what_was_taken_back_is_left_out_until_it_is_brought_back() -> None:
@@ -107,10 +107,10 @@ def test_what_was_taken_back_is_left_out_until_it_is_brought_back() -> None:
         here = db.create_session(source="test").id
         db.append_messages(here, said)
         hidden = db.hide(here, 3)
-        page, messages = event_text.Page(width=lambda: 40), db.transcript(here)
+        page, messages = event_text.EventRenderer(width=lambda: 40), db.transcript(here)
 
         def looked(hides: list[types.Hide]) -> str:
-            return "".join(piece.text for piece in recap.drawn(messages, page, hides))
+            return "".join(piece.text for piece in recap.draw_recap(messages, page, hides))
 
         assert looked(db.hides(here)) == "> ask 1\nreply 1\n\n"
         branch = db.branch(here).conversation_id

@@ -24,7 +24,7 @@ PARAGRAPH = "one two three four five six seven eight nine ten " * 4
 
 def test_a_stream_of_small_pieces_is_drawn_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame that does not end shows it: nothing is drawn but with the next one."""
-    monkeypatch.setattr(prompt, "FRAME", 1000.0)
+    monkeypatch.setattr(prompt, "FRAME_SECONDS", 1000.0)
 
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")
@@ -34,7 +34,7 @@ def test_a_stream_of_small_pieces_is_drawn_a_few_times_only(monkeypatch: pytest.
         drawn = app.render_counter
         sits.model.say(*(f"w{number} \n" for number in range(2000)), None)
         await sits.until(lambda: not sits.home.door.running("talk"))
-        await sits.chat.talk.caught_up()
+        await sits.chat.session.wait_for_events()
         assert app.render_counter - drawn <= 2
         sits.type("x")  # A key is seen at once, and all that came with it.
         await sits.sees("w1999", "> x")
@@ -147,7 +147,7 @@ def test_a_terminal_that_goes_while_nobody_types_ends_the_chat(monkeypatch: pyte
 
     async def story(sits: Sitting) -> None:
         monkeypatch.setattr(Screen, "write", fail)
-        sits.prompt.changed()
+        sits.prompt.redraw()
         with pytest.raises(OSError, match="gone"):
             await asyncio.wait_for(asyncio.shield(sits.ended), 60)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.terminal import event_text, reply_stream
+from holdfast.terminal import event_text, markdown
 
 LINES = [
     "",
@@ -37,7 +37,7 @@ CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 def played(words: str, columns: int, split: int = 1, marks: event_text.Marks | None = None) -> str:
     """All that was drawn of a reply that came in pieces of so many letters, without its colours."""
-    drawn = reply_stream.Reply(lambda: columns, marks)
+    drawn = markdown.MarkdownStream(lambda: columns, marks)
     out = "".join(drawn.add(words[place : place + split]) for place in range(0, len(words), split)) + drawn.end()
     return CODES.sub("", out).rstrip("\n")
 
@@ -70,6 +70,13 @@ def looks(words: str, columns: int = 40) -> str:
         ("5 * 3 * 2 and snake_case_name", "5 * 3 * 2 and snake_case_name"),
         ("[bold]not markup[/bold] :smile:", "[bold]not markup[/bold] :smile:"),
         ("<b>html</b>", "<b>html</b>"),
+        ("1. a\n   ```\n   x\n   ```\n   b\n    - c", "1. a\n   ```\n   x\n   ```\n   b\n    • c"),
+        ("1. a\n  - b\n\n    c", "1. a\n  • b\n\n    c"),
+        ("> a\n> - b\n>\n> ```\n> c\n> ```", "│ a\n│ • b\n│\n│ ```\n│ c\n│ ```"),
+        ("a *b\nc* d", "a b\nc d"),
+        ("-\n- a", "•\n• a"),
+        ("[a]: http://b.c", "[a]: http://b.c"),
+        (">" * 60 + " deep", ">" * 60 + " deep"),
     ],
 )
 def test_markdown_looks_like_this(words: str, seen: str) -> None:
@@ -78,14 +85,14 @@ def test_markdown_looks_like_this(words: str, seen: str) -> None:
 
 def test_code_is_coloured_and_neither_broken_nor_padded() -> None:
     line = 'print("' + "x" * 100 + '")'
-    drawn = reply_stream.Reply(lambda: 40)
+    drawn = markdown.MarkdownStream(lambda: 40)
     out = drawn.add(f"```python\n{line}\n```\n")
     assert "\x1b[" in out.split("\n")[1]
     assert CODES.sub("", out) == f"```python\n{line}\n```\n"
 
 
 def test_a_string_over_several_lines_is_coloured_as_one() -> None:
-    drawn = reply_stream.Reply(lambda: 40)
+    drawn = markdown.MarkdownStream(lambda: 40)
     out = drawn.add('```python\na = """one\nreturn two\n"""\nreturn three\n')
     inside, outside = out.split("\n")[2], out.split("\n")[4]
     assert inside.count("\x1b[") < outside.count("\x1b[")
@@ -107,7 +114,7 @@ WORDS = st.lists(st.sampled_from(["- ", "# ", "> ", "1. ", "\n", "\n\n", "```\n"
 @given(WORDS, st.integers(1, 9))
 def test_at_any_moment_each_word_is_there_once_drawn_or_open(marks: list[str], split: int) -> None:
     said = "".join(f"{mark}w{number}x" for number, mark in enumerate(marks))
-    drawn, out = reply_stream.Reply(lambda: 40), ""
+    drawn, out = markdown.MarkdownStream(lambda: 40), ""
     for place in range(0, len(said), split):
         out += drawn.add(said[place : place + split])
         seen = re.findall(r"w\d+x", CODES.sub("", out + drawn.open))
@@ -115,7 +122,7 @@ def test_at_any_moment_each_word_is_there_once_drawn_or_open(marks: list[str], s
 
 
 def test_what_is_open_is_seen_as_it_was_said_until_its_block_is_complete() -> None:
-    drawn = reply_stream.Reply(lambda: 40)
+    drawn = markdown.MarkdownStream(lambda: 40)
     assert drawn.add("Some **bold** words") == ""
     assert drawn.open == "Some **bold** words"
     assert CODES.sub("", drawn.add(".\n\nMore")) == "Some bold words.\n"
@@ -125,9 +132,19 @@ def test_what_is_open_is_seen_as_it_was_said_until_its_block_is_complete() -> No
     assert drawn.open == ""
 
 
+@pytest.mark.parametrize(
+    "line", ["| 1 | 2 |", "words", "- an item", "  - an item", "> quoted", "    code", "words\n"], ids=repr
+)
+def test_the_cost_of_a_long_block_is_linear(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, lines = markdown.read_blocks, list[int]()
+    monkeypatch.setattr(markdown, "read_blocks", lambda source: (lines.append(len(source)), parse(source))[1])
+    played("- a\n\n| a | b |\n|---|---|\n" + f"{line}\n" * 2_000, 40, 50)
+    assert sum(lines) < 40_000
+
+
 def test_after_a_resize_the_next_block_has_the_new_width() -> None:
     columns = 40
-    drawn = reply_stream.Reply(lambda: columns)
+    drawn = markdown.MarkdownStream(lambda: columns)
     drawn.add("one two three four five six")
     columns = 10
     assert drawn.end() == "one two\nthree four\nfive six\n"
@@ -138,7 +155,7 @@ ANYTHING = st.text(st.sampled_from("a \n\t\r\x1b\x07\x9b\u202e\u200b\x00\x7f[2J&
 
 @given(ANYTHING, st.integers(1, 9))
 def test_nothing_that_is_said_can_act_on_the_terminal(words: str, split: int) -> None:
-    drawn = reply_stream.Reply(lambda: 40)
+    drawn = markdown.MarkdownStream(lambda: 40)
     out = "".join(drawn.add(words[at : at + split]) for at in range(0, len(words), split)) + drawn.end()
     assert CODES.sub("", out).translate({ord(c): None for c in "\n\u200c\u200d"}).isprintable()
 

@@ -131,7 +131,7 @@ def steady(frames: dict[str, Any]) -> str:
             return "<uid>"
         if not isinstance(value, str):
             return value
-        value = re.sub(r"[\d,]+ tokens( are [\d,]+)?", "<tokens>", value)
+        value = re.sub(r"[\d,]+ tokens( before, [\d,]+ after)?", "<tokens>", value)
         return SESSION.sub(lambda found: names.setdefault(found[0], f"<session {len(names) + 1}>"), value)
 
     return json.dumps(named(frames), indent=1, ensure_ascii=False) + "\n"

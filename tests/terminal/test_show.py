@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import events, types
-from holdfast.chat import tool_activity
-from holdfast.terminal import event_text, reply_stream
+from holdfast.terminal import event_text, markdown
 
 
 def result(**given: Any) -> events.TurnResult:
@@ -31,8 +30,8 @@ def result(**given: Any) -> events.TurnResult:
     return events.TurnResult(**{**said, **given})
 
 
-def page(width: int = 80, marks: event_text.Marks | None = None) -> event_text.Page:
-    return event_text.Page(marks, lambda: width)
+def page(width: int = 80, marks: event_text.Marks | None = None) -> event_text.EventRenderer:
+    return event_text.EventRenderer(marks, lambda: width)
 
 
 def drawn(*shown: events.AnyEvent, width: int = 80) -> str:
@@ -80,7 +79,7 @@ def test_events_look_like_this(shown: list[events.AnyEvent], looks: str) -> None
 @pytest.mark.parametrize(
     ("ended", "looks", "style"),
     [
-        (result(completed=False, interrupted=True), "Interrupted. What was said stays.\n", "yellow"),
+        (result(completed=False, interrupted=True), "Interrupted. The conversation up to here is saved.\n", "yellow"),
         (
             result(completed=False, interrupted=True, messages=()),
             "Interrupted. The message was not sent.\n",
@@ -88,7 +87,7 @@ def test_events_look_like_this(shown: list[events.AnyEvent], looks: str) -> None
         ),
         (result(completed=False, failed=True, error="The key was refused."), "The key was refused.\n", "red"),
         (result(completed=False, error="I stopped after 50 steps."), "I stopped after 50 steps.\n", "yellow"),
-        (result(), "(No words.)\n", "dim"),
+        (result(), "The model returned an empty reply.\n", "dim"),
         (result(final_response="Said before."), "Said before.\n", ""),
     ],
 )
@@ -99,13 +98,13 @@ def test_however_a_turn_ends_it_is_said(ended: events.TurnResult, looks: str, st
 
 def test_an_answer_that_ran_out_of_room_says_so() -> None:
     ended = events.TurnFinished(result(final_response="So mu", partial=True))
-    assert drawn(events.TextDelta("So mu"), ended) == "So mu\nThe answer reached the longest one the model may give.\n"
+    assert drawn(events.TextDelta("So mu"), ended) == "So mu\nThe reply was cut off at the model's output limit.\n"
 
 
 def test_what_one_turn_said_does_not_count_for_the_next() -> None:
     started = events.TurnStarted("c", "s", "hi", 3)
     ended = events.TurnFinished(result())
-    assert drawn(events.TextDelta("a"), ended, started, ended) == "a\n(No words.)\n"
+    assert drawn(events.TextDelta("a"), ended, started, ended) == "a\nThe model returned an empty reply.\n"
 
 
 @pytest.mark.parametrize(
@@ -165,8 +164,10 @@ def test_a_terminal_without_such_marks_gets_letters() -> None:
     assert all(piece.text.isascii() for event in shown for piece in on.draw(event))
 
 
-def drawn_page() -> event_text.Page:
-    return event_text.Page(None, lambda: 40, reply_stream.Reply(lambda: 40), tool_activity.Activity(lambda: 40))
+def drawn_page() -> event_text.EventRenderer:
+    return event_text.EventRenderer(
+        None, lambda: 40, markdown.MarkdownStream(lambda: 40), event_text.ToolActivity(lambda: 40)
+    )
 
 
 def test_what_is_said_beside_a_drawn_answer_does_not_break_it_in_two() -> None:

@@ -1,19 +1,20 @@
-"""Questions of tools at the terminal: one after the other, each answered by a letter or a word.
+"""Approval requests in the chat: one after the other, each answered with a letter or a word.
 
-What was typed before a question was shown is not an answer to it: it is back at the prompt afterwards. So is a line
-that is none, unless it is a command.
+Text typed before a request appeared is not an answer to it and returns to the prompt afterwards. So does a line that is
+not an answer, unless it is a command.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import msgspec
 
 from holdfast import events
 
-WORDS: dict[str, events.Answered] = {
+ANSWERS: dict[str, events.Answered] = {
     "y": "once",
     "yes": "once",
     "once": "once",
@@ -26,57 +27,55 @@ WORDS: dict[str, events.Answered] = {
     "deny": "deny",
 }
 DETAIL = ("d", "detail", "details")
+BY = "at the terminal"
 
 
-class Other(msgspec.Struct, frozen=True):
-    """A line that is no answer."""
+class OtherLine(msgspec.Struct, frozen=True):
+    """A line that is not an answer."""
 
     line: str
 
 
-Typed = events.Approve | Other | Literal["detail", "stop"] | None
+Reply = events.Approve | OtherLine | Literal["detail", "stop"] | None
+
+ReadLine = Callable[[str], Awaitable[str | None]]
+"""Shows a text and returns the line typed after it; None for Ctrl-C."""
 
 
-class Keyboard(Protocol):
-    """Where answers are typed."""
-
-    async def line(self, words: str) -> str | None:
-        """A line, typed after this is called; None: Ctrl-C."""
-
-
-class Questions:
-    """What is asked, until it is settled, here or elsewhere."""
+class ApprovalQueue:
+    """The open requests, until they are settled by any front end."""
 
     def __init__(self) -> None:
-        self._asked: asyncio.Queue[events.ApprovalAsked] = asyncio.Queue()
+        self._requests: asyncio.Queue[events.ApprovalAsked] = asyncio.Queue()
         self._open: dict[str, asyncio.Event] = {}
 
-    def heard(self, event: events.AnyEvent) -> None:
-        """To be told of every event."""
+    def handle(self, event: events.AnyEvent) -> None:
+        """Take note of an event of the conversation."""
         if isinstance(event, events.ApprovalAsked):
             self._open[event.request_id] = asyncio.Event()
-            self._asked.put_nowait(event)
+            self._requests.put_nowait(event)
         elif isinstance(event, events.ApprovalSettled) and event.request_id in self._open:
             self._open.pop(event.request_id).set()
 
-    def leave(self) -> None:
-        """Nobody is there to answer them any more."""
+    def clear(self) -> None:
+        """Forget all requests, because the conversation is left."""
         for settled in self._open.values():
             settled.set()
         self._open.clear()
 
     async def next(self) -> events.ApprovalAsked:
-        """The next one that is still open."""
-        while (asked := await self._asked.get()).request_id not in self._open:
+        """Wait for the next open request."""
+        while (asked := await self._requests.get()).request_id not in self._open:
             pass
         return asked
 
-    async def answer(self, asked: events.ApprovalAsked, keyboard: Keyboard) -> Typed:
-        """What was typed; None when it was settled elsewhere."""
+    async def ask(self, asked: events.ApprovalAsked, read_line: ReadLine) -> Reply:
+        """Ask once and return what was typed; None if the request was settled elsewhere."""
         settled = self._open.get(asked.request_id)
         if settled is None:
             return None
-        typing, elsewhere = asyncio.create_task(keyboard.line(ask(asked))), asyncio.create_task(settled.wait())
+        typing = asyncio.ensure_future(read_line(question_text(asked)))
+        elsewhere = asyncio.create_task(settled.wait())
         try:
             await asyncio.wait([typing, elsewhere], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -86,23 +85,23 @@ class Questions:
         if typing.cancelled():
             return None
         line = typing.result()
-        return "stop" if line is None else understood(line, asked.request_id)
+        return "stop" if line is None else parse_reply(line, asked.request_id)
 
 
-def ask(asked: events.ApprovalAsked) -> str:
-    """What can be answered."""
+def question_text(asked: events.ApprovalAsked) -> str:
+    """Return the prompt that lists the possible answers."""
     lasting = ", c this conversation, a always" if asked.remembers else ""
-    return f"Allow it? y once{lasting}, n no, d all of it > "
+    return f"Allow? y once{lasting}, n no, d details > "
 
 
-def understood(line: str, request_id: str) -> Typed:
-    """An answer from what was typed; what comes after a no is told to the model."""
+def parse_reply(line: str, request_id: str) -> Reply:
+    """Parse a typed answer; the model is sent the text after a no."""
     word, _, rest = line.strip().partition(" ")
     word = word.lower().rstrip(",:.;")
     if word in DETAIL and not rest:
         return "detail"
-    answer = WORDS.get(word)
+    answer = ANSWERS.get(word)
     if answer is None or (rest.strip() and answer != "deny"):
-        return Other(line)
+        return OtherLine(line)
     reason = rest.strip().encode("utf-8", "replace").decode()
-    return events.Approve(request_id, answer, "at the terminal", reason)
+    return events.Approve(request_id, answer, BY, reason)

@@ -1,12 +1,8 @@
-"""The chat in plain scrollback: a line is typed, the answer streams above it, and the next one can be typed meanwhile.
-
-A front end like any other: it sends commands to the runtime and renders events, and knows one conversation at a time.
-"""
+"""The chat: replies stream into the scrollback above the prompt, and the next message can be typed meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,34 +13,33 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from holdfast import errors, events, safe_text
 from holdfast.agent import commands
-from holdfast.chat import approval_prompt, dumb_terminal, key_bindings, prompt, tool_activity
-from holdfast.runtime import interactive, runtime
-from holdfast.terminal import completion, event_text, recap, reply_stream, status_line
+from holdfast.chat import approval_prompt, dumb_terminal, prompt
+from holdfast.runtime import interactive
+from holdfast.runtime import runtime as runtime_module
+from holdfast.terminal import completion, event_text, markdown, recap, status_line
 
-ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-D does."
-# Seconds between looks at what goes on beside the talk, while something does.
-LOOK = 1.0
-# What stands by itself, wherever an answer is.
-ASIDE = (events.Answer, events.Notice, events.Titled, events.Compacted, events.TurnQueued)
-
-Paper = prompt.Paper
+LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-D)."
+# Seconds between polls of the status while a turn or a compaction runs.
+POLL_SECONDS = 1.0
+# Events that may be shown in the middle of a reply.
+INTERJECTIONS = (events.Answer, events.Notice, events.Titled, events.Compacted, events.TurnQueued)
 
 
-class Opening(msgspec.Struct, frozen=True):
-    """How a chat begins."""
+class ChatOptions(msgspec.Struct, frozen=True):
+    """How a chat starts."""
 
     conversation_id: str
-    """The conversation; one that nobody knows yet begins with the first message."""
+    """An existing conversation, or the id of one that the first message creates."""
     program: str
     """The program's name and version."""
     model: str
     history: str
-    """The file of what was typed before."""
+    """The file of typed lines."""
     notice: str | None = None
 
 
-class Front(Protocol):
-    """Where a person reads and types."""
+class Terminal(Protocol):
+    """The terminal of a chat: a `Prompt` or a `DumbTerminal`."""
 
     @property
     def columns(self) -> int: ...
@@ -54,288 +49,300 @@ class Front(Protocol):
     def leave(self) -> None: ...
     def write(self, pieces: Sequence[event_text.Piece]) -> None: ...
     def echo(self, line: str) -> None: ...
-    def changed(self) -> None: ...
+    def redraw(self) -> None: ...
     def ready(self) -> None: ...
     def remember(self, line: str) -> None: ...
     def draft(self, line: str) -> None: ...
-    async def line(self, words: str) -> str | None: ...
+    async def read_line(self, text: str) -> str | None: ...
 
 
-class Sent(NamedTuple):
-    """A message on its way."""
+class SentMessage(NamedTuple):
+    """A message that was submitted."""
 
-    words: str
-    answered: asyncio.Future[events.TurnResult]
-    late: bool
-    """Whether it waits for others, and was not echoed yet."""
+    text: str
+    result: asyncio.Future[events.TurnResult]
+    queued: bool
+    """Whether it waits for another turn, and was not echoed yet."""
 
 
 class Chat:
-    """One person at one terminal."""
+    """The view of an interactive session in the scrollback."""
 
     def __init__(
         self,
-        door: runtime.Runtime,
-        paper: Paper,
-        opening: Opening,
+        runtime: runtime_module.Runtime,
+        output: prompt.TextOutput,
+        options: ChatOptions,
         marks: event_text.Marks | None = None,
-        device: prompt.Device | None = None,
+        device: prompt.TerminalDevice | None = None,
     ) -> None:
-        self._door, self._opening = door, opening
-        self.talk = interactive.Talk(door, opening.conversation_id, self)
-        self._front = self._fronted(paper, device)
-        drawn = (
-            (reply_stream.Reply(self._columns, marks), tool_activity.Activity(self._columns, marks))
-            if paper.colour
+        self._runtime, self._options = runtime, options
+        self.session = interactive.InteractiveSession(runtime, options.conversation_id, self)
+        self._terminal = self._open_terminal(output, device)
+        streams = (
+            (markdown.MarkdownStream(self._columns, marks), event_text.ToolActivity(self._columns, marks))
+            if output.colour
             else ()
         )
-        self._page = event_text.Page(marks, self._columns, *drawn)
-        self._standing = status_line.Standing(opening.model)
-        self._compacting_since: float | None = None
-        self._questions = approval_prompt.Questions()
+        self._renderer = event_text.EventRenderer(marks, self._columns, *streams)
+        self._status = status_line.StatusPoller(runtime, options.model)
+        self._approvals = approval_prompt.ApprovalQueue()
         self._held: list[Callable[[], None]] = []
-        self._seen = 0
-        self._sent: deque[Sent] = deque()
+        self._last_seq = 0
+        self._sent: deque[SentMessage] = deque()
 
-    def _fronted(self, paper: Paper, device: prompt.Device | None) -> Front:
+    def _open_terminal(self, output: prompt.TextOutput, device: prompt.TerminalDevice | None) -> Terminal:
         if device is None and is_dumb_terminal():
-            return dumb_terminal.Plain(paper, self.talk)
-        words = completion.Words(self._door.words.listed if self._door.words else tuple, self._arguments)
-        shown = prompt.Shown(lambda: self._page.open, self._standing_line)
-        return prompt.Prompt(paper, shown, self.talk, self._opening.history, words, device)
+            return dumb_terminal.DumbTerminal(output, self.session)
+        words = self._runtime.words
+        completer = completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
+        surroundings = prompt.Surroundings(lambda: self._renderer.open, self._draw_status)
+        return prompt.Prompt(output, surroundings, self.session, self._options.history, completer, device)
 
     async def run(self) -> None:
-        """Talk until the person leaves."""
+        """Run the chat until the person leaves."""
         await self._open()
-        jobs = [asyncio.create_task(job) for job in (self.talk.hear(), self.talk.work(), self._ask(), self._look())]
-        front = asyncio.create_task(self._front.run())
+        jobs = [
+            asyncio.create_task(job)
+            for job in (
+                self.session.follow_events(),
+                self.session.process_lines(),
+                self._answer_approvals(),
+                self._poll_status(),
+            )
+        ]
+        terminal = asyncio.create_task(self._terminal.run())
         try:
-            await asyncio.wait([front, *jobs], return_when=asyncio.FIRST_COMPLETED)
-            if front.done():
-                front.result()
-            await self._farewell(hears=not jobs[0].done())
+            await asyncio.wait([terminal, *jobs], return_when=asyncio.FIRST_COMPLETED)
+            if terminal.done():
+                terminal.result()
+            await self._close(following=not jobs[0].done())
         finally:
-            for task in (front, *jobs):
+            for task in (terminal, *jobs):
                 task.cancel()
-            await asyncio.wait([front, *jobs])
-            self._break_off()
+            await asyncio.wait([terminal, *jobs])
+            self._end_line()
         for job in jobs:
             if not job.cancelled():
                 job.result()
 
-    # --- arriving and leaving ------------------------------------------------------------------------
+    # --- opening and leaving -------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        opening, dot = self._opening, self._page.marks.dot
-        greeting = f"{opening.program} {dot} {opening.model} {dot} /help lists the commands"
-        self._front.write(self._page.prose(greeting, "bold"))
-        if opening.notice:
-            self._front.write(self._page.prose(opening.notice, "yellow"))
-        await self.talk.arrive()
+        options, dot = self._options, self._renderer.marks.dot
+        self._prose(f"{options.program} {dot} {options.model} {dot} /help lists the commands", "bold")
+        if options.notice:
+            self._prose(options.notice, "yellow")
+        await self.session.open()
 
-    async def arrived(self, left: str | None) -> None:
-        """Say which conversation this is, and how it stood."""
-        page, write = self._page, self._front.write
-        self._seen = 0
+    async def show_conversation(self, left: str | None) -> None:
+        """Show the title and the last exchanges of the conversation."""
+        self._last_seq = 0
         if left is not None:
-            write(page.prose(f"The answer goes on there: /resume {left} goes back.", "dim"))
+            self._prose(f"The reply continues there. Use /resume {left} to go back.", "dim")
         try:
-            await self._recall()
+            await self._show_recap()
         except errors.HoldfastError as error:
-            words, level = recap.unread(error)
-            write(page.prose(words, event_text.LEVELS[level]))
+            text, level = recap.describe_unreadable(error)
+            self._prose(text, event_text.LEVELS[level])
 
-    async def _recall(self) -> None:
-        page, write, db, here = self._page, self._front.write, self._door.db, self.talk.here
-        found = await db.conversation(here)
-        messages = await db.transcript(here, max(0, found.last_seq - recap.STRETCH))
-        hides, compactions = await db.hides(here), await db.compactions(here)
-        self._seen = found.last_seq
-        many = safe_text.count(found.last_seq, "message")
-        dot = f" {page.marks.dot} "
-        write(page.prose(dot.join([found.title or found.id, many, *([found.folder] if found.folder else [])]), "dim"))
+    async def _show_recap(self) -> None:
+        renderer, db, conversation_id = self._renderer, self._runtime.db, self.session.conversation_id
+        found = await db.conversation(conversation_id)
+        messages = await db.transcript(conversation_id, max(0, found.last_seq - recap.MAX_MESSAGES))
+        hides, compactions = await db.hides(conversation_id), await db.compactions(conversation_id)
+        self._last_seq = found.last_seq
+        heading = [found.title or found.id, safe_text.count(found.last_seq, "message"), found.folder or ""]
+        self._prose(f" {renderer.marks.dot} ".join(filter(None, heading)), "dim")
         if found.compaction_epoch is not None:
-            write(recap.covered(compactions, found.compaction_epoch, page))
-        write([event_text.Piece("\n"), *recap.drawn(messages, page, hides, under_way=self._door.running(here))])
+            self._terminal.write(recap.draw_summary_note(compactions, found.compaction_epoch, renderer))
+        running = self._runtime.running(conversation_id)
+        self._terminal.write([event_text.Piece("\n"), *recap.draw_recap(messages, renderer, hides, running=running)])
 
-    def departed(self) -> None:
-        self._questions.leave()
-        self._front.write(self._page.left_open())
-        self._break_off()
+    def leave_conversation(self) -> None:
+        """Drop what belongs to the conversation that is left."""
+        self._approvals.clear()
+        self._terminal.write(self._renderer.end_tools())
+        self._end_line()
         self._sent.clear()
 
-    async def _farewell(self, hears: bool) -> None:
-        """Stop what runs, in every conversation this chat was in; what was said of it stays."""
-        if (told := self.talk.give_up()) is not None:
-            self._front.write(self._page.prose(told, "yellow"))
-        running = [sent.answered for sent in self._sent if not sent.answered.done()]
-        if running and self._door.interrupt(self.talk.here):
+    async def _close(self, following: bool) -> None:
+        """Interrupt the turns of every conversation of this chat; their text so far is saved."""
+        if (dropped := self.session.drop_queued()) is not None:
+            self._prose(dropped, "yellow")
+        running = [sent.result for sent in self._sent if not sent.result.done()]
+        if running and self._runtime.interrupt(self.session.conversation_id):
             await asyncio.wait(running)
-        if hears:
-            await self.talk.caught_up()
-        self._break_off()
-        for told in await self.talk.stop_elsewhere():
-            self._front.write(self._page.prose(told, "yellow"))
+        if following:
+            await self.session.wait_for_events()
+        self._end_line()
+        for sentence in await self.session.interrupt_others():
+            self._prose(sentence, "yellow")
 
-    # --- the person ----------------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------------
 
-    def warned(self) -> None:
-        self._front.write(self._page.prose(ONCE_MORE, "dim"))
+    def warn_before_leaving(self) -> None:
+        """Say that the next Ctrl-C exits."""
+        self._prose(LEAVE_WARNING, "dim")
 
     def leave(self) -> None:
-        self._front.leave()
+        """Close the prompt, which ends `run`."""
+        self._terminal.leave()
 
-    def commanded(self, line: str) -> None:
+    def show_command(self, line: str) -> None:
+        """Echo a command."""
         self._echo(line)
 
-    async def carried_out(self, line: str) -> None:
+    async def finish_command(self, line: str) -> None:
+        """Add the keys to the answer of /help."""
         if line == "/help":
-            every = [piece for each in key_bindings.HELP for piece in self._page.prose(each, "dim")]
-            self._front.write([event_text.Piece("\n"), *every])
+            pieces = [piece for each in prompt.HELP for piece in self._renderer.prose(each, "dim")]
+            self._terminal.write([event_text.Piece("\n"), *pieces])
 
-    def answered(self, answer: events.Answer | events.Notice) -> None:
-        self._front.write(self._page.draw(answer))
+    def show_answer(self, answer: events.Answer | events.Notice) -> None:
+        """Print an answer that is no event of the conversation."""
+        self._terminal.write(self._renderer.draw(answer))
 
-    def said(self, sent: events.Submit, answered: asyncio.Future[events.TurnResult], late: bool) -> None:
-        """A message to the agent; it is echoed where its answer begins."""
-        if late:
-            self.queued(sent.text)
+    def show_sent(self, sent: events.Submit, result: asyncio.Future[events.TurnResult], queued: bool) -> None:
+        """Echo a message, or announce that it is queued; a queued one is echoed when its turn starts."""
+        if queued:
+            self.show_queued(sent.text)
         else:
             self._echo(sent.text)
-        self._sent.append(Sent(sent.text, answered, late))
+        self._sent.append(SentMessage(sent.text, result, queued))
 
-    def queued(self, line: str) -> None:
-        self._aside(lambda: self._front.write(self._page.one_line(f"Queued: {line}", "dim")))
+    def show_queued(self, line: str) -> None:
+        """Announce a queued line."""
+        self._outside_code(lambda: self._terminal.write(self._renderer.one_line(f"Queued: {line}", "dim")))
 
-    def _echo(self, words: str, late: bool = False) -> None:
-        if late or not self._front.echoes:
-            self._aside(lambda: self._front.echo("\n".join(safe_text.safe_lines(words))))
+    def _echo(self, text: str, late: bool = False) -> None:
+        if late or not self._terminal.echoes:
+            self._outside_code(lambda: self._terminal.echo("\n".join(safe_text.safe_lines(text))))
 
-    def _aside(self, write: Callable[[], None]) -> None:
-        """Show what a person did, once no block of code is under way: that is there to be copied."""
-        if self._page.in_code:
+    def _outside_code(self, write: Callable[[], None]) -> None:
+        """Write now, or after the block of code that is being written, so that the code can be copied."""
+        if self._renderer.in_code:
             self._held.append(write)
         else:
             write()
 
-    def _catch_up(self) -> None:
+    def _write_held(self) -> None:
         held, self._held = self._held, []
         for write in held:
             write()
 
-    def _break_off(self) -> None:
-        self._front.write(self._page.break_off())
-        self._catch_up()
+    def _end_line(self) -> None:
+        self._terminal.write(self._renderer.end_line())
+        self._write_held()
 
-    # --- questions of tools --------------------------------------------------------------------------
+    def _prose(self, text: str, style: str) -> None:
+        self._terminal.write(self._renderer.prose(text, style))
 
-    async def _ask(self) -> None:
+    # --- approvals -----------------------------------------------------------------------------------
+
+    async def _answer_approvals(self) -> None:
         while True:
-            await self._answer(await self._questions.next())
+            await self._answer_approval(await self._approvals.next())
 
-    async def _answer(self, asked: events.ApprovalAsked) -> None:
-        """Have a question answered, here or elsewhere."""
-        here = self.talk.here
-        while (typed := await self._questions.answer(asked, self._front)) is not None:
-            if typed == "detail":
-                self._front.write(self._page.detail(asked) or self._page.prose("There is no more to it.", "dim"))
-            elif isinstance(typed, approval_prompt.Other):
-                self._no_answer(typed.line)
-            elif typed == "stop":
-                # It is denied, and the turn is stopped.
-                await self._door.send(here, events.Approve(asked.request_id, "deny", "at the terminal"))
-                self.talk.interrupted()
+    async def _answer_approval(self, asked: events.ApprovalAsked) -> None:
+        """Ask until the request is answered, here or elsewhere."""
+        conversation_id = self.session.conversation_id
+        while (reply := await self._approvals.ask(asked, self._terminal.read_line)) is not None:
+            if reply == "detail":
+                self._terminal.write(self._renderer.detail(asked) or self._renderer.prose("No more details.", "dim"))
+            elif isinstance(reply, approval_prompt.OtherLine):
+                self._handle_other_line(reply.line)
+            elif reply == "stop":
+                denied = events.Approve(asked.request_id, "deny", approval_prompt.BY)
+                await self._runtime.send(conversation_id, denied)
+                self.session.interrupt()
                 return
             else:
-                await self._door.send(here, typed)
+                await self._runtime.send(conversation_id, reply)
                 return
 
-    def _no_answer(self, line: str) -> None:
-        """A command is carried out while the question stands; other words are there again after it."""
+    def _handle_other_line(self, line: str) -> None:
+        """Run a command while the request is open; put any other line back to the prompt."""
         if line.strip():
-            self._front.remember(line)
+            self._terminal.remember(line)
         if commands.is_command(line.strip()):
-            self.talk.typed(line)
+            self.session.enter(line)
             return
         if line.strip():
-            self._front.draft(line)
-        self._front.write(self._page.prose("Type y, c, a, n or d, and Enter.", "dim"))
+            self._terminal.draft(line)
+        self._prose("Type y, c, a, n or d, then Enter.", "dim")
 
-    # --- showing -------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------
 
-    async def happened(self, event: events.AnyEvent) -> None:
+    async def show_event(self, event: events.AnyEvent) -> None:
+        """Print an event."""
         if isinstance(event, events.TurnStarted):
-            await self._begun(event)
-        self._show(event)
+            await self._start_turn(event)
+        # The user's own message is stored before its turn starts.
+        if isinstance(event, events.MessageStored) and event.role != "user":
+            self._last_seq = max(self._last_seq, event.seq)
+        if isinstance(event, INTERJECTIONS):
+            self._write_held()
+        self._terminal.write(self._renderer.draw(event))
+        if not self._renderer.in_code:
+            self._write_held()
+        self._terminal.redraw()
+        self._approvals.handle(event)
 
-    def _show(self, event: events.AnyEvent) -> None:
-        if isinstance(event, events.MessageStored) and event.role != "user":  # That one comes before its turn begins.
-            self._seen = max(self._seen, event.seq)
-        if isinstance(event, ASIDE):
-            self._catch_up()
-        self._front.write(self._page.draw(event))
-        if not self._page.in_code:
-            self._catch_up()
-        self._front.changed()
-        self._questions.heard(event)
-
-    async def _begun(self, event: events.TurnStarted) -> None:
-        """The turn of the first message that has no answer yet: it stands over its answer, and nothing between."""
-        came = await self._from_elsewhere(event.seq)
+    async def _start_turn(self, event: events.TurnStarted) -> None:
+        """Echo a message that was queued, directly above its reply."""
+        interleaved = await self._show_other_messages(event.seq)
         if event.notice:
             return
-        while self._sent and self._sent[0].answered.done():
+        while self._sent and self._sent[0].result.done():
             self._sent.popleft()
         if not self._sent:
-            self._echo(event.text, late=True)  # It was sent before this conversation was left and come back to.
-        elif self._sent[0].late or came:
-            self._echo(self._sent[0].words, late=True)
-            self._sent[0] = self._sent[0]._replace(late=False)
+            self._echo(event.text, late=True)  # It was sent before the conversation was left and resumed.
+        elif self._sent[0].queued or interleaved:
+            self._echo(self._sent[0].text, late=True)
+            self._sent[0] = self._sent[0]._replace(queued=False)
 
-    async def _from_elsewhere(self, seq: int) -> bool:
-        """Show what others said here before the message of this number, if they did; whether they did."""
-        seen, self._seen = self._seen, max(self._seen, seq)
-        if seq <= seen + 1:
+    async def _show_other_messages(self, seq: int) -> bool:
+        """Show messages before this seq that another front end wrote; return whether there were any."""
+        last, self._last_seq = self._last_seq, max(self._last_seq, seq)
+        if seq <= last + 1:
             return False
         pieces: list[event_text.Piece] = []
         with suppress(errors.HoldfastError):
-            db, first = self._door.db, max(seen, seq - 1 - recap.STRETCH)
-            between, hides = await db.transcript(self.talk.here, first, seq - 1), await db.hides(self.talk.here)
-            pieces = recap.drawn(between, self._page, hides, under_way=True)
+            db, conversation_id = self._runtime.db, self.session.conversation_id
+            first = max(last, seq - 1 - recap.MAX_MESSAGES)
+            messages, hides = await db.transcript(conversation_id, first, seq - 1), await db.hides(conversation_id)
+            pieces = recap.draw_recap(messages, self._renderer, hides, running=True)
         if pieces:
-            many = safe_text.count(seq - 1 - seen, "message", "messages")
-            self._front.write(self._page.prose(f"{many} came from elsewhere meanwhile:", "dim"))
-            self._front.write(pieces)
+            count = safe_text.count(seq - 1 - last, "new message")
+            self._prose(f"{count} from elsewhere:", "dim")
+            self._terminal.write(pieces)
         return bool(pieces)
 
-    # --- how things stand ----------------------------------------------------------------------------
+    # --- status --------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
-        """See how things stand whenever that may have changed; again and again while something goes on."""
+    async def _poll_status(self) -> None:
+        """Poll the status when it may have changed, and periodically while something runs."""
         while True:
-            self.talk.stirred.clear()
-            with suppress(errors.HoldfastError):
-                self._standing = await status_line.looked(self._door, self.talk.here)
-            going_on = self._standing.compacting
-            self._compacting_since = (self._compacting_since or time.monotonic()) if going_on else None
-            self._front.changed()
-            if not self.talk.busy:
-                self._front.ready()
-            await self.talk.stirs(LOOK if self.talk.busy or going_on else None)
+            self.session.changed.clear()
+            await self._status.poll(self.session.conversation_id)
+            self._terminal.redraw()
+            if not self.session.busy:
+                self._terminal.ready()
+            active = self.session.busy or self._status.status.compacting
+            await self.session.wait_for_change(POLL_SECONDS if active else None)
 
-    def _standing_line(self) -> list[status_line.Fragment]:
-        now, since = time.monotonic(), self._compacting_since
-        queued, answers = len(self.talk.waiting), self._door.running(self.talk.here)
-        return status_line.drawn(
-            msgspec.structs.replace(self._standing, queued=queued, waiting=self.talk.waits),
-            max(self._columns() - 1, 0),
-            self._page.marks,
-            now - since if since is not None else 0.0,
-            now - self.talk.answering_since if answers else None,
+    def _draw_status(self) -> list[status_line.Fragment]:
+        session = self.session
+        status = msgspec.structs.replace(
+            self._status.status, queued=len(session.queued), waiting=session.waits_elsewhere
         )
+        room = max(self._columns() - 1, 0)
+        compacting = self._status.compacting_seconds or 0.0
+        return status_line.draw_status(status, room, self._renderer.marks, compacting, session.turn_seconds)
 
-    async def _arguments(self, line: str) -> Sequence[commands.Candidate]:
-        return await commands.complete(self._door, self.talk.here, line)
+    async def _complete_argument(self, line: str) -> Sequence[commands.Candidate]:
+        return await commands.complete(self._runtime, self.session.conversation_id, line)
 
     def _columns(self) -> int:
-        return self._front.columns
+        return self._terminal.columns

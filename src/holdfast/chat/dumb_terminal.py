@@ -1,6 +1,6 @@
-"""A terminal that has nothing but lines: it edits them itself, and all else is written as it comes.
+"""A terminal without cursor control (TERM=dumb): it edits lines itself, and output is written as it comes.
 
-What is typed while an answer comes stands where the terminal echoes it, and counts all the same.
+Text typed while a reply streams in appears where the terminal echoes it, and is processed as usual.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ from holdfast.chat import prompt
 from holdfast.terminal import event_text
 
 
-class Plain:
-    """Lines in, lines out."""
+class DumbTerminal:
+    """Reads and writes whole lines."""
 
-    def __init__(self, paper: prompt.Paper, person: prompt.Person, source: int = 0) -> None:
-        self._paper, self._person, self._source = paper, person, source
+    def __init__(self, output: prompt.TextOutput, handler: prompt.LineHandler, source: int = 0) -> None:
+        self._output, self._handler, self._source = output, handler, source
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._begun = ""
-        self._asked: asyncio.Future[str | None] | None = None
+        self._partial = ""
+        self._question: asyncio.Future[str | None] | None = None
         self._leaving = asyncio.Event()
-        self._waits = False
+        self._prompted = False
 
     echoes = True
 
     @property
     def columns(self) -> int:
+        """The width of the terminal."""
         try:
             return os.get_terminal_size(self._source).columns or 80
         except OSError:
             return 80
 
     async def run(self) -> None:
+        """Read lines until `leave` is called."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._source, self._read)
         with suppress(NotImplementedError):
-            loop.add_signal_handler(signal.SIGINT, self._interrupted)
+            loop.add_signal_handler(signal.SIGINT, self._interrupt)
         try:
             self.ready()
             await self._leaving.wait()
@@ -51,62 +53,65 @@ class Plain:
                 loop.remove_signal_handler(signal.SIGINT)
 
     def leave(self) -> None:
+        """End `run`."""
         self._leaving.set()
 
     def write(self, pieces: Sequence[event_text.Piece]) -> None:
-        if self._waits and pieces:
-            self._waits = False
-            self._paper.out.write("\n")
-        for words, style in pieces:
-            self._paper.out.write(self._paper.style(words, style) if style and words else words)
-        self._paper.out.flush()
+        """Write text now."""
+        if self._prompted and pieces:
+            self._prompted = False
+            self._output.out.write("\n")
+        for text, style in pieces:
+            self._output.out.write(self._output.style(text, style) if style and text else text)
+        self._output.out.flush()
 
     def echo(self, line: str) -> None:
+        """Write a line that was typed earlier."""
         self.write([event_text.Piece(f"{prompt.MARK}{line}\n")])
 
-    def changed(self) -> None:
-        """Nothing here can change."""
+    def redraw(self) -> None:
+        """Do nothing: written text cannot change."""
 
     def ready(self) -> None:
-        """Nothing goes on any more: the next line can be typed."""
-        if not self._waits and self._asked is None:
+        """Write the prompt, unless it is there or a question is open."""
+        if not self._prompted and self._question is None:
             self.write([event_text.Piece(f"\n{prompt.MARK}")])
-            self._waits = True
+            self._prompted = True
 
-    async def line(self, words: str) -> str | None:
-        """What is typed behind these words, from now on; None: Ctrl-C."""
-        self.write([event_text.Piece(words)])
-        self._waits, self._asked = True, asyncio.get_running_loop().create_future()
+    async def read_line(self, text: str) -> str | None:
+        """Return the line typed after this text, from now on; None for Ctrl-C."""
+        self.write([event_text.Piece(text)])
+        self._prompted, self._question = True, asyncio.get_running_loop().create_future()
         try:
-            return await self._asked
+            return await self._question
         finally:
-            self._asked = None
+            self._question = None
 
     def remember(self, line: str) -> None:
-        """Nothing here brings it back."""
+        """Do nothing: there is no history."""
 
     def draft(self, line: str) -> None:
-        """Nobody but the terminal can put words where somebody types."""
+        """Report a line that cannot be put back to the prompt."""
         self.write([event_text.Piece(f"Not sent: {safe_text.safe(line)}\n", "yellow")])
 
     def _read(self) -> None:
         try:
-            came = os.read(self._source, 65536)
+            data = os.read(self._source, 65536)
         except OSError:
-            came = b""
-        if not came:
-            self._person.leave()
-        *lines, self._begun = (self._begun + self._decoder.decode(came)).split("\n")
+            data = b""
+        if not data:
+            self._handler.leave()
+        *lines, self._partial = (self._partial + self._decoder.decode(data)).split("\n")
         for line in lines:
-            self._waits = False
-            if self._asked is not None and not self._asked.done():
-                self._asked.set_result(line)
+            self._prompted = False
+            if self._question is not None and not self._question.done():
+                self._question.set_result(line)
             else:
-                self._person.typed(line)
+                self._handler.enter(line)
 
-    def _interrupted(self) -> None:
-        self._begun = ""
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_result(None)
+    def _interrupt(self) -> None:
+        self._partial = ""
+        if self._question is not None and not self._question.done():
+            self._question.set_result(None)
         else:
-            self._person.interrupted()
+            self._handler.interrupt()

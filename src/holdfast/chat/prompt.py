@@ -1,7 +1,7 @@
-"""The line people type on: it stays at the end of the screen for the whole chat, and all else appears above it.
+"""The prompt of the chat: it stays at the end of the screen, and all other text appears above it.
 
-What is finished is printed above, once. What is still being written stands right over the line until it is finished,
-as much of it as has room. Both are drawn a few times a second at most, however fast they come.
+Finished text is printed above once. Unfinished text stands directly above the prompt until it is finished, as far as
+there is room. Both are drawn a few times per second at most.
 """
 
 from __future__ import annotations
@@ -13,21 +13,32 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 from prompt_toolkit import PromptSession, filters, formatted_text, styles
 from prompt_toolkit.application import get_app
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.data_structures import Point
 from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import ConditionalContainer, Dimension, FormattedTextControl, HSplit, Layout, Window
 from prompt_toolkit.output import color_depth
 
 from holdfast import safe_text
-from holdfast.chat import key_bindings, renderer
+from holdfast.chat import renderer
 from holdfast.terminal import completion, event_text, input_history
 
 MARK = "> "
-# Seconds between drawings of what comes by itself; what is typed is seen at once.
-FRAME = 0.04
-# Whoever typed so few seconds ago is still writing: a question waits until then.
-PAUSE = 0.7
+# Seconds between drawings of output; typed text is drawn at once.
+FRAME_SECONDS = 0.04
+# A question waits until the person has not typed for this long.
+TYPING_PAUSE_SECONDS = 0.7
+
+HELP = (
+    "Enter sends, Alt-Enter starts a new line, Tab completes commands, arguments and paths.",
+    "Messages sent during a reply are queued: /queue lists them. /steer TEXT adds to the running turn.",
+    "Ctrl-C clears the line; at an empty prompt it interrupts the reply, and twice exits. Ctrl-D exits.",
+    "//text sends a message that starts with a slash.",
+)
 
 STYLE = styles.Style(
     [
@@ -44,8 +55,8 @@ STYLE = styles.Style(
 )
 
 
-class Paper(Protocol):
-    """What is written on."""
+class TextOutput(Protocol):
+    """A stream, and the styles it supports."""
 
     @property
     def out(self) -> TextIO: ...
@@ -54,107 +65,144 @@ class Paper(Protocol):
     def style(self, line: str, *names: str) -> str: ...
 
 
-class Person(Protocol):
-    """Who is told what a person does."""
+class LineHandler(Protocol):
+    """Processes the input of a person."""
 
-    def typed(self, line: str) -> None: ...
-    def interrupted(self) -> None: ...
+    def enter(self, line: str) -> None: ...
+    def interrupt(self) -> None: ...
     def leave(self) -> None: ...
 
 
-class Shown(NamedTuple):
-    """What stands beside the line, each asked for whenever it is drawn."""
+class Surroundings(NamedTuple):
+    """The text around the prompt, requested for each drawing."""
 
     open: Callable[[], Sequence[event_text.Piece]]
-    """What is still being written, above it."""
-    standing: Callable[[], Any]
-    """How things stand, under it."""
+    """The unfinished text above the prompt."""
+    status: Callable[[], Any]
+    """The status line below it."""
 
 
-class Device(NamedTuple):
-    """The terminal, where it is another than the one this process was started in."""
+class TerminalDevice(NamedTuple):
+    """A terminal other than that of this process."""
 
     keys: Input | None = None
-    screen: renderer.Screen | None = None
+    output: renderer.TerminalOutput | None = None
 
 
 class Question(NamedTuple):
-    """What is asked instead of the next line."""
+    """A question that takes the next line."""
 
-    words: str
+    text: str
     answer: asyncio.Future[str | None]
     before: Document
-    """What stood at the prompt."""
+    """The text at the prompt when the question was asked."""
 
 
 class Prompt:
-    """One line to type on, and all that was and is said above it."""
+    """One editable line below all output."""
 
     def __init__(
         self,
-        paper: Paper,
-        shown: Shown,
-        person: Person,
+        output: TextOutput,
+        surroundings: Surroundings,
+        handler: LineHandler,
         history_path: str,
-        completer: completion.Words,
-        device: Device | None = None,
+        completer: completion.InputCompleter,
+        device: TerminalDevice | None = None,
     ) -> None:
-        device = device or Device()
-        self._paper, self._shown, self._person = paper, shown, person
-        self._screen = device.screen or renderer.Screen(sys.stdout, renderer.size)
-        self._above: list[str] = []
+        device = device or TerminalDevice()
+        self._output, self._surroundings, self._handler = output, surroundings, handler
+        self._terminal = device.output or renderer.TerminalOutput(sys.stdout, renderer.terminal_size)
+        self._finished: list[str] = []
         self._line: list[event_text.Piece] = []
         self._blank = True
-        self._asked: Question | None = None
+        self._question: Question | None = None
         self._frame: asyncio.TimerHandle | None = None
-        self._drawn = self._pressed = -PAUSE
-        self._session = self._made(history_path, completer, device.keys)
-        self._session.app.key_processor.before_key_press += self._press
+        self._drawn_at = self._pressed_at = -TYPING_PAUSE_SECONDS
+        self._session = self._create_session(history_path, completer, device.keys)
+        self._session.app.key_processor.before_key_press += self._note_key
 
-    def _made(self, history_path: str, completer: completion.Words, source: Input | None) -> PromptSession[str]:
-        colour = self._paper.colour
+    def _create_session(
+        self, history_path: str, completer: completion.InputCompleter, source: Input | None
+    ) -> PromptSession[str]:
+        colour = self._output.colour
         session: PromptSession[str] = PromptSession(
-            self._mark,
+            self._prompt_text,
             multiline=True,
             prompt_continuation="  ",
-            history=input_history.at(history_path),
+            history=input_history.open_history(history_path),
             completer=completer,
-            complete_while_typing=filters.Condition(self._is_command),
-            key_bindings=key_bindings.bindings(self),
-            bottom_toolbar=self._shown.standing,
+            complete_while_typing=filters.Condition(_is_typing_command),
+            key_bindings=self._key_bindings(),
+            bottom_toolbar=self._surroundings.status,
             style=STYLE,
             color_depth=color_depth.ColorDepth.DEPTH_4_BIT if colour else color_depth.ColorDepth.DEPTH_1_BIT,
             input=source,
-            output=self._screen,
+            output=self._terminal,
             refresh_interval=0,
             enable_suspend=True,
             erase_when_done=True,
         )
-        under_way = ConditionalContainer(
+        unfinished = ConditionalContainer(
             Window(
-                FormattedTextControl(self._open, get_cursor_position=self._end_of_open),
+                FormattedTextControl(self._format_tail, get_cursor_position=self._end_of_tail),
                 wrap_lines=True,
                 dont_extend_height=True,
             ),
             filters.Condition(lambda: bool(self._tail())),
         )
         session.app.layout = Layout(
-            HSplit([under_way, Window(height=self._gap), session.layout.container]), session.default_buffer
+            HSplit([unfinished, Window(height=self._gap), session.layout.container]), session.default_buffer
         )
-        session.app.renderer = renderer.Renderer(session.app.renderer.style, self._screen, self._finished)
+        session.app.renderer = renderer.PromptRenderer(session.app.renderer.style, self._terminal, self._take_finished)
         return session
+
+    def _key_bindings(self) -> KeyBindings:
+        """Bind the keys that differ from prompt_toolkit's defaults."""
+        keys = KeyBindings()
+        typing = filters.has_focus(DEFAULT_BUFFER)
+        empty = filters.Condition(lambda: not get_app().current_buffer.text)
+
+        @keys.add("enter", filter=typing)
+        def _send(_: KeyPressEvent) -> None:
+            self._enter()
+
+        @keys.add("c-c", filter=typing)
+        @keys.add("<sigint>")
+        def _stop(event: KeyPressEvent) -> None:
+            if event.current_buffer.text:
+                event.current_buffer.reset()
+            elif self._question is not None:
+                self._answer(self._question, None)
+            else:
+                self._handler.interrupt()
+
+        @keys.add("c-d", filter=typing & empty)
+        def _leave(_: KeyPressEvent) -> None:
+            self._handler.leave()
+
+        @keys.add("tab", filter=typing)
+        def _complete(event: KeyPressEvent) -> None:
+            complete(event)
+
+        @keys.add("escape", "enter", filter=typing)
+        def _start_line(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        return keys
 
     # --- for the chat --------------------------------------------------------------------------------
 
     echoes = False
-    """Whether what is typed stays on the screen by itself."""
+    """Whether typed lines stay on the screen by themselves."""
 
     @property
     def columns(self) -> int:
-        return self._screen.get_size().columns
+        """The width of the terminal."""
+        return self._terminal.get_size().columns
 
     async def run(self) -> None:
-        """Until somebody leaves."""
+        """Show the prompt until `leave` is called or the terminal is gone."""
         try:
             await self._session.prompt_async(set_exception_handler=False)
         except EOFError:
@@ -165,160 +213,177 @@ class Prompt:
             self._print_now()
 
     def leave(self) -> None:
-        """Take the line away, for good."""
+        """Remove the prompt and end `run`."""
         app = self._session.app
         if app.is_running and not app.is_done:
             app.exit(result="")
 
     def write(self, pieces: Sequence[event_text.Piece]) -> None:
-        """Print above the line, once there is a whole row to print; the rest of it is still being written."""
-        for words, style in pieces:
-            whole, broken, rest = words.rpartition("\n")
-            if broken:
+        """Print whole rows above the prompt; the rest of the text is unfinished."""
+        for text, style in pieces:
+            whole, newline, rest = text.rpartition("\n")
+            if newline:
                 row = [*self._line, event_text.Piece(whole, style)]
-                self._above += [self._paper.style(said, name) if name and said else said for said, name in row] + ["\n"]
+                styled = [self._output.style(each, name) if name and each else each for each, name in row]
+                self._finished += [*styled, "\n"]
                 self._blank = not any(piece.text for piece in row) or whole.endswith("\n")
                 self._line = []
             self._line += [event_text.Piece(rest, style)] if rest else []
         if self._session.app.is_running:
-            self.changed()
+            self.redraw()
         else:
             self._print_now()
 
     def echo(self, line: str) -> None:
-        """Print what was typed, broken between words."""
+        """Print a line that was typed, wrapped between words."""
         before = [] if self._blank else [event_text.Piece("\n")]
         room = max(self.columns - len(MARK), 1)
         rows = [row for each in line.split("\n") for row in safe_text.wrapped(each, room)]
-        self.write(
-            [*before, event_text.Piece(MARK, "bold"), event_text.Piece("\n  ".join(rows)), event_text.Piece("\n")]
-        )
+        text = event_text.Piece("\n  ".join(rows))
+        self.write([*before, event_text.Piece(MARK, "bold"), text, event_text.Piece("\n")])
 
-    def changed(self) -> None:
-        """Something else is to be seen: it is, with the next frame."""
+    def redraw(self) -> None:
+        """Draw the text around the prompt again, with the next frame."""
         if self._frame is None:
             loop = asyncio.get_running_loop()
-            self._frame = loop.call_at(max(self._drawn + FRAME, loop.time()), self._draw)
+            self._frame = loop.call_at(max(self._drawn_at + FRAME_SECONDS, loop.time()), self._draw_frame)
 
     def ready(self) -> None:
-        """Nothing goes on any more: here, people could type all the while."""
+        """Do nothing: this prompt accepts input all the time."""
 
-    async def line(self, words: str) -> str | None:
-        """What is typed behind these words, from now on; None: Ctrl-C.
+    async def read_line(self, text: str) -> str | None:
+        """Return the line typed after this text, from now on; None for Ctrl-C.
 
-        What stood at the prompt is back afterwards. It is no part of the answer, nor is what somebody types who is in
-        the middle of it.
+        Text at the prompt is no part of the answer and returns afterwards. A person who is typing is not interrupted.
         """
         loop, buffer = asyncio.get_running_loop(), self._session.default_buffer
-        while buffer.text and (rest := self._pressed + PAUSE - loop.time()) > 0:
+        while buffer.text and (rest := self._pressed_at + TYPING_PAUSE_SECONDS - loop.time()) > 0:
             await asyncio.sleep(rest)
-        self._asked = asked = Question(words, loop.create_future(), buffer.document)
+        self._question = question = Question(text, loop.create_future(), buffer.document)
         buffer.reset()
         self._session.app.invalidate()
         try:
-            return await asked.answer
+            return await question.answer
         finally:
-            self._settle(asked)
+            self._end_question(question)
 
     def remember(self, line: str) -> None:
-        """Keep it among what was typed: the arrows bring it back."""
+        """Add a line to the history."""
         self._session.default_buffer.history.append_string(line)
 
     def draft(self, line: str) -> None:
-        """Have it at the prompt, behind what stands there already."""
+        """Put a line to the prompt, behind the text that is there."""
         buffer = self._session.default_buffer
-        words = f"{buffer.text}\n{line}" if buffer.text else line
-        buffer.reset(Document(words))
+        buffer.reset(Document(f"{buffer.text}\n{line}" if buffer.text else line))
 
-    # --- for the keys --------------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------------
 
-    def entered(self) -> None:
+    def _enter(self) -> None:
         buffer = self._session.default_buffer
-        words = buffer.text
-        if self._asked is not None:
-            self._answered(self._asked, words)
+        text = buffer.text
+        if self._question is not None:
+            self._answer(self._question, text)
             return
         buffer.append_to_history()
         buffer.reset()
-        self._person.typed(words)
+        self._handler.enter(text)
 
-    def interrupted(self) -> None:
-        if self._asked is not None:
-            self._answered(self._asked, None)
-        else:
-            self._person.interrupted()
+    def _answer(self, question: Question, text: str | None) -> None:
+        question.answer.set_result(text)
+        # At once: the next key is not part of the answer.
+        self._end_question(question)
+        # The line is finished, so the next question need not wait.
+        self._pressed_at = -TYPING_PAUSE_SECONDS
 
-    def left(self) -> None:
-        self._person.leave()
-
-    def _answered(self, asked: Question, words: str | None) -> None:
-        asked.answer.set_result(words)
-        # At once: the next key is no answer any more.
-        self._settle(asked)
-        # With Enter a line is over: what is asked next has nobody to wait for.
-        self._pressed = -PAUSE
-
-    def _settle(self, asked: Question) -> None:
-        if self._asked is asked:
-            self._asked = None
-            self._session.default_buffer.reset(asked.before)
+    def _end_question(self, question: Question) -> None:
+        if self._question is question:
+            self._question = None
+            self._session.default_buffer.reset(question.before)
             self._session.app.invalidate()
 
-    def _press(self, _: object) -> None:
-        self._pressed = asyncio.get_running_loop().time()
-
-    def _is_command(self) -> bool:
-        return completion.begins_command(get_app().current_buffer.document.text_before_cursor)
+    def _note_key(self, _: object) -> None:
+        self._pressed_at = asyncio.get_running_loop().time()
 
     # --- drawing -------------------------------------------------------------------------------------
 
-    def _mark(self) -> formatted_text.FormattedText:
-        return formatted_text.FormattedText([("bold", self._asked.words if self._asked else MARK)])
+    def _prompt_text(self) -> formatted_text.FormattedText:
+        return formatted_text.FormattedText([("bold", self._question.text if self._question else MARK)])
 
-    def _draw(self) -> None:
-        self._frame, self._drawn = None, asyncio.get_running_loop().time()
+    def _draw_frame(self) -> None:
+        self._frame, self._drawn_at = None, asyncio.get_running_loop().time()
         self._session.app.invalidate()
 
-    def _finished(self) -> str:
-        """What is to be printed above, once."""
-        words, self._above = self._spelled("".join(self._above)), []
-        return words.replace("\n", "\r\n")
+    def _take_finished(self) -> str:
+        """Return the finished text and forget it."""
+        text, self._finished = self._encodable("".join(self._finished)), []
+        return text.replace("\n", "\r\n")
 
     def _print_now(self) -> None:
-        """Without a prompt it is written as it comes."""
-        self._paper.out.write("".join(self._above))
-        self._paper.out.flush()
-        self._above = []
+        """Write the finished text without a prompt."""
+        self._output.out.write("".join(self._finished))
+        self._output.out.flush()
+        self._finished = []
 
-    def _open(self) -> formatted_text.FormattedText:
-        return formatted_text.FormattedText(
-            [(f"class:{style}" if style else "", words) for words, style in self._tail()]
-        )
+    def _format_tail(self) -> formatted_text.FormattedText:
+        return formatted_text.FormattedText([(f"class:{style}" if style else "", text) for text, style in self._tail()])
 
     def _tail(self) -> list[event_text.Piece]:
-        """The end of what is being written: more than the terminal has room for is not looked at."""
-        size, tail = self._screen.get_size(), list[event_text.Piece]()
+        """Return the end of the unfinished text: no more than the terminal has room for."""
+        size, tail = self._terminal.get_size(), list[event_text.Piece]()
         room = size.columns * size.rows
-        pieces = [*self._line, *([event_text.Piece("\n")] if self._line else ()), *self._shown.open()]
-        for words, style in reversed(pieces):
+        pieces = [*self._line, *([event_text.Piece("\n")] if self._line else ()), *self._surroundings.open()]
+        for text, style in reversed(pieces):
             if room <= 0:
                 break
-            tail.insert(0, event_text.Piece(self._spelled(words[-room:]), style))
-            room -= len(words)
+            tail.insert(0, event_text.Piece(self._encodable(text[-room:]), style))
+            room -= len(text)
         if tail:
             tail[-1] = event_text.Piece(tail[-1].text.removesuffix("\n"), tail[-1].style)
         return tail
 
-    def _end_of_open(self) -> Point:
-        last = "".join(piece.text for piece in self._tail()).split("\n")
-        return Point(len(last[-1]), len(last) - 1)
+    def _end_of_tail(self) -> Point:
+        lines = "".join(piece.text for piece in self._tail()).split("\n")
+        return Point(len(lines[-1]), len(lines) - 1)
 
     def _gap(self) -> Dimension:
-        """An empty row over the line, unless there is one already."""
-        wanted = 0 if self._blank and not self._tail() else 1
-        return Dimension(min=0, max=wanted, preferred=wanted)
+        """Return the height of the empty row above the prompt: 0 if there is an empty row already."""
+        rows = 0 if self._blank and not self._tail() else 1
+        return Dimension(min=0, max=rows, preferred=rows)
 
-    def _spelled(self, words: str) -> str:
-        """What the terminal's encoding has no letters for is spelled out."""
-        encoding = self._paper.out.encoding or "utf-8"
-        return words.encode(encoding, "backslashreplace").decode(encoding)
+    def _encodable(self, text: str) -> str:
+        """Escape characters that the terminal's encoding lacks."""
+        encoding = self._output.out.encoding or "utf-8"
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _is_typing_command() -> bool:
+    return completion.is_command_name(get_app().current_buffer.document.text_before_cursor)
+
+
+def complete(event: KeyPressEvent) -> None:
+    """Complete the text before the cursor, or go to the next candidate."""
+    buffer = event.current_buffer
+    if buffer.complete_state is not None:
+        buffer.complete_next()
+    elif completion.is_argument(buffer.document.text_before_cursor):
+        event.app.create_background_task(_complete_argument(buffer))
+    else:
+        # Looked up synchronously: a Tab pressed while the menu is being built would be lost.
+        found = buffer.completer.get_completions(buffer.document, CompleteEvent(completion_requested=True))
+        _offer(buffer, list(found))
+
+
+async def _complete_argument(buffer: Buffer) -> None:
+    """Look candidates up in the store; discard them if the text has changed meanwhile."""
+    before = buffer.document
+    found = buffer.completer.get_completions_async(before, CompleteEvent(completion_requested=True))
+    candidates = [each async for each in found]
+    if buffer.document == before:
+        _offer(buffer, candidates)
+
+
+def _offer(buffer: Buffer, found: list[Completion]) -> None:
+    if len(found) == 1:
+        buffer.apply_completion(found[0])
+    elif found:
+        buffer.start_completion(insert_common_part=True)

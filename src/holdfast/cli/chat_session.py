@@ -22,7 +22,7 @@ async def _talk(out: console.Console, start: cli_chat.Start) -> int:
     async with compose.started(start.settings, database=start.database, model=start.model) as app:
         named = bool(start.model or start.settings.model)
         welcome = await cli_welcome.words(app.db, start.settings, app.model, named)
-        opening = chat_chat.Opening(
+        opening = chat_chat.ChatOptions(
             conversation_id=start.conversation_id,
             program=f"Holdfast {holdfast.__version__}",
             model=app.model,

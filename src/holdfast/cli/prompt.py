@@ -9,13 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from holdfast import events, safe_text, types
 from holdfast.app import compose
 from holdfast.cli import chat, console, json_output, shutdown
-from holdfast.runtime import single_turn
+from holdfast.runtime import single_turn, wording
 from holdfast.terminal import event_text
 
-BLANK = "holdfast: The model answered with nothing. Try again."
-INTERRUPTED = "Interrupted."
-NONE = "The turn could not be carried out."
-SHORT = "The answer is not whole: it reached the longest one the model may give."
+NOT_RUN = "The turn failed before it started."
 
 
 def run(out: console.Console, start: chat.Start, message: str, form: str, yes: bool = False) -> int:
@@ -44,7 +41,7 @@ async def _ask(
         async with started(start, yes) as app:
             if app.notice:
                 out.note(app.notice)
-            asked = single_turn.Asking(app.runtime, start.conversation_id, showing(out, form))
+            asked = single_turn.SingleTurn(app.runtime, start.conversation_id, showing(out, form))
             result = await answered(asked, leave, message)
     except asyncio.CancelledError:
         cut_off(out, form, result)
@@ -53,41 +50,42 @@ async def _ask(
 
 
 async def answered(
-    asked: single_turn.Asking, leave: shutdown.Leave, words: str, content: types.Content | None = None
+    asked: single_turn.SingleTurn, leave: shutdown.Leave, words: str, content: types.Content | None = None
 ) -> events.TurnResult | None:
     """The result of the turn, which a signal stops."""
     with leave.stopping(asked.stop):
-        return await asked.ask(words, content)
+        return await asked.run(words, content)
 
 
 def cut_off(out: console.Console, form: str, result: events.TurnResult | None) -> None:
     """Whoever reads a document gets one, though the program has to leave before a turn began or while it closes."""
     if form == "json":
-        out.json(json_output.turn(result or json_output.result("", INTERRUPTED, True)))
+        out.json(json_output.turn(result or json_output.result("", wording.INTERRUPTED, True)))
     elif form == "stream-json" and result is None:
-        out.line(json_output.event(events.TurnFinished(json_output.result("", INTERRUPTED, True))))
+        out.line(json_output.event(events.TurnFinished(json_output.result("", wording.INTERRUPTED, True))))
 
 
 def told(out: console.Console, form: str, result: events.TurnResult | None) -> int:
     """Tell what became of it, where that was not told as it came; the exit code."""
     if result is None:  # A notice has told why.
         if form == "json":
-            out.json(json_output.failed(NONE))
+            out.json(json_output.failed(NOT_RUN))
         return 1
     if form == "json":
         out.json(json_output.turn(result))
-    if said := _remark(result):
-        out.note(said)
+    if remark := _remark(result):
+        out.note(remark)
     return 130 if result.interrupted else 0 if result.completed and _words(result).strip() else 1
 
 
 def _remark(result: events.TurnResult) -> str:
-    """What else is to be said of an answer: that there is none, or not all of it."""
-    if result.error:
-        return INTERRUPTED if result.interrupted else f"holdfast: {result.error}"
-    if result.partial:
-        return SHORT
-    return "" if _words(result).strip() else BLANK
+    """Return the line for standard error if the reply is missing or incomplete; an empty text otherwise."""
+    if result.interrupted:
+        return wording.INTERRUPTED
+    sentence = wording.turn_finished(result)
+    if sentence is None:
+        return ""
+    return f"holdfast: {sentence.text}" if result.error or sentence.text == wording.EMPTY_REPLY else sentence.text
 
 
 def _words(result: events.TurnResult) -> str:
@@ -105,8 +103,8 @@ def showing(out: console.Console, form: str) -> Callable[[events.AnyEvent], None
 
 def _notes(out: console.Console) -> Callable[[events.AnyEvent], None]:
     def show_it(event: events.AnyEvent) -> None:
-        if isinstance(event, events.Notice | events.Compacted):
-            out.note(event.text)
+        if isinstance(event, events.Notice | events.Compacted) and (sentence := wording.describe(event)):
+            out.note(sentence.text)
 
     return show_it
 
@@ -141,7 +139,7 @@ class _Text:
 
     def __init__(self, out: console.Console) -> None:
         self._out = out
-        self._page = event_text.Page(event_text.PLAIN, lambda: out.width or 200)
+        self._page = event_text.EventRenderer(event_text.PLAIN, lambda: out.width or 200)
         self._open = self._said = self._beside = False
 
     def show(self, event: events.AnyEvent) -> None:

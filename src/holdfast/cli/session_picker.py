@@ -38,11 +38,11 @@ class Shelf:
         self._by_id = {head.conversation_id: head for head in self._every}
         self._begins: dict[str, str] = {}
 
-    def matching(self, words: str) -> Sequence[types.Session]:
+    def find_by_name(self, words: str) -> Sequence[types.Session]:
         wanted = words.casefold().split()
         return [head for head in self._every if all(each in _named(head) for each in wanted)]
 
-    def telling(self, words: str) -> Sequence[types.Session]:
+    def find_by_message(self, words: str) -> Sequence[types.Session]:
         try:
             hits = self._db.search(words, limit=HITS)
         except errors.HoldfastError:
@@ -51,7 +51,7 @@ class Shelf:
             self._by_id[found] for found in dict.fromkeys(hit.conversation_id for hit in hits) if found in self._by_id
         ]
 
-    def begins(self, head: types.Session) -> str:
+    def first_message(self, head: types.Session) -> str:
         if head.conversation_id not in self._begins:
             self._begins[head.conversation_id] = sessions_list.first_words(self._db, head)
         return self._begins[head.conversation_id]

@@ -15,8 +15,7 @@ from holdfast.agent import commands
 from holdfast.agent.commands import registry
 from holdfast.app import compose
 from holdfast.cli import chat, console, json_output, prompt, shutdown
-from holdfast.runtime import single_turn
-from holdfast.terminal import event_text
+from holdfast.runtime import single_turn, wording
 
 MODEL = (
     "A model that is chosen so holds until the program ends, which is at once; --model NAME chooses it for a message."
@@ -68,7 +67,7 @@ async def _carry_out(
             if heard.words is not None and not interrupted:
                 if app.notice:  # Who answers matters only now.
                     out.note(app.notice)
-                asked = single_turn.Asking(app.runtime, start.conversation_id, prompt.showing(out, form))
+                asked = single_turn.SingleTurn(app.runtime, start.conversation_id, prompt.showing(out, form))
                 return prompt.told(
                     out, form, await prompt.answered(asked, leave, heard.words.text, heard.words.content)
                 )
@@ -82,13 +81,13 @@ async def _carry_out(
     elif form == "json":
         out.json(json_output.turn(result))
     if interrupted:
-        out.note(prompt.INTERRUPTED)
+        out.note(wording.INTERRUPTED)
     return 130 if interrupted else 1 if result.failed else 0
 
 
 async def _until_told(app: compose.Running, here: str, line: str, heard: _Heard, leave: shutdown.Leave) -> bool:
     """Whether somebody stopped it; what it did until then is kept or not as the command has it."""
-    task = asyncio.create_task(single_turn.command(app.runtime, here, line, heard.show))
+    task = asyncio.create_task(single_turn.run_command(app.runtime, here, line, heard.show))
     try:
         with leave.stopping(task.cancel):
             await asyncio.wait([task])
@@ -115,7 +114,6 @@ class _Heard:
 
     def __init__(self, out: console.Console, form: str) -> None:
         self._out, self._form, self._show = out, form, prompt.showing(out, form)
-        self._page = event_text.Page(event_text.PLAIN, lambda: out.width or 200)
         self._said: list[str] = []
         self._wrong: list[str] = []
         self.words: events.Say | None = None
@@ -125,8 +123,10 @@ class _Heard:
         match event:
             case events.Answer(words):
                 self._answer(words)
-            case events.Titled() | events.Compacted():
-                self._answer("".join(piece.text for piece in self._page.draw(event)).strip())
+            case events.Titled():
+                self._answer(wording.titled(event).text)
+            case events.Compacted():
+                self._answer(wording.compacted(event).text)
             case events.Notice(words, "error"):
                 self._wrong.append(words)
             case events.Say():
@@ -145,7 +145,7 @@ class _Heard:
 
     def result(self, interrupted: bool, session_id: str, conversation_id: str) -> events.TurnResult:
         """The same as of a turn: whoever reads one can read the other."""
-        error = prompt.INTERRUPTED if interrupted else " ".join(self._wrong)
+        error = wording.INTERRUPTED if interrupted else " ".join(self._wrong)
         return json_output.result(
             "\n".join(self._said), error or None, interrupted, session_id=session_id, conversation_id=conversation_id
         )

@@ -87,7 +87,7 @@ class Tour:
 
     def __init__(self, out: console.Console, settings: config.Settings, folder: str) -> None:
         self._out, self._settings, self._folder = out, settings, folder
-        self._page = event_text.Page(
+        self._page = event_text.EventRenderer(
             event_text.PLAIN if out.glyphs == console.ASCII else event_text.Marks(), lambda: out.width or 100
         )
         self._heard: list[str] = []
@@ -102,9 +102,9 @@ class Tour:
                 self._out.print()
                 self._out.prose(f"> {line}", "bold")
                 if line.startswith("/"):
-                    await single_turn.command(program.runtime, conversation_id, line, self._show)
+                    await single_turn.run_command(program.runtime, conversation_id, line, self._show)
                 else:
-                    await single_turn.Asking(program.runtime, conversation_id, self._show).ask(line)
+                    await single_turn.SingleTurn(program.runtime, conversation_id, self._show).run(line)
                 self._answered()
                 if answer not in "".join(self._heard):
                     self.missed.append(line)

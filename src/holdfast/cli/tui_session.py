@@ -34,7 +34,7 @@ async def _talk(out: console.Console, start: chat.Start, light: bool) -> int:
     async with compose.started(start.settings, database=start.database, model=start.model) as app:
         named = bool(start.model or start.settings.model)
         welcome = await cli_welcome.words(app.db, start.settings, app.model, named)
-        opening = screens.Opening(
+        opening = screens.ScreenOptions(
             conversation_id=start.conversation_id,
             model=app.model,
             history=os.path.join(start.settings.home, "history"),
@@ -44,8 +44,8 @@ async def _talk(out: console.Console, start: chat.Start, light: bool) -> int:
         marks = event_text.PLAIN if out.glyphs == console.ASCII else event_text.Marks()
         screen = screens.FullScreen(app.runtime, opening, marks)
         await screen.run_async()
-        if (unsent := screen.talk.give_up()) is not None:
+        if (unsent := screen.session.drop_queued()) is not None:
             out.note(unsent)
-        for stopped in await screen.talk.stop_elsewhere():
+        for stopped in await screen.session.interrupt_others():
             out.note(stopped)
     return screen.return_code or 0

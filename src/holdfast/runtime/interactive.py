@@ -1,96 +1,141 @@
-"""One person who talks, in one conversation at a time: what every front end for a person does alike.
+"""One person who types in one conversation at a time: the part that is the same in every interactive front end.
 
-Lines are carried out in the order they were typed. A message does not wait for the answer to the one before: the
-runtime keeps them in order; whatever is typed behind a command waits until that is carried out. What is to be seen of
-all this is up to a view.
+Lines are processed in the order in which they were typed. A message does not wait for the reply to the one before, as
+the runtime queues messages; a line behind a slash command waits until that command has finished. A `SessionView` shows
+the result.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from contextlib import suppress
 from typing import Protocol, assert_never
 
 from holdfast import errors, events, safe_text, types
 from holdfast.agent import commands
 from holdfast.agent.commands import turns
-from holdfast.runtime import input_queue, runtime
+from holdfast.runtime import runtime as runtime_module
 
-STIRRING = (events.TurnStarted, events.TurnFinished, events.Compacted, events.ToolFinished)
-
-
-class View(Protocol):
-    """Where it is seen."""
-
-    async def arrived(self, left: str | None) -> None:
-        """Show how the conversation stands that it is in now. `left` was left while its answer goes on."""
-
-    def departed(self) -> None:
-        """Nothing more comes from the conversation it was in."""
-
-    async def happened(self, event: events.AnyEvent) -> None:
-        """An event of this conversation."""
-
-    def commanded(self, line: str) -> None:
-        """A command, just before it is carried out."""
-
-    async def carried_out(self, line: str) -> None:
-        """It was, and all that it said to everybody has happened."""
-
-    def answered(self, answer: events.Answer | events.Notice) -> None:
-        """What the person alone is told."""
-
-    def said(self, sent: events.Submit, answered: asyncio.Future[events.TurnResult], late: bool, /) -> None:
-        """A message was sent; one that is late waits for the answer to another."""
-
-    def queued(self, line: str, /) -> None:
-        """A line waits for the command before it."""
-
-    def warned(self) -> None:
-        """Once more, and it leaves."""
-
-    def leave(self) -> None: ...
+# Events after which the status of the conversation may differ.
+STATUS_EVENTS = (events.TurnStarted, events.TurnFinished, events.Compacted, events.ToolFinished)
 
 
-class Talk:
-    """What is under way. `work` and `hear` run for as long as it lasts, once `arrive` was called."""
+class SessionView(Protocol):
+    """The front end of an interactive session."""
 
-    def __init__(self, door: runtime.Runtime, conversation_id: str, view: View) -> None:
-        self.door, self.here, self._view = door, conversation_id, view
-        self.lines = input_queue.Lines()
+    async def show_conversation(self, left: str | None) -> None:
+        """Show the current conversation. `left` is the previous one if its turn is still running."""
+
+    def leave_conversation(self) -> None:
+        """Stop showing the conversation; no more of its events follow."""
+
+    async def show_event(self, event: events.AnyEvent) -> None:
+        """Show an event of the current conversation."""
+
+    def show_command(self, line: str) -> None:
+        """Show a command that is about to run."""
+
+    async def finish_command(self, line: str) -> None:
+        """Update the view after a command; all events that it emitted have been shown."""
+
+    def show_answer(self, answer: events.Answer | events.Notice) -> None:
+        """Show an answer that is not an event of the conversation."""
+
+    def show_sent(self, sent: events.Submit, result: asyncio.Future[events.TurnResult], queued: bool, /) -> None:
+        """Show a message that was submitted; a queued one waits for another turn."""
+
+    def show_queued(self, line: str, /) -> None:
+        """Show a line that waits for the command before it."""
+
+    def warn_before_leaving(self) -> None:
+        """Say that the next Ctrl-C leaves."""
+
+    def leave(self) -> None:
+        """Close the front end."""
+
+
+class InputQueue:
+    """Lines that were typed and are not processed yet, in order."""
+
+    def __init__(self) -> None:
+        self._lines: deque[events.Submit] = deque()
+        self._added = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @property
+    def lines(self) -> list[events.Submit]:
+        """The lines, each as the message it may become."""
+        return list(self._lines)
+
+    def add(self, line: str) -> None:
+        """Add a line at the end."""
+        self._lines.append(events.Submit(line))
+        self._added.set()
+
+    def drop(self, line: events.Submit) -> bool:
+        """Remove this line, not another one with the same text; return False if it is not in the queue."""
+        for place, each in enumerate(self._lines):
+            if each is line:
+                del self._lines[place]
+                return True
+        return False
+
+    async def next(self) -> str:
+        """Wait for the next line and remove it."""
+        while not self._lines:
+            self._added.clear()
+            await self._added.wait()
+        return self._lines.popleft().text
+
+
+class InteractiveSession:
+    """Processes what a person types. Call `open`, then run `process_lines` and `follow_events` as tasks."""
+
+    def __init__(self, runtime: runtime_module.Runtime, conversation_id: str, view: SessionView) -> None:
+        self.runtime, self.conversation_id, self._view = runtime, conversation_id, view
+        self.lines = InputQueue()
         self.command: asyncio.Task[None] | None = None
-        self.heard: runtime.Listening | None = None
-        self.answering_since = 0.0
-        self.stirred, self._arrived, self._listens = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.waits = self.stopping = self._warned = False
+        self.events: runtime_module.Listening | None = None
+        self._turn_started_at = 0.0
+        self.changed, self._shown, self._subscribed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.waits_elsewhere = self.interrupting = self._warned = False
 
     @property
     def busy(self) -> bool:
-        return self.door.running(self.here) or self.command is not None or len(self.lines) > 0
+        """Whether a turn or a command runs, or a line waits."""
+        return self.runtime.running(self.conversation_id) or self.command is not None or len(self.lines) > 0
 
     @property
-    def waiting(self) -> list[events.Submit]:
-        """What waits for a turn, and behind it what waits for a command."""
-        return [*self.door.waiting(self.here), *self.lines.waiting]
+    def queued(self) -> list[events.Submit]:
+        """The messages that wait for a turn, then the lines that wait for a command."""
+        return [*self.runtime.waiting(self.conversation_id), *self.lines.lines]
 
-    # --- the person ----------------------------------------------------------------------------------
+    @property
+    def turn_seconds(self) -> float | None:
+        """Seconds since the running turn started; None if none runs."""
+        return time.monotonic() - self._turn_started_at if self.runtime.running(self.conversation_id) else None
 
-    def typed(self, line: str) -> None:
-        """A line, ended with Enter."""
-        line = line.encode("utf-8", "replace").decode().strip()  # A keyboard may send what is no text.
+    # --- input ---------------------------------------------------------------------------------------
+
+    def enter(self, line: str) -> None:
+        """Accept a line that was ended with Enter."""
+        line = line.encode("utf-8", "replace").decode().strip()  # A keyboard may send unpaired surrogates.
         self._warned = False
         if not line:
             return
-        late = self.command is not None
-        if self.command is not None and self._at_once(line, self.command):
+        running = self.command is not None
+        if self.command is not None and self._run_at_once(line, self.command):
             return
         self.lines.add(line)
-        if late:
-            self._view.queued(line)
+        if running:
+            self._view.show_queued(line)
 
-    def _at_once(self, line: str, command: asyncio.Task[None]) -> bool:
-        """What is not to wait for a command: to stop it, to leave, to look at what waits. Whether this was that."""
+    def _run_at_once(self, line: str, command: asyncio.Task[None]) -> bool:
+        """Run a line that must not wait for the running command; return False for any other line."""
         name, argument = commands.split(line) if commands.is_command(line) else ("", "")
         match name.lower(), argument:
             case "stop", "":
@@ -99,172 +144,176 @@ class Talk:
                 command.cancel()
                 self._view.leave()
             case "queue", _:
-                self._view.commanded(line)
-                self._view.answered(self._looked_at_queue(argument))
+                self._view.show_command(line)
+                self._view.show_answer(self._run_queue_command(argument))
             case _:
                 return False
         return True
 
-    def _looked_at_queue(self, argument: str) -> events.Answer | events.Notice:
-        door, here = self.door, self.here
+    def _run_queue_command(self, argument: str) -> events.Answer | events.Notice:
+        def drop(message: events.Submit) -> bool:
+            return self.runtime.drop(self.conversation_id, message) or self.lines.drop(message)
+
         try:
-            return events.Answer(
-                turns.queued(argument, self.waiting, lambda each: door.drop(here, each) or self.lines.drop(each))
-            )
+            return events.Answer(turns.queued(argument, self.queued, drop))
         except errors.HoldfastError as error:
             return events.Notice(str(error), "error")
 
-    def interrupted(self) -> None:
-        """Ctrl-C with nothing written: stops what runs; where nothing does, leaves the second time."""
+    def interrupt(self) -> None:
+        """Handle Ctrl-C at an empty prompt: stop the command or turn; if nothing runs, leave at the second one."""
         if self.command is not None:
             self.command.cancel()
-        elif self.door.running(self.here):
-            # Whoever asks again while it is being stopped wants to leave.
-            if self.stopping:
+        elif self.runtime.running(self.conversation_id):
+            if self.interrupting:
                 self._view.leave()
-            self.stopping = True
-            self.door.interrupt(self.here)
+            self.interrupting = True
+            self.runtime.interrupt(self.conversation_id)
         elif self._warned:
             self._view.leave()
         else:
             self._warned = True
-            self._view.warned()
+            self._view.warn_before_leaving()
 
     def leave(self) -> None:
+        """Close the front end."""
         self._view.leave()
 
-    def calm(self) -> None:
-        """The warning is over: the next Ctrl-C is the first one again."""
+    def cancel_warning(self) -> None:
+        """Treat the next Ctrl-C as the first one again."""
         self._warned = False
 
-    # --- what was typed ------------------------------------------------------------------------------
+    # --- processing ----------------------------------------------------------------------------------
 
-    async def work(self) -> None:
+    async def process_lines(self) -> None:
+        """Run commands and submit messages, one line after the other, for as long as the session lasts."""
         while True:
             line = await self.lines.next()
-            await self._listens.wait()
+            await self._subscribed.wait()
             if commands.is_command(line):
-                self._view.commanded(line)
-                await self._carry_out(line)
+                self._view.show_command(line)
+                await self._run_command(line)
             else:
-                self._say(line[1:] if commands.escapes(line) else line)
-            self.stirred.set()
+                self._submit(line[1:] if commands.escapes(line) else line)
+            self.changed.set()
 
-    async def _carry_out(self, line: str) -> None:
-        """A command. Most take no time; one that does can be stopped, like a turn."""
-        told: list[runtime.ForOne] = []
-        self.command = asyncio.create_task(self.door.send(self.here, events.Command(line), told.append))
-        self.stirred.set()
+    async def _run_command(self, line: str) -> None:
+        """Run a command as a task, so that it can be stopped."""
+        replies: list[runtime_module.ForOne] = []
+        self.command = asyncio.create_task(
+            self.runtime.send(self.conversation_id, events.Command(line), replies.append)
+        )
+        self.changed.set()
         await asyncio.wait([self.command])
-        await self.caught_up()
-        ended, self.command = self.command, None
-        if ended.cancelled():
-            self._view.answered(events.Notice("Stopped.", "warning"))
+        await self.wait_for_events()
+        finished, self.command = self.command, None
+        if finished.cancelled():
+            self._view.show_answer(events.Notice("Stopped.", "warning"))
             return
-        ended.result()
-        await self._view.carried_out(line)
-        for event in told:
+        finished.result()
+        await self._view.finish_command(line)
+        for event in replies:
             match event:
                 case events.Moved(conversation_id):
-                    await self.move(conversation_id)
-                case events.Say(words, content):
-                    self._say(words, content)
+                    await self.switch(conversation_id)
+                case events.Say(text, content):
+                    self._submit(text, content)
                 case events.Quit():
                     self._view.leave()
                 case _:
                     assert_never(event)
 
-    def _say(self, words: str, content: types.Content | None = None) -> None:
-        late, sent = self.door.running(self.here), events.Submit(words, content=content)
-        if not late:
-            self._begins()
-        answered = self.door.submit(self.here, sent)
-        answered.add_done_callback(lambda _: self.stirred.set())
-        self._view.said(sent, answered, late)
+    def _submit(self, text: str, content: types.Content | None = None) -> None:
+        queued, message = self.runtime.running(self.conversation_id), events.Submit(text, content=content)
+        if not queued:
+            self._start_clock()
+        result = self.runtime.submit(self.conversation_id, message)
+        result.add_done_callback(lambda _: self.changed.set())
+        self._view.show_sent(message, result, queued)
 
-    def _begins(self) -> None:
-        self.answering_since, self.stopping = time.monotonic(), False
+    def _start_clock(self) -> None:
+        self._turn_started_at, self.interrupting = time.monotonic(), False
 
-    # --- where it is ---------------------------------------------------------------------------------
+    # --- the conversation ----------------------------------------------------------------------------
 
-    async def arrive(self, left: str | None = None) -> None:
-        """Show how things stand here, and then what happens."""
-        await self._view.arrived(left)
-        self._arrived.set()
-        self.stirred.set()
+    async def open(self, left: str | None = None) -> None:
+        """Show the conversation and start following its events."""
+        await self._view.show_conversation(left)
+        self._shown.set()
+        self.changed.set()
 
-    async def move(self, conversation_id: str) -> None:
-        """Go on in another conversation, once all is shown that was said in this one."""
-        if conversation_id == self.here:
-            self._view.answered(events.Notice("This is that conversation: you are in it already."))
+    async def switch(self, conversation_id: str) -> None:
+        """Continue in another conversation, after all events of this one have been shown."""
+        if conversation_id == self.conversation_id:
+            self._view.show_answer(events.Notice("You are already in this conversation."))
             return
-        left = self.here
-        self._arrived.clear()
-        self._listens.clear()
-        if self.heard is not None:
-            self.heard.put(None)
-        await self.caught_up()
-        self._view.departed()
-        # Only now: what happened there was shown as what it is.
-        self.here = conversation_id
-        self.waits = self._warned = False
-        self._begins()
-        await self.arrive(left if self.door.running(left) else None)
-        await self._listens.wait()
+        left = self.conversation_id
+        self._shown.clear()
+        self._subscribed.clear()
+        if self.events is not None:
+            self.events.put(None)
+        await self.wait_for_events()
+        self._view.leave_conversation()
+        # Only now: the events until here belong to the conversation that was left.
+        self.conversation_id = conversation_id
+        self.waits_elsewhere = self._warned = False
+        self._start_clock()
+        await self.open(left if self.runtime.running(left) else None)
+        await self._subscribed.wait()
 
-    async def hear(self) -> None:
-        """The events of the conversation this is, whichever it is; until the runtime closes."""
+    async def follow_events(self) -> None:
+        """Show the events of the current conversation until the runtime closes."""
         while True:
-            await self._arrived.wait()
-            with self.door.listen(self.here, answers=True) as heard:
-                self.heard = heard
-                self._listens.set()
-                async for emitted in heard:
-                    await self._happened(emitted.event)
-            if heard.closed:
+            await self._shown.wait()
+            with self.runtime.listen(self.conversation_id, answers=True) as subscription:
+                self.events = subscription
+                self._subscribed.set()
+                async for emitted in subscription:
+                    await self._show(emitted.event)
+            if subscription.closed:
                 return
 
-    async def _happened(self, event: events.AnyEvent) -> None:
+    async def _show(self, event: events.AnyEvent) -> None:
         if isinstance(event, events.TurnStarted):
-            self._begins()
+            self._start_clock()
         if isinstance(event, events.TurnQueued | events.TurnStarted | events.TurnFinished):
-            self.waits = isinstance(event, events.TurnQueued)
-        await self._view.happened(event)
-        if isinstance(event, STIRRING):
-            self.stirred.set()
+            self.waits_elsewhere = isinstance(event, events.TurnQueued)
+        await self._view.show_event(event)
+        if isinstance(event, STATUS_EVENTS):
+            self.changed.set()
 
-    async def caught_up(self) -> None:
-        """Until all is shown that has happened."""
-        if self.heard is not None:
-            await self.heard.taken()
+    async def wait_for_events(self) -> None:
+        """Wait until all events that were emitted so far have been shown."""
+        if self.events is not None:
+            await self.events.taken()
 
-    async def stirs(self, seconds: float | None) -> bool:
-        """Until something may have changed, but no longer than this; whether it was that."""
+    async def wait_for_change(self, seconds: float | None) -> bool:
+        """Wait until the status may have changed, at most this long; return whether it may have."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.stirred.wait()
-        return self.stirred.is_set()
+                await self.changed.wait()
+        return self.changed.is_set()
 
     # --- leaving -------------------------------------------------------------------------------------
 
-    def give_up(self) -> str | None:
-        """Take back all that still waits, in whichever conversation; a sentence about it, where there was any."""
-        door = self.door
-        dropped = sum(door.drop(here, each) for here in door.busy() for each in door.waiting(here)) + len(self.lines)
+    def drop_queued(self) -> str | None:
+        """Stop the running command and drop all queued messages; return a sentence if there were any."""
+        dropped = len(self.lines)
+        for conversation_id in self.runtime.busy():
+            dropped += sum(self.runtime.drop(conversation_id, each) for each in self.runtime.waiting(conversation_id))
         if self.command is not None:
             self.command.cancel()
-        many = safe_text.count(dropped, "message that waited was", "messages that waited were")
-        return f"{many} not sent." if dropped else None
+        count = safe_text.count(dropped, "queued message was", "queued messages were")
+        return f"{count} not sent." if dropped else None
 
-    async def stop_elsewhere(self) -> list[str]:
-        """Stop the answers in the other conversations; a sentence about each."""
-        told = list[str]()
-        for elsewhere in self.door.busy():
-            if elsewhere != self.here and self.door.interrupt(elsewhere):
-                told.append(f"The answer in {await self._named(elsewhere)} was stopped; what was said of it stays.")
-        return told
+    async def interrupt_others(self) -> list[str]:
+        """Interrupt the turns of the other conversations; return a sentence about each."""
+        sentences = list[str]()
+        for other in self.runtime.busy():
+            if other != self.conversation_id and self.runtime.interrupt(other):
+                sentences.append(f"The reply in {await self._title(other)} was interrupted; its text so far is saved.")
+        return sentences
 
-    async def _named(self, conversation_id: str) -> str:
+    async def _title(self, conversation_id: str) -> str:
         with suppress(errors.HoldfastError):
-            return (await self.door.db.conversation(conversation_id)).title or conversation_id
+            return (await self.runtime.db.conversation(conversation_id)).title or conversation_id
         return conversation_id

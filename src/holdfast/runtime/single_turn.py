@@ -1,4 +1,4 @@
-"""One message to a conversation, and the events of its turn; it can be stopped at any moment."""
+"""One message or command without a session: run it, show its events, allow it to be interrupted at any moment."""
 
 from __future__ import annotations
 
@@ -7,85 +7,78 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import events, types
-from holdfast.runtime import runtime
+from holdfast.runtime import runtime as runtime_module
 
-COMPACTING = "The conversation is being compacted. Ctrl-C leaves without it."
+COMPACTING = "Compacting the conversation. Press Ctrl-C to exit without it."
 
 Show = Callable[[events.AnyEvent], None]
 
 
-class Asking:
-    """A message on its way. `ask` is called once."""
+class SingleTurn:
+    """One message and its turn. `run` may be called once."""
 
-    def __init__(self, door: runtime.Runtime, conversation_id: str, show: Show) -> None:
-        self._door, self._conversation_id, self._show = door, conversation_id, show
-        self._begun = self._unwanted = False
-        self._stops = set[asyncio.Task[None]]()
-        self._settling: asyncio.Task[None] | None = None
+    def __init__(self, runtime: runtime_module.Runtime, conversation_id: str, show: Show) -> None:
+        self._runtime, self._conversation_id, self._show = runtime, conversation_id, show
+        self._submitted = self._stopped = False
+        self._interrupts = set[asyncio.Task[None]]()
+        self._compaction: asyncio.Task[None] | None = None
 
-    async def ask(self, words: str, content: types.Content | None = None) -> events.TurnResult | None:
-        """What became of the turn; None when it failed in a way that a notice has told.
+    async def run(self, text: str, content: types.Content | None = None) -> events.TurnResult | None:
+        """Submit the message and return the result; None if the turn raised, which a notice has reported.
 
-        A compaction that the turn began is waited for: the program ends with the answer. What `show` raises stops
+        Waits for a compaction that the turn started, because the program exits afterwards. An exception of `show` stops
         the turn, and is raised when the turn has ended.
         """
-        # Whoever asks leaves with the answer: a notice that came in meanwhile waits for somebody who sees its turn.
-        with self._door.listen(self._conversation_id, stays=False) as heard:
-            showing = asyncio.create_task(self._listen(heard))
-            answered = self._door.submit(self._conversation_id, events.Submit(words, content=content))
-            self._begun = True
-            if self._unwanted:
+        # The subscriber does not stay, so inbox notices wait for a front end that shows their turns.
+        with self._runtime.listen(self._conversation_id, stays=False) as subscription:
+            showing = asyncio.create_task(_show_events(subscription, self._show))
+            result = self._runtime.submit(self._conversation_id, events.Submit(text, content=content))
+            self._submitted = True
+            if self._stopped:
                 self.stop()
             try:
-                both: list[asyncio.Future[Any]] = [answered, showing]
+                both: list[asyncio.Future[Any]] = [result, showing]
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                if not answered.done():
+                if not result.done():
                     self.stop()
-                    await asyncio.wait([answered])
-                await self._settle()
+                    await asyncio.wait([result])
+                await self._wait_for_compaction()
             finally:
-                heard.put(None)
+                subscription.put(None)
                 await showing
-        return None if answered.cancelled() or answered.exception() else answered.result()
+        return None if result.cancelled() or result.exception() else result.result()
 
-    async def _settle(self) -> None:
+    async def _wait_for_compaction(self) -> None:
         """Wait for a background compaction, unless the turn or this wait is interrupted."""
-        agent = self._door.agents.peek(self._conversation_id)
-        if agent is None or not agent.room.under_way or self._unwanted:
+        agent = self._runtime.agents.peek(self._conversation_id)
+        if agent is None or not agent.room.under_way or self._stopped:
             return
-        self._door.tell(self._conversation_id, events.Notice(COMPACTING))
-        self._settling = asyncio.create_task(agent.room.settle())
-        await asyncio.wait([self._settling])
+        self._runtime.tell(self._conversation_id, events.Notice(COMPACTING))
+        self._compaction = asyncio.create_task(agent.room.settle())
+        await asyncio.wait([self._compaction])
 
     def stop(self) -> None:
-        """Stop the turn, also one that is only about to begin, or the wait for a background compaction."""
-        self._unwanted = True
-        if self._settling is not None:
-            self._settling.cancel()
-        elif self._begun:
-            self._interrupt()
-
-    def _interrupt(self) -> None:
-        stopping = asyncio.create_task(self._door.send(self._conversation_id, events.Interrupt()))
-        self._stops.add(stopping)
-        stopping.add_done_callback(self._stops.discard)
-
-    async def _listen(self, heard: runtime.Listening) -> None:
-        async for emitted in heard:
-            self._show(emitted.event)
+        """Interrupt the turn, even before it has started, or the wait for a background compaction."""
+        self._stopped = True
+        if self._compaction is not None:
+            self._compaction.cancel()
+        elif self._submitted:
+            interrupt = asyncio.create_task(self._runtime.send(self._conversation_id, events.Interrupt()))
+            self._interrupts.add(interrupt)
+            interrupt.add_done_callback(self._interrupts.discard)
 
 
-async def command(door: runtime.Runtime, conversation_id: str, line: str, show: Show) -> None:
-    """A line that begins with a slash: what it has to say is shown as it comes, and all of it when this returns."""
-    with door.listen(conversation_id, stays=False) as heard:
-        showing = asyncio.create_task(_shown(heard, show))
+async def run_command(runtime: runtime_module.Runtime, conversation_id: str, line: str, show: Show) -> None:
+    """Run a slash command; all of its events have been shown when this returns."""
+    with runtime.listen(conversation_id, stays=False) as subscription:
+        showing = asyncio.create_task(_show_events(subscription, show))
         try:
-            await door.send(conversation_id, events.Command(line, "once"), show)
+            await runtime.send(conversation_id, events.Command(line, "once"), show)
         finally:
-            heard.put(None)
+            subscription.put(None)
             await showing
 
 
-async def _shown(heard: runtime.Listening, show: Show) -> None:
-    async for emitted in heard:
+async def _show_events(subscription: runtime_module.Listening, show: Show) -> None:
+    async for emitted in subscription:
         show(emitted.event)

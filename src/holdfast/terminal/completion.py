@@ -1,4 +1,4 @@
-"""What Tab completes: slash commands at the beginning of a line and what may stand behind them, paths anywhere."""
+"""Tab completion: slash commands at the beginning of a line, their arguments, and paths anywhere."""
 
 from __future__ import annotations
 
@@ -12,83 +12,85 @@ from prompt_toolkit.document import Document
 from holdfast import safe_text
 from holdfast.agent import commands
 
-MOST = 200
+MAX_CANDIDATES = 200
+
+ListCommands = Callable[[], Sequence[commands.Standing]]
+CompleteArgument = Callable[[str], Awaitable[Sequence[commands.Candidate]]]
+"""Returns the whole lines that a command with the beginning of an argument may become."""
 
 
-Listed = Callable[[], Sequence[commands.Standing]]
-Arguments = Callable[[str], Awaitable[Sequence[commands.Candidate]]]
-"""What a line with a command and the beginning of its argument may become, each the whole line."""
-
-
-async def nothing(_: str) -> Sequence[commands.Candidate]:
+async def complete_nothing(_: str) -> Sequence[commands.Candidate]:
+    """Offer no arguments."""
     return ()
 
 
-class Words(Completer):
-    """Commands are offered while they are typed; the rest only when Tab asks, as most words are neither."""
+class InputCompleter(Completer):
+    """Completes commands while they are typed; arguments and paths only on Tab."""
 
-    def __init__(self, more: Listed = lambda: (), arguments: Arguments = nothing) -> None:
-        self._more, self._arguments = more, arguments
+    def __init__(
+        self, more_commands: ListCommands = lambda: (), complete_argument: CompleteArgument = complete_nothing
+    ) -> None:
+        self._more_commands, self._complete_argument = more_commands, complete_argument
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """All that can be said at once."""
+        """Return the candidates that need no look-up in the store."""
         before = document.text_before_cursor
-        if begins_command(before):
-            yield from _commands(before, [*commands.COMMANDS.values(), *self._more()])
+        if is_command_name(before):
+            yield from _complete_command(before, [*commands.COMMANDS.values(), *self._more_commands()])
         if complete_event.completion_requested:
-            yield from _paths(re.split(r"\s", before)[-1])
+            yield from _complete_path(re.split(r"\s", before)[-1])
 
     async def get_completions_async(
         self, document: Document, complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion, None]:
-        """The same, and what the store has to be asked for."""
+        """Return all candidates."""
         before = document.text_before_cursor
         found: Sequence[commands.Candidate] = ()
-        if complete_event.completion_requested and begins_argument(before):
-            found = await self._arguments(before)
-        for each in found[:MOST]:
+        if complete_event.completion_requested and is_argument(before):
+            found = await self._complete_argument(before)
+        for each in found[:MAX_CANDIDATES]:
             shown = safe_text.safe(each.value.partition(" ")[2])
             yield Completion(each.value, -len(before), display=shown, display_meta=safe_text.safe(each.help))
-        if not (found or _takes_listed(before)):
+        if not (found or _completes_arguments(before)):
             for completion in self.get_completions(document, complete_event):
                 yield completion
 
 
-def begins_command(before: str) -> bool:
-    """Whether the name of a command is being typed."""
+def is_command_name(before: str) -> bool:
+    """Return whether the text before the cursor is the beginning of a command."""
     return re.fullmatch(r"/[\w:-]*", before) is not None
 
 
-def begins_argument(before: str) -> bool:
-    """Whether what a command takes is being typed."""
+def is_argument(before: str) -> bool:
+    """Return whether the text before the cursor is a command with the beginning of an argument."""
     return re.fullmatch(r"/[\w:-]+ .*", before) is not None
 
 
-def _takes_listed(before: str) -> bool:
-    """Whether it is known what the command takes: then a path is none of it."""
-    slash = commands.COMMANDS.get(before[1:].partition(" ")[0])
-    return slash is not None and slash.completes is not None and begins_argument(before)
+def _completes_arguments(before: str) -> bool:
+    """Return whether the command has candidates of its own, so that paths are not offered."""
+    command = commands.COMMANDS.get(before[1:].partition(" ")[0])
+    return command is not None and command.completes is not None and is_argument(before)
 
 
-def _commands(before: str, every: Iterable[commands.Standing]) -> Iterator[Completion]:
-    for slash in every:
-        if slash.name.startswith(before[1:]):
-            name = f"/{slash.name}{' ' if slash.argument else ''}"
-            shown = f"/{slash.name} {slash.argument}".rstrip()
-            yield Completion(name, -len(before), display=shown, display_meta=slash.help)
+def _complete_command(before: str, every: Iterable[commands.Standing]) -> Iterator[Completion]:
+    for command in every:
+        if command.name.startswith(before[1:]):
+            text = f"/{command.name}{' ' if command.argument else ''}"
+            shown = f"/{command.name} {command.argument}".rstrip()
+            yield Completion(text, -len(before), display=shown, display_meta=command.help)
 
 
-def _paths(word: str) -> Iterator[Completion]:
-    folder, begun = os.path.split(word)
+def _complete_path(word: str) -> Iterator[Completion]:
+    folder, prefix = os.path.split(word)
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
             found = sorted(
                 (entry.name, entry.is_dir())
                 for entry in entries
-                if entry.name.startswith(begun) and (begun or not entry.name.startswith("."))
+                if entry.name.startswith(prefix) and (prefix or not entry.name.startswith("."))
             )
     except (OSError, ValueError):
         return
-    for name, is_folder in found[:MOST]:
+    for name, is_folder in found[:MAX_CANDIDATES]:
         shown = f"{name}{os.sep if is_folder else ''}"
-        yield Completion(shown[len(begun) :], display=shown)
+        yield Completion(shown[len(prefix) :], display=shown)

@@ -1,23 +1,32 @@
-"""Events as pieces of styled text. Pure: an event in, pieces out; nothing is written here.
+"""Events as pieces of styled text. Pure: nothing is written here.
 
-The text of a reply flows as it comes, exactly as it was said, unless somebody draws it. Everything else stands on
-lines of its own, so that a glance tells what the model said from what was done and what went wrong.
+The reply flows as it comes, verbatim unless a `ReplyStream` draws it. Everything else has lines of its own, so that the
+reply, the work of tools and errors can be told apart at a glance.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, assert_never
 
+import msgspec
+
 from holdfast import events, safe_text
-from holdfast.terminal import text_wrap
+from holdfast.runtime import wording
 
 DETAIL_LINES = 12
+REMEMBERS = "c or a also allows from now on: "
 LEVELS: dict[events.Level, str] = {"info": "dim", "warning": "yellow", "error": "red"}
+# The arguments of a tool take at most this share of a line; the rest is for its output.
+ARGUMENTS_SHARE = 0.5
+
+ToolEvent = events.ToolStarted | events.ToolProgress | events.ToolFinished
+ApprovalEvent = events.ApprovalAsked | events.ApprovalSettled
 
 
 class Marks(NamedTuple):
-    """What lines begin and end with."""
+    """The signs at the beginning and end of lines."""
 
     call: str = "→"
     done: str = "✓"
@@ -30,216 +39,268 @@ PLAIN = Marks("->", "ok:", "failed:", "-", "...")
 
 
 class Piece(NamedTuple):
-    """Text, and how it is to look; safe to write as it is."""
+    """Safe text and its style."""
 
     text: str
     style: str = ""
 
 
-class Flow(Protocol):
-    """A reply, drawn as it comes: what is complete with its next words and at its end, and what is open until then."""
+class ReplyStream(Protocol):
+    """Draws a reply as it streams in: complete blocks are returned once, the rest is `open`."""
 
     @property
     def open(self) -> str: ...
     @property
     def in_code(self) -> bool: ...
-    def add(self, words: str) -> str: ...
+    def add(self, text: str) -> str: ...
     def end(self) -> str: ...
 
 
-class Tools(Protocol):
-    """What tools do, drawn where lines can change: what is done, and what is open until then."""
+class EventRenderer:
+    """Draws events one after the other, and remembers as much as the next piece depends on.
 
-    @property
-    def open(self) -> list[Piece]: ...
-    def draw(self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished) -> list[Piece]: ...
-    def permission(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None: ...
-    def end(self) -> list[Piece]: ...
-
-
-class Page:
-    """What was drawn so far, as far as the next piece depends on it.
-
-    With a `reply` and `tools` these draw what they are for, and what they have open is shown below all that was
-    written; without, all is plain text that is written once.
+    With a `reply` and `tools`, these draw Markdown and tool calls, and their unfinished lines are `open`: shown below
+    the finished text and drawn again when they change. Without them, all text is written once.
     """
 
     def __init__(
         self,
         marks: Marks | None = None,
         width: Callable[[], int] = lambda: 80,
-        reply: Flow | None = None,
-        tools: Tools | None = None,
+        reply: ReplyStream | None = None,
+        tools: ToolActivity | None = None,
     ) -> None:
         self.marks = marks or Marks()
         self.width = width
         self._reply, self._tools = reply, tools
-        self._fresh = True
-        self._flowing: str | None = None
-        self._said = False
+        self._at_line_start = True
+        self._flowing: str | None = None  # The style of the text that is being written; "" for the reply.
+        self._replied = False
 
     @property
     def open(self) -> list[Piece]:
-        """What is not complete yet, and will be drawn once more when it is."""
-        speaking = [Piece(f"{words}\n")] if self._reply and (words := self._reply.open) else []
-        return [*speaking, *(self._tools.open if self._tools else ())]
+        """The unfinished lines."""
+        reply = [Piece(f"{text}\n")] if self._reply and (text := self._reply.open) else []
+        return [*reply, *(self._tools.open if self._tools else ())]
 
     @property
-    def draws(self) -> bool:
+    def draws_markdown(self) -> bool:
         """Whether Markdown is drawn, or shown as it was written."""
         return self._reply is not None
 
     @property
     def in_code(self) -> bool:
-        """Whether what is written now would stand in the middle of a block of code."""
+        """Whether text written now would be inside a block of code."""
         return self._reply is not None and self._flowing == "" and self._reply.in_code
 
     def draw(self, event: events.AnyEvent) -> list[Piece]:
-        """What an event looks like, after all that was drawn before."""
+        """Draw an event below the text that was drawn before."""
         match event:
-            case events.TextDelta(words):
-                self._said = self._said or bool(words.strip())
-                return self._speak(words)
-            case events.ReasoningDelta(words):
-                return self._flow(words, "dim")
+            case events.TextDelta(text):
+                self._replied = self._replied or bool(text.strip())
+                return self._draw_reply(text)
+            case events.ReasoningDelta(text):
+                return self._flow(text, "dim")
             case events.ApprovalAsked() | events.ApprovalSettled():
-                if self._tools:
-                    self._tools.permission(event)
-                return [*self.break_off(), *self._permission(event)]
+                return [*self.end_line(), *self._draw_approval(event)]
             case events.ToolStarted() | events.ToolProgress() | events.ToolFinished():
-                return [*self.break_off(), *self._tools.draw(event)] if self._tools else self._tool(event)
-            case events.Answer(words) | events.Say(words):
-                return self.lines("\n".join(text_wrap.laid_out(safe_text.safe_lines(words), self.width())))
+                return self._draw_tool(event)
+            case events.Answer(text) | events.Say(text):
+                return self.lines("\n".join(safe_text.lay_out(safe_text.safe_lines(text), self.width())))
             case events.TurnFinished(result):
-                return [*self.left_open(), *self._ended(result)]
-            case events.TurnStarted(text=words, notice=kind):
-                self._said = False
-                return [*self.break_off(), *self.notice(words)] if kind else []
+                return [*self.end_tools(), *self._draw_end(result)]
+            case events.TurnStarted(text=text, notice=kind):
+                self._replied = False
+                return [*self.end_line(), *self.notice(text)] if kind else []
             case events.MessageStored() | events.Moved() | events.Quit():
                 return []
-            case _:
-                return self._told(event)
-
-    def lines(self, words: str, style: str = "") -> list[Piece]:
-        """Text on lines of its own. A reply that is drawn goes on below it: half a block would be drawn as another."""
-        shown = "\n".join(safe_text.safe_lines(words))
-        broken = [] if self._reply and self._flowing == "" else self.break_off()
-        return [*broken, Piece(shown, style), Piece("\n")]
-
-    def notice(self, words: str) -> list[Piece]:
-        """What a program told the agent: its first line, which says what it is."""
-        first = next((line for line in words.splitlines() if line.strip()), "")
-        return self.one_line(f"{self.marks.dot} {first}", "dim")
-
-    def prose(self, words: str, style: str = "") -> list[Piece]:
-        """A sentence on lines of its own, broken between words."""
-        return self.lines("\n".join(safe_text.wrapped(safe_text.safe(words), max(self.width(), 1))), style)
-
-    def break_off(self) -> list[Piece]:
-        """End the line that is being written, if there is one."""
-        speaking, fresh = self._flowing == "" and self._reply, self._fresh
-        self._fresh, self._flowing = True, None
-        if speaking:
-            ended = speaking.end()
-            return [Piece(ended)] if ended else []
-        return [] if fresh else [Piece("\n")]
-
-    def _told(self, event: events.TurnQueued | events.Notice | events.Titled | events.Compacted) -> list[Piece]:
-        match event:
-            case events.Notice(words, level):
-                return self.prose(words, LEVELS[level])
-            case events.TurnQueued():
-                return self.prose("Waiting: a turn of this conversation is running elsewhere.", "yellow")
-            case events.Titled(title):
-                # It comes with the end of an answer.
-                return [
-                    *self.break_off(),
-                    *self.prose(f"Title: {title}" if title else "It has no title any more.", "dim"),
-                ]
-            case events.Compacted():
-                return self.prose(f"{event.text} /recall brings originals back.", "dim")
+            case events.Notice() | events.TurnQueued() | events.Titled() | events.Compacted():
+                return self._draw_sentence(event)
             case _:
                 assert_never(event)
 
-    def _speak(self, words: str) -> list[Piece]:
-        """A piece of the reply."""
-        if self._reply is None:
-            return self._flow(words, "")
-        broken = self.break_off() if self._flowing != "" else []
-        shown = self._reply.add(words)
-        self._flowing, self._fresh = "", True
-        return [*broken, Piece(shown)] if shown else broken
+    def lines(self, text: str, style: str = "") -> list[Piece]:
+        """Draw text on lines of its own. A drawn reply continues below it: half a block would be drawn wrongly."""
+        shown = "\n".join(safe_text.safe_lines(text))
+        before = [] if self._reply and self._flowing == "" else self.end_line()
+        return [*before, Piece(shown, style), Piece("\n")]
 
-    def _flow(self, words: str, style: str) -> list[Piece]:
-        broken = self.break_off() if self._flowing != style else []
-        shown = safe_text.flowing(words)
-        if self._fresh and self._flowing is None:
+    def notice(self, text: str) -> list[Piece]:
+        """Draw the first line of a notice that a program sent to the agent."""
+        return self.one_line(f"{self.marks.dot} {wording.first_line(text)}", "dim")
+
+    def prose(self, text: str, style: str = "") -> list[Piece]:
+        """Draw a sentence, wrapped between words."""
+        return self.lines("\n".join(safe_text.wrapped(safe_text.safe(text), max(self.width(), 1))), style)
+
+    def one_line(self, text: str, style: str) -> list[Piece]:
+        """Draw text on one line, clipped to the width."""
+        line = safe_text.safe(text).rstrip()
+        return self.lines(safe_text.clipped(line, max(self.width() - 1, 1), self.marks.more), style)
+
+    def end_line(self) -> list[Piece]:
+        """End the line that is being written, if there is one."""
+        reply, at_line_start = self._flowing == "" and self._reply, self._at_line_start
+        self._at_line_start, self._flowing = True, None
+        if reply:
+            rest = reply.end()
+            return [Piece(rest)] if rest else []
+        return [] if at_line_start else [Piece("\n")]
+
+    def end_tools(self) -> list[Piece]:
+        """End the line that is being written, and the lines of tools that never finished."""
+        return [*self.end_line(), *self._tools.end()] if self._tools else []
+
+    def detail(self, asked: events.ApprovalAsked, max_lines: int | None = None) -> list[Piece]:
+        """Draw the detail of an approval request, or its first lines."""
+        text = asked.detail.rstrip("\n")
+        lines = [f"  {line}" for line in safe_text.safe_lines(text)] if text.strip() else []
+        if max_lines is None or len(lines) <= max_lines:
+            return self.lines("\n".join(lines)) if lines else []
+        more = f"  {self.marks.more} {safe_text.count(len(lines) - max_lines, 'more line')} (d shows all)"
+        return [*self.lines("\n".join(lines[:max_lines])), *self.lines(more, "dim")]
+
+    def _draw_sentence(
+        self, event: events.Notice | events.TurnQueued | events.Titled | events.Compacted
+    ) -> list[Piece]:
+        text, level = wording.describe(event) or wording.Sentence("")
+        if isinstance(event, events.Compacted):
+            text = f"{text} Use /recall to read the originals."
+        # A title comes after the end of a reply.
+        before = self.end_line() if isinstance(event, events.Titled) else []
+        return [*before, *self.prose(text, LEVELS[level])]
+
+    def _draw_reply(self, text: str) -> list[Piece]:
+        if self._reply is None:
+            return self._flow(text, "")
+        before = self.end_line() if self._flowing != "" else []
+        shown = self._reply.add(text)
+        self._flowing, self._at_line_start = "", True
+        return [*before, Piece(shown)] if shown else before
+
+    def _flow(self, text: str, style: str) -> list[Piece]:
+        before = self.end_line() if self._flowing != style else []
+        shown = safe_text.flowing(text)
+        if self._at_line_start and self._flowing is None:
             shown = shown.lstrip("\n")  # Some models begin with empty lines.
         if not shown:
-            return broken
-        self._flowing, self._fresh = style, shown.endswith("\n")
-        return [*broken, Piece(shown, style)]
+            return before
+        self._flowing, self._at_line_start = style, shown.endswith("\n")
+        return [*before, Piece(shown, style)]
 
-    def _tool(self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished) -> list[Piece]:
+    def _draw_tool(self, event: ToolEvent) -> list[Piece]:
+        if self._tools:
+            return [*self.end_line(), *self._tools.draw(event)]
         match event:
-            case events.ToolProgress(text=words):
-                # Output comes in pieces of several lines; a sentence stands alone.
-                return self._flow(words, "dim") if "\n" in words else self.lines(words, "dim")
-            case events.ToolStarted(_, name, arguments):
-                return self.one_line(f"{self.marks.call} {name} {'' if arguments == '{}' else arguments}", "dim")
-            case events.ToolFinished(_, name, ok, preview):
-                first = next((line for line in preview.splitlines() if line.strip()), "")
-                mark = self.marks.done if ok else self.marks.failed
-                return self.one_line(f"{mark} {name}  {first}", "dim" if ok else "yellow")
+            case events.ToolProgress(text=text):
+                # Output comes in pieces of several lines; a progress message is one line.
+                return self._flow(text, "dim") if "\n" in text else self.lines(text, "dim")
+            case events.ToolStarted():
+                return self.one_line(f"{self.marks.call} {wording.tool_started(event).text}", "dim")
+            case events.ToolFinished():
+                mark, (text, level) = self.marks.done if event.ok else self.marks.failed, wording.tool_finished(event)
+                return self.one_line(f"{mark} {text}", LEVELS[level])
             case _:
                 assert_never(event)
 
-    def _permission(self, event: events.ApprovalAsked | events.ApprovalSettled) -> list[Piece]:
+    def _draw_approval(self, event: ApprovalEvent) -> list[Piece]:
+        if self._tools:
+            self._tools.handle_approval(event)
+        if isinstance(event, events.ApprovalSettled):
+            text, level = wording.approval_settled(event)
+            return self.prose(text, LEVELS[level])
+        return [
+            *self.prose(wording.approval_asked(event).text, "bold"),
+            *self.detail(event, DETAIL_LINES),
+            *(self.prose(event.danger, "red") if event.danger else []),
+            *(self.prose(f"{REMEMBERS}{event.remembers}", "dim") if event.remembers else []),
+        ]
+
+    def _draw_end(self, result: events.TurnResult) -> list[Piece]:
+        replied, self._replied = self._replied, False
+        sentence = wording.turn_finished(result)
+        pieces = self.end_line()
+        if result.completed and not replied:
+            # The reply came before this renderer was subscribed.
+            pieces += [*self._draw_reply(result.final_response), *self.end_line()]
+        if sentence is None or (replied and sentence.text == wording.EMPTY_REPLY):
+            return pieces
+        return [*pieces, *self.prose(sentence.text, LEVELS[sentence.level])]
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A running tool."""
+
+    name: str
+    arguments: str
+    since: float
+    output: str = ""
+
+
+class ToolActivity:
+    """Draws one line per tool call on a terminal whose lines can change.
+
+    The lines of running tools, with the last line of their output, are `open`. A finished one gets its line above
+    them, with the time since the call, or since the approval.
+    """
+
+    def __init__(
+        self, width: Callable[[], int], marks: Marks | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._width, self._marks, self._clock = width, marks or Marks(), clock
+        self._calls: dict[str, ToolCall] = {}
+        self._approvals: dict[str, str] = {}
+
+    @property
+    def open(self) -> list[Piece]:
+        """The lines of running tools."""
+        lines = [Piece(self._line(self._marks.call, call, call.output), "dim") for call in self._calls.values()]
+        return [piece for line in lines for piece in (line, Piece("\n"))]
+
+    def handle_approval(self, event: ApprovalEvent) -> None:
+        """Restart the clock of a call when it is approved: a person's thinking is not the tool's time."""
         match event:
-            case events.ApprovalSettled(_, allowed, by):
-                return self.prose(f"{'Allowed' if allowed else 'Denied'} ({by}).", "dim" if allowed else "yellow")
-            case events.ApprovalAsked():
-                remembered = f"c and a would allow from now on: {event.remembers}" if event.remembers else ""
-                return [
-                    *self.prose(f"{event.tool}: {event.summary}", "bold"),
-                    *self.detail(event, DETAIL_LINES),
-                    *(self.prose(event.danger, "red") if event.danger else []),
-                    *(self.prose(remembered, "dim") if remembered else []),
-                ]
-            case _:
-                assert_never(event)
+            case events.ApprovalAsked(request_id, call_id):
+                self._approvals[request_id] = call_id
+            case events.ApprovalSettled(request_id):
+                call_id = self._approvals.pop(request_id, "")
+                if call_id in self._calls:
+                    self._calls[call_id] = msgspec.structs.replace(self._calls[call_id], since=self._clock())
 
-    def detail(self, asked: events.ApprovalAsked, most: int | None = None) -> list[Piece]:
-        """More of what is asked for: the beginning of it, or all."""
-        lines = (
-            [f"  {line}" for line in safe_text.safe_lines(asked.detail.rstrip("\n"))] if asked.detail.strip() else []
-        )
-        if most is None or len(lines) <= most:
-            return self.lines("\n".join(lines)) if lines else []
-        more = f"  {self.marks.more} {safe_text.count(len(lines) - most, 'more line')} (d shows all)"
-        return [*self.lines("\n".join(lines[:most])), *self.lines(more, "dim")]
+    def draw(self, event: ToolEvent) -> list[Piece]:
+        """Return the line of a call that this event finishes, if it does."""
+        match event:
+            case events.ToolStarted(call_id, name, arguments):
+                self._calls[call_id] = ToolCall(name, "" if arguments == "{}" else arguments, self._clock())
+            case events.ToolProgress(call_id, text):
+                last = wording.first_line("\n".join(reversed(text.splitlines())))
+                if last and call_id in self._calls:
+                    self._calls[call_id] = msgspec.structs.replace(self._calls[call_id], output=last)
+            case events.ToolFinished():
+                return self._finish(event)
+        return []
 
-    def one_line(self, words: str, style: str) -> list[Piece]:
-        """Text on one line, as much of it as fits."""
-        return self.lines(
-            safe_text.clipped(safe_text.safe(words).rstrip(), max(self.width() - 1, 1), self.marks.more), style
-        )
+    def end(self) -> list[Piece]:
+        """End the turn: return the lines of calls that never finished."""
+        left = self.open
+        self._calls.clear()
+        self._approvals.clear()
+        return left
 
-    def left_open(self) -> list[Piece]:
-        """End what is being written, and the lines of tools that never came to an end."""
-        return [*self.break_off(), *self._tools.end()] if self._tools else []
+    def _finish(self, event: events.ToolFinished) -> list[Piece]:
+        call = self._calls.pop(event.call_id, None) or ToolCall(event.name, "", self._clock())
+        mark = self._marks.done if event.ok else self._marks.failed
+        line = self._line(mark, call, wording.first_line(event.preview), f"{self._clock() - call.since:.1f} s")
+        return [Piece(line, "dim" if event.ok else "yellow"), Piece("\n")]
 
-    def _ended(self, result: events.TurnResult) -> list[Piece]:
-        said, self._said = self._said, False
-        if result.interrupted:
-            stays = "What was said stays." if result.messages else "The message was not sent."
-            return self.prose(f"Interrupted. {stays}", "yellow")
-        if not result.completed:
-            style = "red" if result.failed else "yellow"
-            return self.prose(result.error or "The turn was not completed.", style)
-        if not said:
-            # It was answered before this page was there to see it, or there was nothing to say.
-            late = [*self.break_off(), *self._speak(result.final_response), *self.break_off()]
-            return late if result.final_response else self.prose("(No words.)", "dim")
-        short = self.prose("The answer reached the longest one the model may give.", "yellow") if result.partial else []
-        return [*self.break_off(), *short]
+    def _line(self, mark: str, call: ToolCall, output: str, duration: str = "") -> str:
+        """Return a line that leaves the last column free, because terminals differ in how they wrap there."""
+        more, room = self._marks.more, max(self._width() - 1, 1)
+        output = safe_text.safe(output.strip())
+        called = safe_text.safe(f"{mark} {call.name} {call.arguments}".rstrip())
+        behind = f" {self._marks.dot} {duration}" if duration else ""
+        if output and safe_text.cells(called) + safe_text.cells(output) + 2 > room - safe_text.cells(behind):
+            called = safe_text.clipped(called, max(int(room * ARGUMENTS_SHARE), len(mark) + 2), more)
+        line = f"{called}  {output}" if output else called
+        line = safe_text.clipped(line, max(room - safe_text.cells(behind), 1), more)
+        return safe_text.clipped(line + behind, room, more)

@@ -1,4 +1,4 @@
-"""Where a conversation stands, for somebody who comes back to it: its last exchanges, shortened. Pure."""
+"""The last exchanges of a conversation, shortened, for a person who returns to it. Pure."""
 
 from __future__ import annotations
 
@@ -7,111 +7,111 @@ from itertools import pairwise
 
 from holdfast import content_parts, errors, events, safe_text, types
 from holdfast.compaction import speaker
-from holdfast.terminal import event_text, reply_stream
+from holdfast.terminal import event_text, markdown
 
 EXCHANGES = 3
-STRETCH = 60
-LINES = 6
+MAX_MESSAGES = 60
+"""The number of messages that callers read for a recap."""
+MAX_LINES = 6
 PROMPT = "> "
-UNFINISHED = "Not finished: no answer to this is stored."
-AGAIN = "/retry asks again."
-NEW = "A new conversation: it begins with your first message."
+UNFINISHED = "Unfinished: no reply to this is stored."
+RETRY = "Use /retry to ask again."
+NEW = "A new conversation: it is created with your first message."
 
 
-def unread(error: errors.HoldfastError) -> tuple[str, events.Level]:
-    """What to say of a conversation that cannot be read, and how much it matters: most have not begun yet."""
+def describe_unreadable(error: errors.HoldfastError) -> tuple[str, events.Level]:
+    """Return the sentence for a conversation that cannot be read, usually because it does not exist yet."""
     new = isinstance(error, errors.NoSuchSession) and not isinstance(error, errors.ConversationDeleted)
     return (NEW, "info") if new else (str(error), "error")
 
 
-def drawn(
+def draw_recap(
     messages: Sequence[types.Message],
-    page: event_text.Page,
+    renderer: event_text.EventRenderer,
     hides: Sequence[types.Hide] = (),
     *,
-    under_way: bool = False,
+    running: bool = False,
 ) -> list[event_text.Piece]:
-    """The last exchanges among these messages: what was asked and what was answered, without the work between.
+    """Draw the last exchanges: messages and replies, without tool calls and without hidden turns.
 
-    What was taken back is left out: nobody goes on from there. Where an answer is missing, that is said; the last one
-    may be `under_way`.
+    A missing reply is reported, except the last one if a turn is `running`.
     """
     hidden = [(each.from_seq, each.to_seq) for each in hides if each.shown_epoch is None]
-    there = [each for each in messages if not any(low <= each.seq <= high for low, high in hidden)]
-    missing = _missing(there, under_way)
-    said: list[tuple[str, str]] = []
-    for each in there:
-        said += [(_voice(each), words)] if (words := _words(each)) else []
-        said += [("nobody", missing[each.seq])] if each.seq in missing else []
-    asked = [place for place, (role, _) in enumerate(said) if role == "user"]
+    visible = [each for each in messages if not any(low <= each.seq <= high for low, high in hidden)]
+    missing = _find_missing_replies(visible, running)
+    parts: list[tuple[str, str]] = []
+    for each in visible:
+        parts += [(_speaker(each), text)] if (text := _text(each)) else []
+        parts += [("missing", missing[each.seq])] if each.seq in missing else []
+    asked = [place for place, (role, _) in enumerate(parts) if role == "user"]
     begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
-    pieces = [piece for role, words in said[begin:] for piece in _one(role, words, page)]
-    return [*pieces, event_text.Piece("\n")] if said and said[-1][0] in ("user", "program") else pieces
+    pieces = [piece for role, text in parts[begin:] for piece in _draw_part(role, text, renderer)]
+    return [*pieces, event_text.Piece("\n")] if parts and parts[-1][0] in ("user", "program") else pieces
 
 
-def covered(
-    compactions: Sequence[types.Compaction], epoch: int | None, page: event_text.Page
+def draw_summary_note(
+    compactions: Sequence[types.Compaction], epoch: int | None, renderer: event_text.EventRenderer
 ) -> list[event_text.Piece]:
-    """The mark of the compaction a conversation stands on, and how to open it; nothing where there is none."""
+    """Say which messages the summary of this epoch replaces; nothing if there is none."""
     for each in compactions:
         if each.epoch == epoch:
-            told = f"A summary stands for the messages up to {each.cut_seq}. /recall 1-{each.cut_seq} opens them."
-            return page.prose(told, "dim")
+            text = f"A summary replaces the messages up to {each.cut_seq}. Use /recall 1-{each.cut_seq} to read them."
+            return renderer.prose(text, "dim")
     return []
 
 
-def _one(role: str, words: str, page: event_text.Page) -> list[event_text.Piece]:
+def _draw_part(role: str, text: str, renderer: event_text.EventRenderer) -> list[event_text.Piece]:
     match role:
         case "program":
-            return page.notice(words)
-        case "nobody":
-            return [*page.prose(words, "yellow"), event_text.Piece("\n")]
+            return renderer.notice(text)
+        case "missing":
+            return [*renderer.prose(text, "yellow"), event_text.Piece("\n")]
         case "assistant":
-            return [*_answer(words, page), event_text.Piece("\n")]
+            return [*_draw_reply(text, renderer), event_text.Piece("\n")]
         case _:
-            return page.lines(_shortened(words, PROMPT, page), "bold")
+            return renderer.lines(_shorten(text, PROMPT, renderer), "bold")
 
 
-def _missing(there: Sequence[types.Message], under_way: bool) -> dict[int, str]:
-    """Behind which messages an answer is missing, and what is said of that."""
-    begun = [place for place, each in enumerate(there) if _begins(each)]
+def _find_missing_replies(messages: Sequence[types.Message], running: bool) -> dict[int, str]:
+    """Return the seq of each message behind which a reply is missing, with the sentence to show."""
+    starts = [place for place, each in enumerate(messages) if _starts_turn(each)]
     found: dict[int, str] = {}
-    for start, stop in pairwise([*begun, len(there)]):
-        came = [each for each in there[start + 1 : stop] if _voice(each) != "program"]
-        if stop < len(there):
-            # A person may have gone on from work that was broken off, and has then seen it.
-            if not any(each.role == "assistant" for each in came):
-                found[there[stop - 1].seq] = UNFINISHED
-        elif not under_way and not (came and _ends(came[-1])):
-            found[there[-1].seq] = f"{UNFINISHED} {AGAIN}"
+    for start, stop in pairwise([*starts, len(messages)]):
+        replies = [each for each in messages[start + 1 : stop] if _speaker(each) != "program"]
+        if stop < len(messages):
+            # A person who wrote again after interrupted work has seen that it was interrupted.
+            if not any(each.role == "assistant" for each in replies):
+                found[messages[stop - 1].seq] = UNFINISHED
+        elif not running and not (replies and _ends_turn(replies[-1])):
+            found[messages[-1].seq] = f"{UNFINISHED} {RETRY}"
     return found
 
 
-def _begins(message: types.Message) -> bool:
+def _starts_turn(message: types.Message) -> bool:
     try:
         return message.role == "user" and speaker.begins_exchange(message)
     except errors.StoreCorrupt:
         return False
 
 
-def _ends(message: types.Message) -> bool:
-    """Whether a turn ends with it: not where a tool was still to be called, or its result to be answered."""
+def _ends_turn(message: types.Message) -> bool:
+    """Return whether a message ends its turn: a reply without tool calls does."""
     try:
         return message.role == "assistant" and not message.tool_calls
     except errors.StoreCorrupt:
         return True
 
 
-def _voice(message: types.Message) -> str:
-    """Who says it: a notice stands in a person's place and is not theirs."""
+def _speaker(message: types.Message) -> str:
+    """Return the role; "program" for a notice, which is stored as a user message."""
     try:
         return "program" if message.role == "user" and content_parts.noticed(message.content) else message.role
     except errors.StoreCorrupt:
         return message.role
 
 
-def _words(message: types.Message) -> str:
-    """What people said to each other in a message; calls, results and damaged messages are not that."""
+def _text(message: types.Message) -> str:
+    """Return the text of a message or reply; empty for tool results, redacted and damaged messages."""
     if message.role not in ("user", "assistant") or message.redacted:
         return ""
     try:
@@ -120,21 +120,22 @@ def _words(message: types.Message) -> str:
         return ""
 
 
-def _answer(words: str, page: event_text.Page) -> list[event_text.Piece]:
-    """The beginning of an answer, as it looked when it came."""
-    if not page.draws:
-        return page.lines(_shortened(words, "", page))
-    drawing, head = reply_stream.Reply(page.width, page.marks), words[: 2 * LINES * max(page.width(), 1)]
-    rows = (drawing.add(head) + drawing.end()).rstrip("\n").split("\n")
-    if len(rows) > LINES or len(head) < len(words):
-        rows = [*rows[: LINES - 1], page.marks.more]
-    return [*page.break_off(), event_text.Piece("\n".join(rows)), event_text.Piece("\n")]
+def _draw_reply(text: str, renderer: event_text.EventRenderer) -> list[event_text.Piece]:
+    """Draw the beginning of a reply as it looked when it came."""
+    if not renderer.draws_markdown:
+        return renderer.lines(_shorten(text, "", renderer))
+    stream = markdown.MarkdownStream(renderer.width, renderer.marks)
+    head = text[: 2 * MAX_LINES * max(renderer.width(), 1)]
+    rows = (stream.add(head) + stream.end()).rstrip("\n").split("\n")
+    if len(rows) > MAX_LINES or len(head) < len(text):
+        rows = [*rows[: MAX_LINES - 1], renderer.marks.more]
+    return [*renderer.end_line(), event_text.Piece("\n".join(rows)), event_text.Piece("\n")]
 
 
-def _shortened(words: str, before: str, page: event_text.Page) -> str:
-    """As many rows of the terminal as a message may take here."""
-    room = max(page.width() - len(before), 1)
-    rows = [row for line in safe_text.safe_lines(words) for row in safe_text.wrapped(line, room)]
-    if len(rows) > LINES:
-        rows = [*rows[: LINES - 1], page.marks.more]
+def _shorten(text: str, before: str, renderer: event_text.EventRenderer) -> str:
+    """Return as many rows as a message may take in a recap."""
+    room = max(renderer.width() - len(before), 1)
+    rows = [row for line in safe_text.safe_lines(text) for row in safe_text.wrapped(line, room)]
+    if len(rows) > MAX_LINES:
+        rows = [*rows[: MAX_LINES - 1], renderer.marks.more]
     return "\n".join((before if number == 0 else " " * len(before)) + row for number, row in enumerate(rows))

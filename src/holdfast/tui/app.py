@@ -1,13 +1,9 @@
-"""The full screen: a transcript that opens at once however long it is, a prompt, a panel for questions of tools.
-
-A front end like any other: it sends commands to the runtime and renders events, and knows one conversation at a time.
-"""
+"""The full screen: a transcript of any length, a prompt, and a panel for approval requests."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,481 +14,526 @@ from rich.text import Text
 from textual import events as keys
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
-from textual.widgets import Static
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input, Static
 
 from holdfast import errors, events, types
 from holdfast.agent import commands
-from holdfast.runtime import interactive, runtime
-from holdfast.terminal import completion, event_text, recap
+from holdfast.runtime import interactive, wording
+from holdfast.runtime import runtime as runtime_module
+from holdfast.terminal import completion, event_text, recap, status_line
 from holdfast.tui import (
     approval_panel,
     compaction_view,
+    context_meter,
     conversation_list,
     entries,
     entry_rows,
     live_turn,
-    notices,
-    overlays,
     palette,
     prompt_input,
-    status_poller,
     suspend,
+    theme,
     transcript,
     transcript_source,
 )
-from holdfast.tui import theme as tui_theme
 
-ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-Q does."
-# Seconds for which that is so.
-WARNED = 3.0
-INTERRUPTED = 130
-# Seconds between looks at what goes on beside the talk: while something does, and while nothing seems to.
-LOOK, GLANCE = 1.0, 3.0
-# Seconds between two drawings of what streams in, and of what moves.
-FRAME, PULSE = 0.03, 0.12
+LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-Q)."
+WARNING_SECONDS = 3.0
+INTERRUPTED_EXIT_CODE = 130
+# Seconds between polls of the status while something runs, and of the store while nothing does.
+POLL_SECONDS, IDLE_POLL_SECONDS = 1.0, 3.0
+# Seconds between drawings of streamed text, and of animations.
+FRAME_SECONDS, ANIMATION_SECONDS = 0.03, 0.12
+DISABLED_BEHIND_MODAL = {"cycle_focus", "exit_if_empty", "conversations", "focus_prompt", "command_palette"}
 
 
-class Opening(msgspec.Struct, frozen=True):
-    """How it begins."""
+class ScreenOptions(msgspec.Struct, frozen=True):
+    """How the full screen starts."""
 
     conversation_id: str
-    """The conversation; one that nobody knows yet begins with the first message."""
+    """An existing conversation, or the id of one that the first message creates."""
     model: str
     history: str
-    """The file of what was typed before."""
+    """The file of typed lines."""
     notice: str | None = None
     light: bool = False
 
 
 class FullScreen(App[None]):
-    """One person at one terminal."""
+    """The view of an interactive session on the full screen."""
 
-    CSS = tui_theme.CSS
+    CSS = theme.CSS
     TITLE = "Holdfast"
-    # Where there are but a few rows, they are for what is said and written.
-    VERTICAL_BREAKPOINTS = tui_theme.ROWS
-    COMMANDS = App.COMMANDS | {palette.Commands}
+    VERTICAL_BREAKPOINTS = theme.ROW_BREAKPOINTS
+    COMMANDS = App.COMMANDS | {palette.SlashCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "stop", "stop", priority=True, system=True),
-        Binding("ctrl+q", "leave", "leave", priority=True),
-        Binding("ctrl+d", "done", "leave, where nothing is written", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", "interrupt", priority=True, system=True),
+        Binding("ctrl+q", "exit", "exit", priority=True),
+        Binding("ctrl+d", "exit_if_empty", "exit if the prompt is empty", show=False, priority=True),
         Binding("ctrl+o", "conversations", "conversations", priority=True),
-        Binding("ctrl+t", "turn_light", "light or dark", priority=True),
-        Binding("ctrl+z", "suspend_process", "to the shell; fg comes back", priority=True),
-        Binding("f6", "walk", "transcript, question, prompt", priority=True),
-        Binding("escape", "write", "back to the prompt", show=False),
+        Binding("ctrl+t", "toggle_theme", "light or dark theme", priority=True),
+        Binding("ctrl+z", "suspend_process", "suspend; fg resumes", priority=True),
+        Binding("f6", "cycle_focus", "transcript, approval, prompt", priority=True),
+        Binding("escape", "focus_prompt", "back to the prompt", show=False),
     ]
 
-    def __init__(self, door: runtime.Runtime, opening: Opening, marks: event_text.Marks | None = None) -> None:
+    def __init__(
+        self, runtime: runtime_module.Runtime, options: ScreenOptions, marks: event_text.Marks | None = None
+    ) -> None:
         super().__init__()
-        # Before anything is drawn, lest it be drawn twice.
-        for theme in tui_theme.THEMES:
-            self.register_theme(theme)
-        self.ansi_theme_dark, self.ansi_theme_light = tui_theme.CODE_DARK, tui_theme.CODE_LIGHT
-        self.theme = tui_theme.LIGHT if opening.light else tui_theme.DARK
-        self.door, self.marks = door, marks or event_text.Marks()
-        self.talk = interactive.Talk(door, opening.conversation_id, self)
-        self._opening = opening
+        # Before the first drawing, which would otherwise be repeated.
+        for each in theme.THEMES:
+            self.register_theme(each)
+        self.ansi_theme_dark, self.ansi_theme_light = theme.CODE_DARK, theme.CODE_LIGHT
+        self.theme = theme.LIGHT if options.light else theme.DARK
+        self.runtime, self.marks = runtime, marks or event_text.Marks()
+        self.session = interactive.InteractiveSession(runtime, options.conversation_id, self)
+        self._options = options
         self.transcript = transcript.Transcript(self._reader(), self.marks, id="transcript")
-        self.question = approval_panel.Approval()
-        words = completion.Words(door.words.listed if door.words else tuple, self._arguments)
-        self.prompt = prompt_input.Prompt(words, opening.history)
-        self.watched = status_poller.Watch(door, opening.model)
-        self.transcript.tail = self._tail = live_turn.Tail(lambda: self.watched.standing.model)
-        # Held here: while something lies over the screen, it is not found by its name.
-        self._heading, self._offer = Static(id="heading", markup=False), Static(id="candidates", markup=False)
-        self._progress, self._line = Static(id="progress"), Static(id="standing")
-        self._reading = asyncio.Lock()
-        self._turn_from: int | None = None
-        self._stored = 0
-        self._meanwhile: list[tuple[int, entries.Kind, str, events.Level]] = []
-        self._moving: tuple[Text | None, Text] | None = None
-        self._known: transcript_source.Told | None = None
-        self._fault: str | None = None
-        self._to_paint = False
+        self.approval = approval_panel.ApprovalPanel()
+        words = runtime.words
+        completer = completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
+        self.prompt = prompt_input.PromptInput(completer, options.history)
+        self.status = status_line.StatusPoller(runtime, options.model)
+        self.transcript.live = self._live = live_turn.LiveTurn(lambda: self.status.status.model)
+        # Kept here because queries do not find widgets behind a modal screen.
+        self._heading, self._candidates = Static(id="heading", markup=False), Static(id="candidates", markup=False)
+        self._progress, self._status_line = Static(id="progress"), Static(id="status")
+        self._read_lock = asyncio.Lock()
+        self._turn_seq: int | None = None  # The first message of the running turn.
+        self._stored_seq = 0
+        self._turn_notices: list[tuple[int, entries.Kind, str, events.Level]] = []
+        self._drawn_status: tuple[Text | None, Text] | None = None
+        self._view: transcript_source.ConversationView | None = None
+        self._read_error: str | None = None
+        self._paint_scheduled = False
 
     def compose(self) -> ComposeResult:
+        """Create the widgets from top to bottom."""
         yield self._heading
         yield self.transcript
         yield self._progress
-        yield self.question
-        yield self._offer
+        yield self.approval
+        yield self._candidates
         yield self.prompt
-        yield self._line
+        yield self._status_line
 
     async def on_mount(self) -> None:
-        # A signal from outside; Ctrl-C is a key here. There are loops, and threads, that take none.
+        """Open the conversation and start the background tasks."""
+        # SIGINT comes from outside; Ctrl-C is a key here. Some loops and threads take no signals.
         with suppress(NotImplementedError, RuntimeError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, partial(self.exit, return_code=INTERRUPTED))
-        # Textual has tasks begin before whoever makes them knows them; what is below here counts on the usual order.
+            exit_app = partial(self.exit, return_code=INTERRUPTED_EXIT_CODE)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, exit_app)
+        # Textual starts tasks eagerly, before their creators know them; the code here relies on the usual order.
         asyncio.get_running_loop().set_task_factory(None)
         self.prompt.focus()
-        await self.talk.arrive()
-        if self._opening.notice:
-            self.transcript.aside("notice", self._opening.notice)
-        self._pulsing = self.set_interval(PULSE, self._pulse, pause=True)
-        self._calming = self.set_timer(WARNED, self.talk.calm, pause=True)
-        for job in (self.talk.hear(), self.talk.work(), self._look()):
+        await self.session.open()
+        if self._options.notice:
+            self.transcript.add_notice("notice", self._options.notice)
+        self._animation = self.set_interval(ANIMATION_SECONDS, self._draw_status, pause=True)
+        self._warning_timer = self.set_timer(WARNING_SECONDS, self.session.cancel_warning, pause=True)
+        for job in (self.session.follow_events(), self.session.process_lines(), self._poll_status()):
             self.run_worker(job, group="jobs")
-        self.theme_changed_signal.subscribe(self, lambda _: self._repaint())
+        self.theme_changed_signal.subscribe(self, lambda _: self._apply_theme())
 
     def on_unmount(self) -> None:
+        """Remove the signal handler."""
         with suppress(NotImplementedError, RuntimeError):
             asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
     @property
-    def here(self) -> str:
-        """The conversation this is."""
-        return self.talk.here
+    def conversation_id(self) -> str:
+        """The current conversation."""
+        return self.session.conversation_id
 
     @property
-    def covered(self) -> bool:
-        """Whether something lies over the screen."""
+    def has_modal(self) -> bool:
+        """Whether a modal screen is open."""
         return len(self.screen_stack) > 1
 
-    # --- where it is ---------------------------------------------------------------------------------
+    # --- the conversation ----------------------------------------------------------------------------
 
-    async def arrived(self, left: str | None) -> None:
-        """Show where the conversation stands, from its end."""
-        self._turn_from, self._stored, self._meanwhile = None, 0, []
-        async with self._reading:
+    async def show_conversation(self, left: str | None) -> None:
+        """Show the end of the current conversation."""
+        self._turn_seq, self._stored_seq, self._turn_notices = None, 0, []
+        async with self._read_lock:
             await self._show_from_end()
         if left is not None:
-            self._aside("notice", f"The answer goes on there: /resume {left} goes back.")
-        self._show_waiting()
+            self._add_notice("notice", f"The reply continues there. Use /resume {left} to go back.")
+        self._show_queue()
 
     async def _show_from_end(self) -> None:
-        self._fault, self._known = None, None
+        self._read_error, self._view = None, None
         try:
-            self._known = told = await transcript_source.read(self.door.db, self.here)
-            await self.transcript.show(told.story, self._reader())
-            self._stored = told.story.last
-            self._head(told.conversation)
-            if self.door.running(self.here):
-                self._turn_from = told.story.last + 1  # Nobody will tell that it began.
-            elif await transcript_source.unfinished(self.door.db, told):
-                self.transcript.aside("notice", f"{recap.UNFINISHED} {recap.AGAIN}", "warning")
+            self._view = view = await transcript_source.read(self.runtime.db, self.conversation_id)
+            await self.transcript.show(view.range, self._reader())
+            self._stored_seq = view.range.last
+            self._show_heading(view.conversation)
+            if self.runtime.running(self.conversation_id):
+                self._turn_seq = view.range.last + 1  # The event that the turn started came earlier.
+            elif await transcript_source.is_unfinished(self.runtime.db, view):
+                self.transcript.add_notice("notice", f"{recap.UNFINISHED} {recap.RETRY}", "warning")
         except errors.HoldfastError as error:
             await self._show_nothing()
-            await self._unreadable(error)
+            await self._show_read_error(error)
 
     async def _show_nothing(self) -> None:
-        self._known = None
-        await self.transcript.show(entries.Story(), self._reader())
-        self._head(None)
+        self._view = None
+        await self.transcript.show(entries.TranscriptRange(), self._reader())
+        self._show_heading(None)
 
-    async def _unreadable(self, error: errors.HoldfastError) -> None:
-        """What keeps it from being read, told once; of what was deleted nothing stays on the screen."""
-        if self._fault == str(error):
+    async def _show_read_error(self, error: errors.HoldfastError) -> None:
+        """Report once why the conversation cannot be read; remove it from the screen if it was deleted."""
+        if self._read_error == str(error):
             return
-        self._fault = str(error)
-        if isinstance(error, errors.NoSuchSession) and self.transcript.story.last:
+        self._read_error = str(error)
+        if isinstance(error, errors.NoSuchSession) and self.transcript.range.last:
             await self._show_nothing()
-        self._aside("notice", *recap.unread(error))
+        self._add_notice("notice", *recap.describe_unreadable(error))
 
-    def departed(self) -> None:
-        self.question.leave()
+    def leave_conversation(self) -> None:
+        """Forget the approval requests of the conversation that is left."""
+        self.approval.clear()
 
-    async def _refresh(self, turn_over: bool = False) -> None:
-        """What the log has now; of a turn under way, the tail tells."""
-        # One after the other, each looking anew: what was read before something never comes after it.
-        here = self.here
-        async with self._reading:
-            if here != self.here:
-                return  # It was left, and nothing of it is shown any more.
+    async def _refresh_transcript(self, turn_over: bool = False) -> None:
+        """Show what the log has now; the live turn shows the running turn."""
+        conversation_id = self.conversation_id
+        # One refresh at a time: an older state never replaces a newer one.
+        async with self._read_lock:
+            if conversation_id != self.conversation_id:
+                return
             try:
                 await self._read_on(turn_over)
             except errors.HoldfastError as error:
-                await self._unreadable(error)
+                await self._show_read_error(error)
             else:
-                self._fault = None
+                self._read_error = None
 
     async def _read_on(self, turn_over: bool) -> None:
-        upto = self._turn_from - 1 if self._turn_from is not None and not turn_over else None
-        self._known = told = await transcript_source.read(self.door.db, self.here, upto, self._known)
-        # What the log could not be asked for when a turn was over is still in the tail.
-        over = turn_over or (self._turn_from is None and not self._tail.empty)
-        await self.transcript.tell(told.story, turn_over=over)
-        self._stored = max(self._stored, told.story.last)
-        self._head(told.conversation)
+        upto = self._turn_seq - 1 if self._turn_seq is not None and not turn_over else None
+        self._view = view = await transcript_source.read(self.runtime.db, self.conversation_id, upto, self._view)
+        # A turn whose end could not be read from the log is still in the live turn.
+        over = turn_over or (self._turn_seq is None and not self._live.is_empty)
+        await self.transcript.extend(view.range, turn_over=over)
+        self._stored_seq = max(self._stored_seq, view.range.last)
+        self._show_heading(view.conversation)
         if over:
-            for seq, kind, words, level in self._meanwhile:
-                self.transcript.aside(kind, words, level, seq)
-            self._meanwhile = []
+            for seq, kind, text, level in self._turn_notices:
+                self.transcript.add_notice(kind, text, level, seq)
+            self._turn_notices = []
 
-    def _head(self, found: types.Conversation | None) -> None:
-        self._heading.update(transcript_source.heading(found, self.transcript.story, self.marks))
+    def _show_heading(self, found: types.Conversation | None) -> None:
+        self._heading.update(transcript_source.heading(found, self.transcript.range, self.marks))
 
-    def _reader(self) -> transcript.Read:
-        """Reads the conversation this is now, wherever one goes on."""
-        return partial(self.door.db.transcript, self.here)
+    def _reader(self) -> transcript.ReadMessages:
+        """Return a reader that is bound to the current conversation."""
+        return partial(self.runtime.db.transcript, self.conversation_id)
 
-    # --- the person ----------------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------------
 
-    def on_prompt_sent(self, sent: prompt_input.Prompt.Sent) -> None:
-        self._sent(sent.line)
+    def on_prompt_input_sent(self, sent: prompt_input.PromptInput.Sent) -> None:
+        """Process a line of the prompt."""
+        self._enter(sent.line)
 
-    def _sent(self, line: str) -> None:
-        self.talk.typed(line)
+    def _enter(self, line: str) -> None:
+        self.session.enter(line)
         self.transcript.action_to_end()
-        self._show_waiting()
+        self._show_queue()
 
     def on_text_area_changed(self) -> None:
-        self.talk.calm()
+        """Cancel the warning of Ctrl-C when the person types."""
+        self.session.cancel_warning()
 
     def on_key(self, event: keys.Key) -> None:
-        """What is typed where no key means that is meant for the prompt."""
+        """Send printable keys that are not bound to the prompt."""
         if event.is_printable and event.key not in self.active_bindings:
-            self._meant(event.character or "")
+            self._type(event.character or "")
 
     def on_paste(self, event: keys.Paste) -> None:
-        self._meant(event.text)
+        """Paste into the prompt, wherever the focus is."""
+        self._type(event.text)
 
-    def _meant(self, words: str) -> None:
-        if not self.covered and not self.prompt.has_focus:
-            self.set_focus(self.prompt)  # At once: what follows is for it, too.
-            self.prompt.insert(words)
+    def _type(self, text: str) -> None:
+        if not self.has_modal and not self.prompt.has_focus:
+            self.set_focus(self.prompt)  # At once: the following keys belong to the prompt, too.
+            self.prompt.insert(text)
 
-    def on_prompt_offered(self, offered: prompt_input.Prompt.Offered) -> None:
-        self._offer.update(prompt_input.offered(offered.candidates, max(self.size.height // 3, 3)))
-        self._offer.set_class(bool(offered.candidates), "shown")
+    def on_prompt_input_offered(self, offered: prompt_input.PromptInput.Offered) -> None:
+        """Show the candidates of the completion."""
+        self._candidates.update(prompt_input.draw_choices(offered.candidates, max(self.size.height // 3, 3)))
+        self._candidates.set_class(bool(offered.candidates), "shown")
 
-    async def _arguments(self, line: str) -> Sequence[commands.Candidate]:
-        return await commands.complete(self.door, self.here, line)
+    def on_prompt_input_paged(self, paged: prompt_input.PromptInput.Paged) -> None:
+        """Scroll the transcript from the prompt."""
+        self.transcript.scroll_pages(paged.step)
 
-    def listed(self) -> Sequence[commands.Standing]:
-        """The commands of the palette."""
-        return commands.listed(self.door)
+    async def _complete_argument(self, line: str) -> Sequence[commands.Candidate]:
+        return await commands.complete(self.runtime, self.conversation_id, line)
 
-    def take(self, command: commands.Standing) -> None:
-        """A command from the palette: carried out, or written to the prompt where it needs something behind it."""
+    def list_commands(self) -> Sequence[commands.Standing]:
+        """Return the commands of the palette."""
+        return commands.listed(self.runtime)
+
+    def run_command(self, command: commands.Standing) -> None:
+        """Run a command of the palette, or write it to the prompt if it needs an argument."""
         self.prompt.focus()
         if command.argument and not command.argument.startswith("["):
-            self.prompt.keep()
+            self.prompt.remember()
             self.prompt.put(f"/{command.name} ")
         elif command.name == "resume":
             self.action_conversations()
         else:
-            self._sent(f"/{command.name}")
+            self._enter(f"/{command.name}")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        yield SystemCommand("Light or dark", "Turn the lights on, or off.", self.action_turn_light)
-        yield SystemCommand("Conversations", "Find another one, and see its lineage.", self.action_conversations)
+        """Return the commands of the palette that are not slash commands."""
+        yield SystemCommand("Theme", "Switch between the light and the dark theme.", self.action_toggle_theme)
+        yield SystemCommand("Conversations", "Open another conversation.", self.action_conversations)
         if screen.query("HelpPanel"):
-            yield SystemCommand("Hide keys", "Hide what the keys do.", self.action_hide_help_panel)
+            yield SystemCommand("Hide keys", "Hide the list of keys.", self.action_hide_help_panel)
         else:
-            yield SystemCommand("Keys", "Show what the keys do here.", self.action_show_help_panel)
+            yield SystemCommand("Keys", "Show the list of keys.", self.action_show_help_panel)
 
-    def action_stop(self) -> None:
-        """Copy what is marked; else take back what is written; else stop what runs; else leave, the second time."""
-        if marked := self.screen.get_selected_text() or ("" if self.covered else self.prompt.selected_text):
-            self.copy_to_clipboard(marked)
-            # Once: the next one is for what runs.
+    def action_interrupt(self) -> None:
+        """Copy the selection; or else clear the prompt; or else interrupt the reply; or else exit the second time."""
+        selected = self.screen.get_selected_text() or ("" if self.has_modal else self.prompt.selected_text)
+        if selected:
+            self.copy_to_clipboard(selected)
+            # Once: the next Ctrl-C interrupts.
             self.screen.clear_selection()
             self.prompt.move_cursor(self.prompt.cursor_location)
-        elif self.covered:
-            overlays.step_back(self)
+        elif self.has_modal:
+            self._close_modal()
         elif self.prompt.text:
             self.prompt.put("")
         else:
-            self.talk.interrupted()
+            self.session.interrupt()
 
-    def warned(self) -> None:
-        self.notify(ONCE_MORE, timeout=WARNED)
-        self._calming.stop()
-        self._calming = self.set_timer(WARNED, self.talk.calm)
+    def _close_modal(self) -> None:
+        """Clear the filter of a modal screen; if it is empty, close the screen."""
+        if isinstance(self.focused, Input) and self.focused.value:
+            self.focused.value = ""
+        elif isinstance(self.screen, ModalScreen):
+            self.screen.dismiss(None)
+
+    def warn_before_leaving(self) -> None:
+        """Say that the next Ctrl-C exits."""
+        self.notify(LEAVE_WARNING, timeout=WARNING_SECONDS)
+        self._warning_timer.stop()
+        self._warning_timer = self.set_timer(WARNING_SECONDS, self.session.cancel_warning)
 
     def leave(self) -> None:
+        """Close the app."""
         self.exit()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return super().check_action(action, parameters) if action not in overlays.BENEATH or not self.covered else False
+        """Disable some keys while a modal screen is open."""
+        if self.has_modal and action in DISABLED_BEHIND_MODAL:
+            return False
+        return super().check_action(action, parameters)
 
-    def action_leave(self) -> None:
+    def action_exit(self) -> None:
+        """Close the app."""
         self.exit()
 
     def action_suspend_process(self) -> None:
-        suspend.step_out(self)
+        """Give the terminal to the shell."""
+        suspend.suspend_app(self)
 
-    def action_done(self) -> None:
+    def action_exit_if_empty(self) -> None:
+        """Close the app if the prompt is empty."""
         if not self.prompt.text:
             self.exit()
 
-    def action_turn_light(self) -> None:
-        self.theme = tui_theme.LIGHT if self.theme == tui_theme.DARK else tui_theme.DARK
+    def action_toggle_theme(self) -> None:
+        """Switch between the light and the dark theme."""
+        self.theme = theme.LIGHT if self.theme == theme.DARK else theme.DARK
 
-    def action_write(self) -> None:
+    def action_focus_prompt(self) -> None:
+        """Move the focus to the prompt."""
         self.set_focus(self.prompt)
 
-    def action_walk(self) -> None:
-        """From the prompt to a question, to the transcript, and back."""
-        stops = [self.prompt, *([self.question] if self.question.asked else []), self.transcript]
+    def action_cycle_focus(self) -> None:
+        """Move the focus from the prompt to an approval request, to the transcript, and back."""
+        stops = [self.prompt, *([self.approval] if self.approval.requests else []), self.transcript]
         now = next((n for n, each in enumerate(stops) if each.has_focus), 0)
-        self.set_focus(stops[(now + 1) % len(stops)])  # At once: the next key is for it.
-
-    def on_prompt_paged(self, paged: prompt_input.Prompt.Paged) -> None:
-        self.transcript.page(paged.step)
+        self.set_focus(stops[(now + 1) % len(stops)])  # At once: the next key belongs to it.
 
     def action_conversations(self) -> None:
-        pen = entry_rows.Pen(0, self.transcript.ink, self.marks)
-        found = conversation_list.Conversations(self.door.db, self.door.owner, self.here, pen)
-        self.push_screen(found, self._picked)
+        """Open the list of conversations."""
+        form = entry_rows.RowFormat(0, self.transcript.theme_styles, self.marks)
+        screen = conversation_list.ConversationScreen(self.runtime.db, self.runtime.owner, self.conversation_id, form)
+        self.push_screen(screen, self._resume)
 
-    def _picked(self, conversation_id: str | None) -> None:
+    def _resume(self, conversation_id: str | None) -> None:
         if conversation_id is not None:
-            self._sent(f"/resume {conversation_id}")
+            self._enter(f"/resume {conversation_id}")
 
-    def on_transcript_mark_opened(self, opened: transcript.Transcript.MarkOpened) -> None:
-        shown = compaction_view.Compacted(opened.compaction, self.transcript.story, self.transcript.read, self.marks)
-        self.push_screen(shown)
+    def on_transcript_compaction_opened(self, opened: transcript.Transcript.CompactionOpened) -> None:
+        """Open the originals and the summary of a compaction."""
+        shown, read = self.transcript.range, self.transcript.read
+        self.push_screen(compaction_view.CompactionScreen(opened.compaction, shown, read, self.marks))
 
-    # --- what was typed ------------------------------------------------------------------------------
+    # --- messages and commands -----------------------------------------------------------------------
 
-    def commanded(self, line: str) -> None:
-        self._show_waiting()
-        self._aside("notice", f"{self.marks.call} {line}")
+    def show_command(self, line: str) -> None:
+        """Show a command before it runs."""
+        self._show_queue()
+        self._add_notice("notice", f"{self.marks.call} {line}")
 
-    async def carried_out(self, line: str) -> None:
-        await self._refresh()
+    async def finish_command(self, line: str) -> None:
+        """Show the changes of a command."""
+        await self._refresh_transcript()
         if line == "/help":
-            self._aside("answer", prompt_input.HELP)
+            self._add_notice("answer", prompt_input.HELP)
 
-    def answered(self, answer: events.Answer | events.Notice) -> None:
-        self._aside("answer" if isinstance(answer, events.Answer) else "notice", *notices.told(answer))
-        self._show_waiting()
+    def show_answer(self, answer: events.Answer | events.Notice) -> None:
+        """Show an answer that is no event of the conversation."""
+        self._show_sentence(answer)
+        self._show_queue()
 
-    def queued(self, _: str) -> None:
-        self._show_waiting()
+    def show_queued(self, _: str) -> None:
+        """Show the queue."""
+        self._show_queue()
 
-    def said(self, sent: events.Submit, answered: asyncio.Future[events.TurnResult], _: bool) -> None:
-        self._show_waiting()
+    def show_sent(self, sent: events.Submit, result: asyncio.Future[events.TurnResult], _: bool) -> None:
+        """Show the queue; put the message back to the prompt if it could not be stored."""
+        self._show_queue()
         if sent.content is None:
-            answered.add_done_callback(partial(self._back_to_prompt, self.here, sent.text))
+            result.add_done_callback(partial(self._restore_unsent, self.conversation_id, sent.text))
 
-    def _back_to_prompt(self, where: str, words: str, answered: asyncio.Future[events.TurnResult]) -> None:
-        """What was not stored is written again, or told where that has no room; unless the person took it back."""
-        if answered.cancelled() or self._exit or not (answered.exception() or not answered.result().messages):
+    def _restore_unsent(self, conversation_id: str, text: str, result: asyncio.Future[events.TurnResult]) -> None:
+        """Put a message that was not stored back to the prompt, or report it; not if the person dropped it."""
+        if result.cancelled() or self._exit or not (result.exception() or not result.result().messages):
             return
-        if where != self.here or self.prompt.text:
-            self._aside("notice", f"Not sent: {words}", "warning")
+        if conversation_id != self.conversation_id or self.prompt.text:
+            self._add_notice("notice", f"Not sent: {text}", "warning")
         else:
-            self.prompt.put(f"/{words}" if commands.is_command(words) or commands.escapes(words) else words)
+            self.prompt.put(f"/{text}" if commands.is_command(text) or commands.escapes(text) else text)
 
-    def _show_waiting(self) -> None:
-        """What waits for its turn, below the one under way."""
-        waiting = [each.text for each in self.talk.waiting]
-        if list(self._tail.waiting) != waiting:
-            self._tail.waiting = waiting
+    def _show_queue(self) -> None:
+        """Show the queued messages below the running turn."""
+        queued = [each.text for each in self.session.queued]
+        if list(self._live.queued) != queued:
+            self._live.queued = queued
             self._paint()
 
-    # --- what happens --------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------
 
-    async def happened(self, event: events.AnyEvent) -> None:
+    async def show_event(self, event: events.AnyEvent) -> None:
+        """Show an event of the conversation."""
         match event:
             case events.TurnStarted():
-                await self._begun(event)
+                await self._start_turn(event)
             case events.TurnFinished(result):
-                await self._ended(result)
+                await self._end_turn(result)
             case events.MessageStored(seq):
-                self._stored = max(self._stored, seq)
+                self._stored_seq = max(self._stored_seq, seq)
             case events.ApprovalAsked() | events.ApprovalSettled():
-                self._asked(event)
-            case events.TurnQueued() | events.Notice() | events.Answer() | events.Titled() | events.Compacted():
-                await self._told(event)
+                self._handle_approval(event)
+            case events.TurnQueued() | events.Notice() | events.Answer():
+                self._show_sentence(event)
+            case events.Titled() | events.Compacted():
+                self._show_sentence(event)
+                await self._refresh_transcript()
             case events.Say() | events.Moved() | events.Quit():
                 pass
             case _:
-                self._tail.heard(event)
+                self._live.handle(event)
                 self._paint_soon()
 
-    async def _begun(self, event: events.TurnStarted) -> None:
-        self._turn_from = event.seq
-        if self.transcript.story.last != event.seq - 1:
-            await self._refresh()  # Others spoke here before it, or it was read before it was told.
-        self._tail.heard(event)
-        self._show_waiting()
+    async def _start_turn(self, event: events.TurnStarted) -> None:
+        self._turn_seq = event.seq
+        if self.transcript.range.last != event.seq - 1:
+            await self._refresh_transcript()  # Another process wrote before it, or its message was read already.
+        self._live.handle(event)
+        self._show_queue()
         self._paint()
 
-    async def _ended(self, result: events.TurnResult) -> None:
-        await self._refresh(turn_over=True)
-        self._turn_from = None
-        if (word := notices.ended(result)) is not None:
-            self._aside("notice", *word)
-        self._show_waiting()
+    async def _end_turn(self, result: events.TurnResult) -> None:
+        await self._refresh_transcript(turn_over=True)
+        self._turn_seq = None
+        if (sentence := wording.turn_finished(result)) is not None:
+            self._add_notice("notice", *sentence)
+        self._show_queue()
 
-    async def _told(self, event: notices.Told) -> None:
-        self._aside("answer" if isinstance(event, events.Answer) else "notice", *notices.told(event))
-        if isinstance(event, events.Titled | events.Compacted):
-            await self._refresh()
+    def _show_sentence(self, event: events.AnyEvent) -> None:
+        if (sentence := wording.describe(event)) is not None:
+            self._add_notice("answer" if isinstance(event, events.Answer) else "notice", *sentence)
 
-    def _asked(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None:
-        first, self.question.where = not self.question.asked, self.here
-        self.question.heard(event)
+    def _handle_approval(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None:
+        first, self.approval.conversation_id = not self.approval.requests, self.conversation_id
+        self.approval.handle(event)
         if isinstance(event, events.ApprovalSettled):
-            self._aside("notice", *notices.settled(event))
-            if not self.question.asked and self.question.has_focus:
+            self._show_sentence(event)
+            if not self.approval.requests and self.approval.has_focus:
                 self.prompt.focus()
-        elif first and self.prompt.has_focus and not self.prompt.text and not self.covered:
-            self.question.focus()
+        elif first and self.prompt.has_focus and not self.prompt.text and not self.has_modal:
+            self.approval.focus()
 
-    def on_approval_answered(self, answered: approval_panel.Approval.Answered) -> None:
-        self.run_worker(self.door.send(answered.where, answered.given), group="answers")
+    def on_approval_panel_answered(self, answered: approval_panel.ApprovalPanel.Answered) -> None:
+        """Send an answer to the runtime."""
+        self.run_worker(self.runtime.send(answered.conversation_id, answered.answer), group="answers")
 
-    def on_approval_meant(self, meant: approval_panel.Approval.Meant) -> None:
-        self._meant(meant.character)
+    def on_approval_panel_typed(self, typed: approval_panel.ApprovalPanel.Typed) -> None:
+        """Insert a key that belongs to the prompt."""
+        self._type(typed.character)
 
-    def _aside(self, kind: entries.Kind, words: str, level: events.Level = "info") -> None:
-        """What is no message: in the tail while a turn goes on, and then where it belongs."""
-        if self._turn_from is None:
-            self.transcript.aside(kind, words, level)
+    def _add_notice(self, kind: entries.Kind, text: str, level: events.Level = "info") -> None:
+        """Show an entry that is not a message: during a turn in the live turn, afterwards at its place in the log."""
+        if self._turn_seq is None:
+            self.transcript.add_notice(kind, text, level)
         else:
-            self._meanwhile.append((self._stored, kind, words, level))
-            self._tail.say(kind, words, level)
+            self._turn_notices.append((self._stored_seq, kind, text, level))
+            self._live.add_notice(kind, text, level)
             self._paint()
 
-    # --- how things stand ----------------------------------------------------------------------------
+    # --- status --------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
-        """See how things stand whenever that may have changed; again and again while something goes on."""
+    async def _poll_status(self) -> None:
+        """Poll the status when it may have changed, and periodically."""
         while True:
-            self.talk.stirred.clear()
-            await self.watched.look(self.here)
-            self._pulse()
-            busy = self.talk.busy or self.watched.standing.compacting
-            # Where nothing moves, nothing is drawn.
-            (self._pulsing.resume if busy else self._pulsing.pause)()
-            still = not await self.talk.stirs(LOOK if busy else GLANCE)
-            if still and not (self._turn_from and self.door.running(self.here)):
-                # Others may have spoken here, or a turn was over before anybody listened.
-                self._turn_from = None
-                await self._refresh()
+            self.session.changed.clear()
+            await self.status.poll(self.conversation_id)
+            self._draw_status()
+            busy = self.session.busy or self.status.status.compacting
+            (self._animation.resume if busy else self._animation.pause)()
+            timed_out = not await self.session.wait_for_change(POLL_SECONDS if busy else IDLE_POLL_SECONDS)
+            if timed_out and not (self._turn_seq and self.runtime.running(self.conversation_id)):
+                # Another process may have written, or a turn ended before this was subscribed.
+                self._turn_seq = None
+                await self._refresh_transcript()
 
-    def _pulse(self) -> None:
-        """Draw what moves."""
-        pen = entry_rows.Pen(max(self.size.width - 6, 1), self.transcript.ink, self.marks)
-        answering = time.monotonic() - self.talk.answering_since if self.door.running(self.here) else None
-        queued = len(self.talk.waiting)
-        now = (self.watched.progress(pen), self.watched.line(pen, queued, self.talk.waits, answering))
-        if now != self._moving:  # What stands still is not drawn again.
-            self._moving = now
-            self._progress.set_class(now[0] is not None, "shown")
-            self._progress.update(now[0] or "")
-            self._line.update(now[1])
+    def _draw_status(self) -> None:
+        """Draw the status line and the progress of a compaction, if they have changed."""
+        form = entry_rows.RowFormat(max(self.size.width - 6, 1), self.transcript.theme_styles, self.marks)
+        session, seconds = self.session, self.status.compacting_seconds
+        status = msgspec.structs.replace(
+            self.status.status, queued=len(session.queued), waiting=session.waits_elsewhere
+        )
+        progress = None if seconds is None else context_meter.draw_progress(status.progress, seconds, form)
+        drawn = (progress, context_meter.draw_status(status, form, session.turn_seconds))
+        if drawn != self._drawn_status:
+            self._drawn_status = drawn
+            self._progress.set_class(progress is not None, "shown")
+            self._progress.update(progress or "")
+            self._status_line.update(drawn[1])
 
     def _paint_soon(self) -> None:
-        if not self._to_paint:
-            self._to_paint = True
-            self.set_timer(FRAME, self._paint)
+        if not self._paint_scheduled:
+            self._paint_scheduled = True
+            self.set_timer(FRAME_SECONDS, self._paint)
 
     def _paint(self) -> None:
-        self._to_paint = False
-        self.transcript.redraw_tail()
+        self._paint_scheduled = False
+        self.transcript.redraw_live()
 
     def on_resize(self) -> None:
-        self._pulse()
+        """Fit the status line to the width."""
+        self._draw_status()
 
-    def _repaint(self) -> None:
+    def _apply_theme(self) -> None:
         for each in self.screen.query(transcript.Transcript):
-            each.repaint()
-        self._pulse()
+            each.update_format()
+        self._draw_status()

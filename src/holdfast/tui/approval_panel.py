@@ -1,7 +1,7 @@
-"""The panel that asks whether a tool may do something: answered with a key, or with a click.
+"""The panel for approval requests, answered with a key or a click.
 
-What is typed into the prompt is never an answer. The panel takes the keyboard only where nothing was being written, and
-what comes at the very moment it appears was meant for the prompt.
+Text typed into the prompt is never an answer. The panel takes the focus only if the prompt is empty, and input that
+arrives just as it appears goes to the prompt.
 """
 
 from __future__ import annotations
@@ -17,98 +17,101 @@ from textual.widgets import Button, Static
 from textual.widgets.button import ButtonVariant
 
 from holdfast import events, safe_text
+from holdfast.runtime import wording
+from holdfast.terminal import event_text
 
 ANSWERS: dict[str, events.Answered] = {"y": "once", "c": "conversation", "a": "always", "n": "deny"}
 LABELS = {"y": "y once", "c": "c conversation", "a": "a always", "n": "n no"}
-COLOURS: dict[str, ButtonVariant] = {"y": "success", "n": "error"}
-NARROW = 52
-STARTLED = 0.4
-"""For so many seconds after it appeared, a key or a click was meant for what was there before."""
+VARIANTS: dict[str, ButtonVariant] = {"y": "success", "n": "error"}
+NARROW_COLUMNS = 52
+GRACE_SECONDS = 0.4
+"""For so long after the panel appeared, keys and clicks are taken for input to what was there before."""
 
 
-class Approval(Vertical, can_focus=True):
-    """One question after the other."""
+class ApprovalPanel(Vertical, can_focus=True):
+    """Shows one request after the other."""
 
     class Answered(Message):
-        """Somebody answered."""
+        """A request was answered."""
 
-        def __init__(self, where: str, given: events.Approve) -> None:
+        def __init__(self, conversation_id: str, answer: events.Approve) -> None:
             super().__init__()
-            self.where, self.given = where, given
+            self.conversation_id, self.answer = conversation_id, answer
 
-    class Meant(Message):
-        """A key that was meant for the prompt."""
+    class Typed(Message):
+        """A key that belongs to the prompt."""
 
         def __init__(self, character: str) -> None:
             super().__init__()
             self.character = character
 
-    def __init__(self, startled: float = STARTLED) -> None:
+    def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
         super().__init__(id="approval")
-        self.startled = startled
-        self.asked: list[events.ApprovalAsked] = []
-        self.where = ""
-        """The conversation that is asked about."""
-        self._now: events.ApprovalAsked | None = None
-        self._since = self._clicked = 0.0
+        self.grace_seconds = grace_seconds
+        self.requests: list[events.ApprovalAsked] = []
+        self.conversation_id = ""
+        self._shown: events.ApprovalAsked | None = None
+        self._shown_at = self._clicked_at = 0.0
 
     def compose(self) -> ComposeResult:
-        # However long it is: how dangerous it is stands first, and the answers stay where they are as it scrolls.
+        """Create the texts and buttons: the danger first, and the buttons outside the scrolled part."""
         for name in ("danger", "what", "remembers", "detail"):
             yield Static(id=name, markup=False)
         with Horizontal(id="answers"):
             for key, label in LABELS.items():
-                button = Button(label, variant=COLOURS.get(key, "default"), id=f"answer-{key}", compact=True)
+                button = Button(label, variant=VARIANTS.get(key, "default"), id=f"answer-{key}", compact=True)
                 button.can_focus = False
                 yield button
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width < NARROW, "narrow")
+        """Arrange the buttons for the width."""
+        self.set_class(self.size.width < NARROW_COLUMNS, "narrow")
 
-    def heard(self, event: events.AnyEvent) -> None:
-        """To be told of every event."""
+    def handle(self, event: events.AnyEvent) -> None:
+        """Take note of an event of the conversation."""
         match event:
             case events.ApprovalAsked():
-                self.asked.append(event)
+                self.requests.append(event)
             case events.ApprovalSettled(request_id):
-                self.asked = [each for each in self.asked if each.request_id != request_id]
+                self.requests = [each for each in self.requests if each.request_id != request_id]
             case _:
                 return
         self._show()
 
-    def leave(self) -> None:
-        """Nobody is here to answer any more."""
-        self.asked = []
+    def clear(self) -> None:
+        """Forget all requests, because the conversation is left."""
+        self.requests = []
         self._show()
 
     def _show(self) -> None:
-        self.set_class(bool(self.asked), "shown")
-        before, self._now = self._now, self.asked[0] if self.asked else None
-        if (now := self._now) is None:
+        self.set_class(bool(self.requests), "shown")
+        before, self._shown = self._shown, self.requests[0] if self.requests else None
+        if (asked := self._shown) is None:
             return
-        if now != before:  # Else another came behind it.
+        if asked != before:  # Otherwise another request was queued behind it.
             self.scroll_home(animate=False)
-            self._since = time.monotonic()
-        waiting = len(self.asked) - 1
-        behind = f"  ({waiting} more after this)" if waiting else ""
-        self.set_class(bool(now.danger), "dangerous")
-        self.query_one("#what", Static).update(safe_text.safe(f"{now.tool}: {now.summary}{behind}"))
-        self.query_one("#detail", Static).update(Text("\n".join(safe_text.safe_lines(now.detail.rstrip("\n")))))
-        self.query_one("#detail").display = bool(now.detail.strip())
-        remembers = f"c and a would allow from now on: {now.remembers}" if now.remembers else ""
-        for name, words in (("#danger", now.danger), ("#remembers", remembers)):
-            self.query_one(name, Static).update(safe_text.safe(words))
-            self.query_one(name).display = bool(words)
+            self._shown_at = time.monotonic()
+        more = len(self.requests) - 1
+        behind = f"  ({more} more after this)" if more else ""
+        self.set_class(bool(asked.danger), "dangerous")
+        self.query_one("#what", Static).update(safe_text.safe(f"{wording.approval_asked(asked).text}{behind}"))
+        self.query_one("#detail", Static).update(Text("\n".join(safe_text.safe_lines(asked.detail.rstrip("\n")))))
+        self.query_one("#detail").display = bool(asked.detail.strip())
+        remembers = f"{event_text.REMEMBERS}{asked.remembers}" if asked.remembers else ""
+        for name, text in (("#danger", asked.danger), ("#remembers", remembers)):
+            self.query_one(name, Static).update(safe_text.safe(text))
+            self.query_one(name).display = bool(text)
         for key in "ca":
-            self.query_one(f"#answer-{key}").display = bool(now.remembers)
+            self.query_one(f"#answer-{key}").display = bool(asked.remembers)
 
     def on_key(self, event: keys.Key) -> None:
-        if not self.asked:
+        """Answer with a letter, scroll with the arrows."""
+        if not self.requests:
             return
-        # When it was pressed, not when it comes here: that may be later, where there was much to draw.
-        if event.is_printable and event.time - self._since < self.startled:
+        # The time of the key press counts, not that of its delivery, which may be late while much is drawn.
+        if event.is_printable and event.time - self._shown_at < self.grace_seconds:
             event.stop()
-            self.post_message(self.Meant(event.character or ""))
+            self.post_message(self.Typed(event.character or ""))
         elif event.key in ANSWERS:
             event.stop()
             self._answer(event.key)
@@ -117,15 +120,16 @@ class Approval(Vertical, can_focus=True):
             self.scroll_relative(y=1 if event.key == "down" else -1, animate=False)
 
     def on_mouse_down(self, event: keys.MouseDown) -> None:
-        self._clicked = event.time
+        """Remember when the button was pressed."""
+        self._clicked_at = event.time
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Answer with a click, unless it was meant for what was there before."""
         event.stop()
-        # Whoever meant to click on what was there before may do so still when it has moved away.
-        if self._clicked - self._since >= self.startled:
+        if self._clicked_at - self._shown_at >= self.grace_seconds:
             self._answer((event.button.id or "").removeprefix("answer-"))
 
     def _answer(self, key: str) -> None:
-        if self.asked and (key in "yn" or self.asked[0].remembers):
-            given = events.Approve(self.asked[0].request_id, ANSWERS[key], "at the terminal")
-            self.post_message(self.Answered(self.where, given))
+        if self.requests and (key in "yn" or self.requests[0].remembers):
+            answer = events.Approve(self.requests[0].request_id, ANSWERS[key], "at the terminal")
+            self.post_message(self.Answered(self.conversation_id, answer))

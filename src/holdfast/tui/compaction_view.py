@@ -1,4 +1,4 @@
-"""A compaction, opened: what it stands for on one side, the summary on the other."""
+"""A compaction: the original messages on one side, the summary on the other."""
 
 from __future__ import annotations
 
@@ -16,58 +16,70 @@ from holdfast.compaction import summary
 from holdfast.terminal import event_text
 from holdfast.tui import entries, transcript
 
-NARROW = 80
+NARROW_COLUMNS = 80
 
 
-async def _nothing(_: int, __: int) -> list[types.Message]:
+async def _read_nothing(_: int, __: int) -> list[types.Message]:
     return []
 
 
-class Compacted(ModalScreen[None]):
-    """Both scroll; Tab goes from one to the other."""
+class CompactionScreen(ModalScreen[None]):
+    """Both sides scroll; Tab switches between them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "leave", "back"),
-        Binding("tab,left,right", "app.focus_next", "the other side", priority=True),
+        Binding("escape,q", "close", "back"),
+        Binding("tab,left,right", "app.focus_next", "other side", priority=True),
     ]
 
     def __init__(
-        self, compaction: types.Compaction, story: entries.Story, read: transcript.Read, marks: event_text.Marks
+        self,
+        compaction: types.Compaction,
+        shown: entries.TranscriptRange,
+        read: transcript.ReadMessages,
+        marks: event_text.Marks,
     ) -> None:
         super().__init__()
-        self._compaction, self._story = compaction, story
+        self._compaction, self._range = compaction, shown
         self._originals = transcript.Transcript(read, marks, id="originals")
-        self._summary = transcript.Transcript(_nothing, marks, id="summary")
+        self._summary = transcript.Transcript(_read_nothing, marks, id="summary")
 
     def compose(self) -> ComposeResult:
-        made, begins = self._compaction, self._story.begins(self._compaction)
+        """Create both sides."""
+        compaction, first = self._compaction, self._range.first_seq(self._compaction)
         with Vertical(id="compared") as box:
-            box.border_title = f"Compaction of {safe_text.when(made.at)}"
-            box.border_subtitle = "Tab goes to the other side, Esc back"
+            box.border_title = f"Compaction of {safe_text.when(compaction.at)}"
+            box.border_subtitle = "Tab: other side, Esc: back"
             with Horizontal(id="both"):
                 with Vertical(classes="side"):
-                    yield Static(f"what was said: messages {begins:,} to {made.cut_seq:,}", classes="heading")
+                    yield Static(f"Originals: messages {first:,} to {compaction.cut_seq:,}", classes="heading")
                     yield self._originals
                 with Vertical(classes="side summary"):
-                    yield Static(f"what the model sees of 1 to {made.cut_seq:,}", classes="heading")
+                    yield Static(f"Summary of messages 1 to {compaction.cut_seq:,}", classes="heading")
                     yield self._summary
 
     async def on_mount(self) -> None:
-        made = self._compaction
+        """Show the originals and the summary from their tops."""
+        compaction = self._compaction
         self.on_resize()
-        story = msgspec.structs.replace(
-            self._story, first=self._story.begins(made), last=made.cut_seq, compactions=(), in_force=None
+        shown = msgspec.structs.replace(
+            self._range,
+            first=self._range.first_seq(compaction),
+            last=compaction.cut_seq,
+            compactions=(),
+            active_epoch=None,
         )
-        await self._originals.show(story, top=True)
-        await self._summary.show(entries.Story(), top=True)
-        self._summary.aside("summary", summary.remove_mark(made.summary) or "(No summary.)")
-        if made.pinned:
-            kept = ", ".join(f"{seq:,}" for seq in made.pinned)
-            self._summary.aside("notice", f"Pinned, and kept word for word: {kept}.")
+        await self._originals.show(shown, top=True)
+        await self._summary.show(entries.TranscriptRange(), top=True)
+        self._summary.add_notice("summary", summary.remove_mark(compaction.summary) or "(No summary.)")
+        if compaction.pinned:
+            pinned = ", ".join(f"{seq:,}" for seq in compaction.pinned)
+            self._summary.add_notice("notice", f"Pinned messages, kept verbatim: {pinned}.")
         self._originals.focus()
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width < NARROW, "narrow")
+        """Put the sides below each other on a narrow screen."""
+        self.set_class(self.size.width < NARROW_COLUMNS, "narrow")
 
-    def action_leave(self) -> None:
+    def action_close(self) -> None:
+        """Close the screen."""
         self.dismiss(None)

@@ -1,6 +1,6 @@
-"""Entries as rows of a given width. Pure: an entry, a width and an ink in, rows out.
+"""Entries as rows of a given width. Pure.
 
-Markdown is drawn as in the chat. What is long, and what tools did, is folded: a row tells what is there, and it opens.
+Markdown is drawn as in the chat. Long texts and tool calls are folded: a row says what they are, and opens them.
 """
 
 from __future__ import annotations
@@ -15,40 +15,41 @@ from rich.style import Style
 from rich.text import Span, Text
 
 from holdfast import safe_text, time_format
-from holdfast.terminal import event_text, reply_stream, text_wrap
+from holdfast.runtime import wording
+from holdfast.terminal import event_text, markdown
 from holdfast.tui import entries
 
-WIDEST = 110
-"""Lines longer than this are hard to read, however wide the terminal is."""
-FOLDED = {"said": 40, "waiting": 40, "answered": 400}
-"""More rows than this are folded. What people paste they know; an answer they want to read."""
-SHOWN = 20
-"""So many rows of what is folded are shown."""
-MOST = 5_000
-"""So many rows are shown of anything."""
-LONGEST, SKIMMED, STYLED = 200_000, 20_000, 20_000
-"""So many characters are looked at of anything; of what was said before it is opened; and of Markdown as such, which
-takes far longer than plain text."""
-REST = "(There is more than can be shown here: `holdfast sessions show` has all.)"
+MAX_WIDTH = 110
+"""Longer lines are hard to read, however wide the terminal is."""
+MAX_UNFOLDED_ROWS = {"user": 40, "queued": 40, "reply": 400}
+"""Entries with more rows are folded. People know what they pasted; a reply they want to read."""
+FOLDED_ROWS = 20
+"""The rows of a folded entry that are shown."""
+MAX_ROWS = 5_000
+MAX_CHARACTERS = 200_000
+MAX_UNFOLDED_CHARACTERS = 20_000
+MAX_MARKDOWN_CHARACTERS = 20_000
+"""Markdown takes far longer to draw than plain text."""
+MORE = "(The rest is not shown here. `holdfast sessions show` prints all.)"
 MARGIN = 3
-LINE = 1_000
+ROW_CHARACTERS = 1_000
 """Longer than any row."""
-TALK = ("said", "waiting", "answered", "thought", "told")
+MESSAGE_KINDS = ("user", "queued", "reply", "reasoning", "program")
 
-_console = Console(width=WIDEST, color_system=None, _environ={})
+_console = Console(width=MAX_WIDTH, color_system=None, _environ={})
 
 
-class Ink(NamedTuple):
-    """How things look, as the theme says."""
+class EntryStyles(NamedTuple):
+    """The styles of the theme."""
 
-    person: Style = Style(bold=True)
-    person_paper: Style = Style()
+    user: Style = Style(bold=True)
+    user_background: Style = Style()
     model: Style = Style(bold=True)
-    aside: Style = Style(dim=True)
-    good: Style = Style(color="green")
+    dim: Style = Style(dim=True)
+    success: Style = Style(color="green")
     warning: Style = Style(color="yellow")
     error: Style = Style(color="red")
-    mark: Style = Style(bold=True)
+    compaction: Style = Style(bold=True)
 
 
 class Row(NamedTuple):
@@ -56,226 +57,239 @@ class Row(NamedTuple):
 
     text: Text
     key: entries.Key | None = None
-    """The entry that a click on it opens."""
-    paper: Style | None = None
+    """The entry that a click on the row opens."""
+    background: Style | None = None
 
 
-class Pen(msgspec.Struct, frozen=True):
-    """What rows are drawn with."""
+class RowFormat(msgspec.Struct, frozen=True):
+    """The width, styles and marks of rows."""
 
     width: int
-    ink: Ink = Ink()
+    styles: EntryStyles = EntryStyles()
     marks: event_text.Marks = event_text.Marks()
 
     @property
     def room(self) -> int:
-        """The columns that text has between its margins."""
-        return max(min(self.width, WIDEST) - 2 * MARGIN, 8)
+        """The columns between the margins."""
+        return max(min(self.width, MAX_WIDTH) - 2 * MARGIN, 8)
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether only ASCII marks may be drawn."""
+        return self.marks == event_text.PLAIN
+
+    def arrow(self, opened: bool) -> str:
+        """Return the sign of an entry that can be opened or closed."""
+        if self.is_ascii:
+            return "v" if opened else ">"
+        return "▾" if opened else "▸"
+
+    def clip(self, text: str, room: int | None = None) -> str:
+        """Clip a text to the room there is."""
+        return safe_text.clipped(text, self.room if room is None else room, self.marks.more)
 
 
-def drawn(entry: entries.Entry, pen: Pen, opened: bool = False) -> list[Row]:
-    """The rows of an entry, with an empty one behind it."""
-    if len(entry.text) > LONGEST and (opened or entry.kind not in FOLDED):
-        entry = msgspec.structs.replace(entry, text=f"{entry.text[:LONGEST]}\n\n{REST}")
+def draw_entry(entry: entries.Entry, form: RowFormat, opened: bool = False) -> list[Row]:
+    """Draw an entry, with an empty row behind it."""
+    if len(entry.text) > MAX_CHARACTERS and (opened or entry.kind not in MAX_UNFOLDED_ROWS):
+        entry = msgspec.structs.replace(entry, text=f"{entry.text[:MAX_CHARACTERS]}\n\n{MORE}")
     if entry.kind == "tool":
-        return _tool(entry, pen, opened)
-    rows = _talk(entry, pen, opened) if entry.kind in TALK else _beside(entry, pen)
-    if entry.taken_back:
-        rows = [row._replace(text=_faded(row.text, pen)) for row in rows]
+        return _draw_tool(entry, form, opened)
+    rows = _draw_message(entry, form, opened) if entry.kind in MESSAGE_KINDS else _draw_notice(entry, form)
+    if entry.hidden:
+        rows = [row._replace(text=_restyle(row.text, form.styles.dim)) for row in rows]
     return [*rows, Row(Text())]
 
 
-def _talk(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    match entry.kind:
-        case "answered":
-            return _answered(entry, pen, opened)
-        case "thought":
-            return _thought(entry, pen, opened)
-        case "told":
-            return _told(entry, pen, opened)
-        case _:
-            return _said(entry, pen, opened)
+def draw_below(above: Sequence[Row], entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
+    """Draw an entry below other rows."""
+    return [*separator(above, entry), *draw_entry(entry, form, opened)]
 
 
-def _beside(entry: entries.Entry, pen: Pen) -> list[Row]:
-    """What is no message."""
-    match entry.kind:
-        case "mark":
-            return _mark(entry, pen)
-        case "summary":
-            return [_row(line) for line in _cut(markdown(entry.text, pen))]
-        case "answer":
-            lines = text_wrap.laid_out(safe_text.safe_lines(entry.text), pen.room)
-            return [_row(line) for line in _cut(_wrapped(lines, pen.room))]
-        case _:
-            style = {"info": pen.ink.aside, "warning": pen.ink.warning, "error": pen.ink.error}[entry.level]
-            return [_row(_inked(line, style)) for line in _cut(_wrapped(safe_text.safe_lines(entry.text), pen.room))]
-
-
-def _said(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    when = "waits for its turn" if entry.kind == "waiting" else time_format.when(entry.at) if entry.at else ""
-    if entry.taken_back:
-        when = f"{when} {pen.marks.dot} taken back"
-    bar = (" ▌ " if pen.marks != event_text.PLAIN else " > ", pen.ink.person)
-    when = safe_text.clipped(when, max(pen.room - len("You  "), 0), pen.marks.more)
-    head = Text.assemble(("You", pen.ink.person), (f"  {when}", pen.ink.aside))
-    body = [Text(line) for line in plain(_looked_at(entry, opened), pen)]
-    shown, more = _folded(entry, body, pen, opened)
-    key = entry.key if more else None
-    return [Row(Text.assemble(bar, line), key, pen.ink.person_paper) for line in [head, *shown, *more]]
-
-
-def _answered(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    body = markdown(_looked_at(entry, opened), pen)
-    shown, more = _folded(entry, body, pen, opened)
-    taken = f" {pen.marks.dot} taken back" if entry.taken_back else ""
-    rows = answered(f"{entry.name}{taken}", [*shown, *more], pen)[:-1]
-    return [row._replace(key=entry.key) for row in rows] if more else rows
-
-
-def answered(model: str, lines: Sequence[Text], pen: Pen) -> list[Row]:
-    """What the model said, under its name."""
-    by = safe_text.clipped(safe_text.safe(model), max(pen.room - len("Holdfast  "), 0), pen.marks.more)
-    head = Text.assemble(("Holdfast", pen.ink.model), (f"  {by}", pen.ink.aside))
-    return [_row(head), *map(_row, lines), Row(Text())]
-
-
-def spaced(above: Sequence[Row], entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    """The rows of an entry below others: calls stand close together, and apart from the rest."""
-    return [*apart(above, entry), *drawn(entry, pen, opened)]
-
-
-def apart(above: Sequence[Row], entry: entries.Entry) -> list[Row]:
-    """What stands between an entry and the rows above it."""
+def separator(above: Sequence[Row], entry: entries.Entry) -> list[Row]:
+    """Return the empty row between tool calls, which have none between them, and another entry."""
     return [Row(Text())] if entry.kind != "tool" and above and above[-1].text.plain.strip() else []
 
 
-def plain(words: str, pen: Pen) -> list[str]:
-    """Words as they stand, as wide as there is room."""
-    return _wrapped(safe_text.safe_lines(words), pen.room)
+def draw_reply(model: str, lines: Sequence[Text], form: RowFormat) -> list[Row]:
+    """Draw the lines of a reply under the name of the model."""
+    model = form.clip(safe_text.safe(model), max(form.room - len("Holdfast  "), 0))
+    heading = Text.assemble(("Holdfast", form.styles.model), (f"  {model}", form.styles.dim))
+    return [_row(heading), *map(_row, lines), Row(Text())]
 
 
-def _thought(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
+def _draw_message(entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
+    match entry.kind:
+        case "reply":
+            return _draw_stored_reply(entry, form, opened)
+        case "reasoning":
+            return _draw_reasoning(entry, form, opened)
+        case "program":
+            return _draw_program(entry, form, opened)
+        case _:
+            return _draw_user(entry, form, opened)
+
+
+def _draw_notice(entry: entries.Entry, form: RowFormat) -> list[Row]:
+    """Draw an entry that is not a message."""
+    match entry.kind:
+        case "compaction":
+            return _draw_compaction(entry, form)
+        case "summary":
+            return [_row(line) for line in _limit(draw_markdown(entry.text, form))]
+        case "answer":
+            lines = safe_text.lay_out(safe_text.safe_lines(entry.text), form.room)
+            return [_row(line) for line in _limit(_wrap(lines, form.room))]
+        case _:
+            styles = {"info": form.styles.dim, "warning": form.styles.warning, "error": form.styles.error}
+            lines = _wrap(safe_text.safe_lines(entry.text), form.room)
+            return [_row(_restyle(line, styles[entry.level])) for line in _limit(lines)]
+
+
+def _draw_user(entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
+    when = "queued" if entry.kind == "queued" else time_format.when(entry.at) if entry.at else ""
+    if entry.hidden:
+        when = f"{when} {form.marks.dot} hidden"
+    bar = (" > " if form.is_ascii else " ▌ ", form.styles.user)
+    when = form.clip(when, max(form.room - len("You  "), 0))
+    heading = Text.assemble(("You", form.styles.user), (f"  {when}", form.styles.dim))
+    body = [Text(line) for line in plain_lines(_visible_text(entry, opened), form)]
+    shown, more = _fold(entry, body, form, opened)
+    key = entry.key if more else None
+    return [Row(Text.assemble(bar, line), key, form.styles.user_background) for line in [heading, *shown, *more]]
+
+
+def _draw_stored_reply(entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
+    body = draw_markdown(_visible_text(entry, opened), form)
+    shown, more = _fold(entry, body, form, opened)
+    hidden = f" {form.marks.dot} hidden" if entry.hidden else ""
+    rows = draw_reply(f"{entry.name}{hidden}", [*shown, *more], form)[:-1]
+    return [row._replace(key=entry.key) for row in rows] if more else rows
+
+
+def _draw_reasoning(entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
+    dim = form.styles.dim
     if not opened:
-        first = safe_text.safe(entry.text.lstrip()[:LINE].partition("\n")[0])
-        line = safe_text.clipped(f"{_arrow(pen, False)} thought: {first}", pen.room, pen.marks.more)
-        return [_row(Text(line, pen.ink.aside), entry.key)]
-    lines = [Text(line, pen.ink.aside) for line in _wrapped(safe_text.safe_lines(entry.text.strip()), pen.room)]
-    head = Text(f"{_arrow(pen, True)} thought", pen.ink.aside)
-    return [_row(line, entry.key) for line in [head, *_cut(lines)]]
+        line = f"{form.arrow(False)} reasoning: {_first_line(entry.text)}"
+        return [_row(Text(form.clip(line), dim), entry.key)]
+    lines = [Text(line, dim) for line in _wrap(safe_text.safe_lines(entry.text.strip()), form.room)]
+    heading = Text(f"{form.arrow(True)} reasoning", dim)
+    return [_row(line, entry.key) for line in [heading, *_limit(lines)]]
 
 
-def _tool(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    """A row; opened, with all it was called with and all that came of it."""
-    name, _, given = safe_text.safe(entry.name).partition(" ")
+def _draw_tool(entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
+    """Draw a tool call in one row; opened, with all its arguments and output."""
+    styles, arrow = form.styles, form.arrow(opened)
+    name, _, arguments = safe_text.safe(entry.name).partition(" ")
     sign, style = {
-        True: (pen.marks.done, pen.ink.good),
-        False: (pen.marks.failed, pen.ink.error),
-        None: (pen.marks.more, pen.ink.warning),
+        True: (form.marks.done, styles.success),
+        False: (form.marks.failed, styles.error),
+        None: (form.marks.more, styles.warning),
     }[entry.ok]
-    first = safe_text.safe(entry.text.lstrip()[:LINE].partition("\n")[0])
-    name = safe_text.clipped(name, max(pen.room - 10, 1), pen.marks.more)
-    room = max(pen.room - safe_text.cells(f"{_arrow(pen, opened)} {sign} {name}") - 1, 0)
-    call = safe_text.clipped(given, max(room * 3 // 5, 0), pen.marks.more) if first else safe_text.clipped(given, room)
-    came = "" if opened else safe_text.clipped(first, max(room - safe_text.cells(call) - 2, 0), pen.marks.more)
-    head = Text.assemble(
-        (f"{_arrow(pen, opened)} ", pen.ink.aside), (f"{sign} ", style), (name, "bold"), (f" {call}", pen.ink.aside)
-    )
-    head.append(f"  {came}", pen.ink.error if entry.ok is False else pen.ink.aside)
+    output = _first_line(entry.text)
+    name = form.clip(name, max(form.room - 10, 1))
+    room = max(form.room - safe_text.cells(f"{arrow} {sign} {name}") - 1, 0)
+    call = form.clip(arguments, room * 3 // 5 if output else room)
+    output = "" if opened else form.clip(output, max(room - safe_text.cells(call) - 2, 0))
+    heading = Text.assemble((f"{arrow} ", styles.dim), (f"{sign} ", style), (name, "bold"), (f" {call}", styles.dim))
+    heading.append(f"  {output}", styles.error if entry.ok is False else styles.dim)
     if not opened:
-        return [_row(head, entry.key)]
-    called = [Text(line, pen.ink.aside) for line in _wrapped([given], pen.room - 4)] if given else []
-    output = [Text(line) for line in _wrapped(safe_text.safe_lines(entry.text.rstrip()), pen.room - 4)]
-    bar = ("  │ " if pen.marks != event_text.PLAIN else "  | ", pen.ink.aside)
-    body = _cut([*called, *output])
-    return [_row(head, entry.key), *(_row(Text.assemble(bar, line), entry.key) for line in body)]
+        return [_row(heading, entry.key)]
+    body = [Text(line, styles.dim) for line in _wrap([arguments], form.room - 4)] if arguments else []
+    body += [Text(line) for line in _wrap(safe_text.safe_lines(entry.text.rstrip()), form.room - 4)]
+    bar = ("  | " if form.is_ascii else "  │ ", styles.dim)
+    return [_row(heading, entry.key), *(_row(Text.assemble(bar, line), entry.key) for line in _limit(body))]
 
 
-def _told(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    """What a program told the agent: its first line, which says what it is."""
+def _draw_program(entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
+    """Draw the message of a program: its first line, or all of it."""
     lines = safe_text.safe_lines(entry.text.strip())
     if not opened:
-        first = safe_text.clipped(f"{pen.marks.dot} {lines[0]}", pen.room, pen.marks.more)
-        return [_row(Text(first, pen.ink.aside), entry.key if len(lines) > 1 else None)]
-    return [_row(_inked(line, pen.ink.aside), entry.key) for line in _cut(_wrapped(lines, pen.room))]
+        line = Text(form.clip(f"{form.marks.dot} {lines[0]}"), form.styles.dim)
+        return [_row(line, entry.key if len(lines) > 1 else None)]
+    return [_row(_restyle(line, form.styles.dim), entry.key) for line in _limit(_wrap(lines, form.room))]
 
 
-def _mark(entry: entries.Entry, pen: Pen) -> list[Row]:
-    """A line through the transcript, with what it means in its middle."""
-    line = "-" if pen.marks == event_text.PLAIN else "─"
-    words = f" {entry.text} {pen.marks.dot} Enter opens both "
-    if safe_text.cells(words) > pen.room - 4:
-        told = entry.text.replace("a summary stands for ", "")
-        words = f" {safe_text.clipped(told, max(pen.room - 6, 1), pen.marks.more)} "
-    left = max((pen.room - safe_text.cells(words)) // 2, 1)
-    right = max(pen.room - safe_text.cells(words) - left, 1)
-    style = pen.ink.aside if entry.taken_back else pen.ink.mark
-    return [_row(Text.assemble((line * left, pen.ink.aside), (words, style), (line * right, pen.ink.aside)), entry.key)]
+def _draw_compaction(entry: entries.Entry, form: RowFormat) -> list[Row]:
+    """Draw a line across the transcript with the text in its middle."""
+    line, styles = "-" if form.is_ascii else "─", form.styles
+    text = f" {entry.text} {form.marks.dot} Enter opens it "
+    if safe_text.cells(text) > form.room - 4:
+        text = f" {form.clip(entry.text.replace('a summary replaces ', ''), max(form.room - 6, 1))} "
+    left = max((form.room - safe_text.cells(text)) // 2, 1)
+    right = max(form.room - safe_text.cells(text) - left, 1)
+    style = styles.dim if entry.hidden else styles.compaction
+    row = Text.assemble((line * left, styles.dim), (text, style), (line * right, styles.dim))
+    return [_row(row, entry.key)]
 
 
-# --- pieces --------------------------------------------------------------------------------------------
+# --- parts ---------------------------------------------------------------------------------------------
 
 
 def _row(line: Text, key: entries.Key | None = None) -> Row:
     return Row(Text.assemble(" " * MARGIN, line), key)
 
 
-def _arrow(pen: Pen, opened: bool) -> str:
-    if pen.marks == event_text.PLAIN:
-        return "v" if opened else ">"
-    return "▾" if opened else "▸"
+def _first_line(text: str) -> str:
+    return safe_text.safe(wording.first_line(text.lstrip()[:ROW_CHARACTERS]))
 
 
-def _looked_at(entry: entries.Entry, opened: bool) -> str:
-    """As much of it as may be shown: what is folded however it is broken into rows is not drawn further than that."""
-    return entry.text if opened or len(entry.text) <= SKIMMED else entry.text[: SHOWN * 2 * WIDEST]
+def _visible_text(entry: entries.Entry, opened: bool) -> str:
+    """Return the text that may be visible: of a very long folded entry, only the beginning."""
+    if opened or len(entry.text) <= MAX_UNFOLDED_CHARACTERS:
+        return entry.text
+    return entry.text[: FOLDED_ROWS * 2 * MAX_WIDTH]
 
 
-def _faded(line: Text, pen: Pen) -> Text:
-    return Text(line.plain, pen.ink.aside)
-
-
-def _folded(entry: entries.Entry, lines: Sequence[Text], pen: Pen, opened: bool) -> tuple[Sequence[Text], list[Text]]:
-    """As much as is shown, and the row that opens the rest, if there is one."""
+def _fold(
+    entry: entries.Entry, lines: Sequence[Text], form: RowFormat, opened: bool
+) -> tuple[Sequence[Text], list[Text]]:
+    """Return the lines to show, and the line that opens the rest, if there is any."""
     size = len(entry.text)
-    if len(lines) <= FOLDED[entry.kind] and size <= SKIMMED:
+    if len(lines) <= MAX_UNFOLDED_ROWS[entry.kind] and size <= MAX_UNFOLDED_CHARACTERS:
         return lines, []
     if opened:
-        return _cut(lines), [Text(f"{_arrow(pen, True)} less", pen.ink.aside)]
-    left = safe_text.count(len(lines) - SHOWN, "more row") if size <= SKIMMED else f"all {size:,} characters"
-    return lines[:SHOWN], [Text(f"{_arrow(pen, False)} {left}", pen.ink.aside)]
+        return _limit(lines), [Text(f"{form.arrow(True)} less", form.styles.dim)]
+    is_short = size <= MAX_UNFOLDED_CHARACTERS
+    rest = safe_text.count(len(lines) - FOLDED_ROWS, "more row") if is_short else f"all {size:,} characters"
+    return lines[:FOLDED_ROWS], [Text(f"{form.arrow(False)} {rest}", form.styles.dim)]
 
 
-def _inked(line: Text, style: Style) -> Text:
+def _restyle(line: Text, style: Style) -> Text:
     return Text(line.plain, style)
 
 
-def _cut(lines: Sequence[Text] | Sequence[str]) -> list[Text]:
-    made = [line if isinstance(line, Text) else Text(line) for line in lines[:MOST]]
-    return made if len(lines) <= MOST else [*made, Text(REST)]
+def _limit(lines: Sequence[Text] | Sequence[str]) -> list[Text]:
+    kept = [line if isinstance(line, Text) else Text(line) for line in lines[:MAX_ROWS]]
+    return kept if len(lines) <= MAX_ROWS else [*kept, Text(MORE)]
 
 
-def _wrapped(lines: Sequence[str], room: int) -> list[str]:
+def _wrap(lines: Sequence[str], room: int) -> list[str]:
     return [row for line in lines for row in safe_text.wrapped(line, max(room, 1))]
 
 
-def markdown(words: str, pen: Pen) -> list[Text]:
-    """Markdown as rows, none of them wider than there is room; the rest of what is very long, as it stands."""
-    drawing = reply_stream.Reply(lambda: pen.room, pen.marks)
-    styled = words if len(words) <= STYLED else words[:STYLED].rpartition("\n")[0] or words[:STYLED]
-    rest = words[len(styled) :].removeprefix("\n")
-    made = rows(drawing.add(styled) + drawing.end(), pen.room)
-    return [*made, *map(Text, plain(rest, pen))] if rest else made
+def plain_lines(text: str, form: RowFormat) -> list[str]:
+    """Wrap a text without interpreting it."""
+    return _wrap(safe_text.safe_lines(text), form.room)
 
 
-def rows(codes: str, room: int) -> list[Text]:
-    """Text with its codes as rows; code that is wider than the screen goes on in the next."""
+def draw_markdown(text: str, form: RowFormat) -> list[Text]:
+    """Draw Markdown as rows that fit; the rest of a very long text is plain."""
+    stream, limit = markdown.MarkdownStream(lambda: form.room, form.marks), MAX_MARKDOWN_CHARACTERS
+    head = text if len(text) <= limit else text[:limit].rpartition("\n")[0] or text[:limit]
+    rest = text[len(head) :].removeprefix("\n")
+    rows = decode_rows(stream.add(head) + stream.end(), form.room)
+    return [*rows, *map(Text, plain_lines(rest, form))] if rest else rows
+
+
+def decode_rows(codes: str, room: int) -> list[Text]:
+    """Decode text with terminal codes into rows; code that is wider than the screen is wrapped."""
     lines = ansi.AnsiDecoder().decode(codes.removesuffix("\n")) if codes else ()
-    return [row for line in lines for row in _fitting(_on_any_paper(line), room)]
+    return [row for line in lines for row in _fit(_remove_backgrounds(line), room)]
 
 
-def _on_any_paper(line: Text) -> Text:
-    """A terminal's own colours are not the theme's: what has no colour has the theme's, and no paper of its own."""
+def _remove_backgrounds(line: Text) -> Text:
+    """Replace the terminal's default colours by those of the theme."""
     for place, (start, end, style) in enumerate(line.spans):
         if isinstance(style, Style) and style.bgcolor is not None:
             colour = None if style.color is None or style.color.is_default else style.color
@@ -284,7 +298,7 @@ def _on_any_paper(line: Text) -> Text:
     return line
 
 
-def _fitting(line: Text, room: int) -> Iterator[Text]:
+def _fit(line: Text, room: int) -> Iterator[Text]:
     if line.cell_len <= room:
         yield line
     else:

@@ -1,7 +1,7 @@
-"""The turn under way, from its events: what is not in the log yet, or was not read from there. Pure.
+"""The running turn, built from its events: the part that was not read from the log. Pure.
 
-What the log has of a turn is read when it is over, and this begins anew. Text is drawn as it comes: what is complete
-once, what is being written each time.
+When the turn ends, the log has all of it and this is cleared. Complete blocks of a reply are drawn once, the unfinished
+text with each frame.
 """
 
 from __future__ import annotations
@@ -14,138 +14,148 @@ import msgspec
 from rich.text import Text
 
 from holdfast import events
-from holdfast.terminal import reply_stream
+from holdfast.runtime import wording
+from holdfast.terminal import markdown
 from holdfast.tui import entries, entry_rows
 
-PLACE = 1_000_000
-"""What is not stored has keys of its own, that no message has."""
+LIVE_SEQ = 1_000_000
+"""The seq in the keys of entries that are not stored; no message has it."""
+QUEUED_SEQ = 2 * LIVE_SEQ
+MAX_OUTPUT_CHARACTERS = 2_000
 
 
-class Flow:
-    """Words that come one after the other, as rows."""
+class StreamedReply:
+    """A reply that is being received, as rows."""
 
     def __init__(self, key: entries.Key, model: str) -> None:
-        self.key, self.model, self.words = key, model, ""
-        self._pen: entry_rows.Pen | None = None
+        self.key, self.model, self.text = key, model, ""
+        self._form: entry_rows.RowFormat | None = None
 
-    def add(self, words: str) -> None:
-        self.words += words
-        if self._pen is not None:
-            self._rows += entry_rows.answered(self.model, self._drawn(words, self._pen), self._pen)[1:-1]
+    def add(self, text: str) -> None:
+        """Add a piece of the reply."""
+        self.text += text
+        if self._form is not None:
+            self._rows += entry_rows.draw_reply(self.model, self._draw_complete(text, self._form), self._form)[1:-1]
 
-    def rows(self, pen: entry_rows.Pen) -> list[entry_rows.Row]:
-        """What was said so far."""
-        if pen != self._pen:
-            self._pen, room = pen, pen.room
-            self._reply = reply_stream.Reply(lambda: room, pen.marks)
-            self._rows = entry_rows.answered(self.model, self._drawn(self.words.lstrip("\n"), pen), pen)[:-1]
-        being_written = [Text(line) for line in entry_rows.plain(self._reply.open, pen)] if self._reply.open else []
-        return [*self._rows, *entry_rows.answered(self.model, being_written, pen)[1:]]
+    def rows(self, form: entry_rows.RowFormat) -> list[entry_rows.Row]:
+        """Draw the reply so far."""
+        if form != self._form:
+            self._form, room = form, form.room
+            self._stream = markdown.MarkdownStream(lambda: room, form.marks)
+            complete = self._draw_complete(self.text.lstrip("\n"), form)
+            self._rows = entry_rows.draw_reply(self.model, complete, form)[:-1]
+        unfinished = [Text(line) for line in entry_rows.plain_lines(self._stream.open, form)]
+        return [*self._rows, *entry_rows.draw_reply(self.model, unfinished if self._stream.open else [], form)[1:]]
 
-    def _drawn(self, words: str, pen: entry_rows.Pen) -> list[Text]:
-        """The rows that these words complete."""
-        return entry_rows.rows(self._reply.add(words), pen.room)
+    def _draw_complete(self, text: str, form: entry_rows.RowFormat) -> list[Text]:
+        """Draw the blocks that this text completes."""
+        return entry_rows.decode_rows(self._stream.add(text), form.room)
 
 
-class Drawn(NamedTuple):
-    """Rows, and what they are of."""
+class CachedRows(NamedTuple):
+    """Rows, and what they were drawn from."""
 
-    of: tuple[entries.Entry, entry_rows.Pen, bool]
+    source: tuple[entries.Entry, entry_rows.RowFormat, bool]
     rows: list[entry_rows.Row]
 
 
-class Tail:
-    """What is shown below the log."""
+class LiveTurn:
+    """The entries below the stored ones."""
 
     def __init__(self, model: Callable[[], str] = str, clock: Callable[[], float] = time.time) -> None:
         self._model, self._clock = model, clock
-        self._parts: list[entries.Entry | Flow] = []
+        self._parts: list[entries.Entry | StreamedReply] = []
         self._calls: dict[str, int] = {}
-        self._flow: Flow | None = None
-        self._drawn: dict[entries.Key, Drawn] = {}
+        self._reply: StreamedReply | None = None
+        self._cache: dict[entries.Key, CachedRows] = {}
         self._count = 0
-        self.waiting: Sequence[str] = ()
-        """What people said and is not answered yet."""
+        self.queued: Sequence[str] = ()
+        """The messages that wait for their turn."""
 
-    def begin(self) -> None:
-        """The log has all of it."""
-        self._parts, self._calls, self._flow, self._drawn = [], {}, None, {}
+    def clear(self) -> None:
+        """Remove everything but the queued messages."""
+        self._parts, self._calls, self._reply, self._cache = [], {}, None, {}
 
     @property
-    def empty(self) -> bool:
-        """Whether there is nothing of a turn in it."""
+    def is_empty(self) -> bool:
+        """Whether nothing of a turn is there."""
         return not self._parts
 
-    def heard(self, event: events.AnyEvent) -> bool:
-        """To be told of what happens in a turn; whether that changed anything to be seen."""
+    def handle(self, event: events.AnyEvent) -> bool:
+        """Take an event of the turn; return whether it changed what is shown."""
         match event:
-            case events.TurnStarted(text=words, notice=kind):
-                self.begin()
-                self._put(entries.Entry(self._key(), "told" if kind else "said", words, at=self._clock()))
-            case events.TextDelta(words):
-                if self._flow is None:
-                    self._flow = Flow(self._key(), self._model())
-                    self._parts.append(self._flow)
-                self._flow.add(words)
-            case events.ReasoningDelta(words):
-                self._think(words)
-            case events.ToolStarted(call_id, name, given):
+            case events.TurnStarted(text=text, notice=kind):
+                self.clear()
+                self._append(entries.Entry(self._new_key(), "program" if kind else "user", text, at=self._clock()))
+            case events.TextDelta(text):
+                if self._reply is None:
+                    self._reply = StreamedReply(self._new_key(), self._model())
+                    self._parts.append(self._reply)
+                self._reply.add(text)
+            case events.ReasoningDelta(text):
+                self._add_reasoning(text)
+            case events.ToolStarted(call_id):
                 self._calls[call_id] = len(self._parts)
-                self._put(entries.Entry(self._key(), "tool", "", f"{name} {'' if given == '{}' else given}".rstrip()))
-            case events.ToolProgress(call_id, words):
-                self._change(call_id, words, None)
+                self._append(entries.Entry(self._new_key(), "tool", "", wording.tool_started(event).text))
+            case events.ToolProgress(call_id, text):
+                self._update_call(call_id, text, None)
             case events.ToolFinished(call_id, _, ok, preview):
-                self._change(call_id, preview, ok)
+                self._update_call(call_id, preview, ok)
             case _:
                 return False
         return True
 
-    def say(self, kind: entries.Kind, words: str, level: events.Level = "info") -> None:
-        """Something beside the talk."""
-        self._put(entries.Entry(self._key(), kind, words, level=level))
+    def add_notice(self, kind: entries.Kind, text: str, level: events.Level = "info") -> None:
+        """Add an entry that is not a message."""
+        self._append(entries.Entry(self._new_key(), kind, text, level=level))
 
-    def opened(self, opened: set[entries.Key]) -> set[str]:
-        """The calls that are open."""
+    def opened_calls(self, opened: set[entries.Key]) -> set[str]:
+        """Return the ids of the calls whose entries are open."""
         return {call_id for call_id, place in self._calls.items() if self._parts[place].key in opened}
 
     def entry(self, key: entries.Key) -> entries.Entry | None:
+        """Return the entry with this key."""
         return next((each for each in self._parts if isinstance(each, entries.Entry) and each.key == key), None)
 
-    def rows(self, pen: entry_rows.Pen, opened: set[entries.Key]) -> list[entry_rows.Row]:
+    def rows(self, form: entry_rows.RowFormat, opened: set[entries.Key]) -> list[entry_rows.Row]:
+        """Draw all entries, the queued messages last."""
         rows: list[entry_rows.Row] = []
         for each in self._parts:
-            rows += each.rows(pen) if isinstance(each, Flow) else self._entry(rows, each, pen, each.key in opened)
-        for place, words in enumerate(self.waiting):
-            rows += self._entry(rows, entries.Entry((2 * PLACE, place), "waiting", words), pen, False)
+            if isinstance(each, StreamedReply):
+                rows += each.rows(form)
+            else:
+                rows += self._draw(rows, each, form, each.key in opened)
+        for place, text in enumerate(self.queued):
+            rows += self._draw(rows, entries.Entry((QUEUED_SEQ, place), "queued", text), form, False)
         return rows
 
-    def _entry(
-        self, above: Sequence[entry_rows.Row], entry: entries.Entry, pen: entry_rows.Pen, opened: bool
+    def _draw(
+        self, above: Sequence[entry_rows.Row], entry: entries.Entry, form: entry_rows.RowFormat, opened: bool
     ) -> list[entry_rows.Row]:
-        """Its rows; drawn anew only if it looks different from what it was: this is done for each frame."""
-        found = self._drawn.get(entry.key)
-        if found is None or found.of != (entry, pen, opened):
-            found = self._drawn[entry.key] = Drawn((entry, pen, opened), entry_rows.drawn(entry, pen, opened))
-        return [*entry_rows.apart(above, entry), *found.rows]
+        """Draw an entry; with each frame only if it has changed."""
+        found, source = self._cache.get(entry.key), (entry, form, opened)
+        if found is None or found.source != source:
+            found = self._cache[entry.key] = CachedRows(source, entry_rows.draw_entry(entry, form, opened))
+        return [*entry_rows.separator(above, entry), *found.rows]
 
-    def _key(self) -> entries.Key:
+    def _new_key(self) -> entries.Key:
         self._count += 1
-        return (PLACE, self._count)
+        return (LIVE_SEQ, self._count)
 
-    def _put(self, entry: entries.Entry) -> None:
-        self._flow = None
+    def _append(self, entry: entries.Entry) -> None:
+        self._reply = None
         self._parts.append(entry)
 
-    def _think(self, words: str) -> None:
+    def _add_reasoning(self, text: str) -> None:
         last = self._parts[-1] if self._parts else None
-        if isinstance(last, entries.Entry) and last.kind == "thought":
-            self._parts[-1] = msgspec.structs.replace(last, text=last.text + words)
+        if isinstance(last, entries.Entry) and last.kind == "reasoning":
+            self._parts[-1] = msgspec.structs.replace(last, text=last.text + text)
         else:
-            self._put(entries.Entry(self._key(), "thought", words))
+            self._append(entries.Entry(self._new_key(), "reasoning", text))
 
-    def _change(self, call_id: str, words: str, ok: bool | None) -> None:
+    def _update_call(self, call_id: str, text: str, ok: bool | None) -> None:
         place = self._calls.get(call_id)
         entry = self._parts[place] if place is not None else None
         if place is not None and isinstance(entry, entries.Entry):
-            shown = words if ok is not None else (entry.text + words)[-2_000:]
+            shown = text if ok is not None else (entry.text + text)[-MAX_OUTPUT_CHARACTERS:]
             self._parts[place] = msgspec.structs.replace(entry, text=shown, ok=ok)

@@ -1,4 +1,4 @@
-"""The command palette: every command there is, from the one registry."""
+"""The command palette: all slash commands of the registry."""
 
 from __future__ import annotations
 
@@ -12,33 +12,38 @@ from textual.markup import escape
 
 from holdfast.agent import commands
 
-
-class Commanded(Protocol):
-    """Who carries them out."""
-
-    def listed(self) -> Sequence[commands.Standing]: ...
-    def take(self, command: commands.Standing) -> None:
-        """A command was picked."""
+HELP_WEIGHT = 0.8
 
 
-class Commands(Provider):
-    """Found by name, and by what they do."""
+class CommandApp(Protocol):
+    """An app that runs slash commands."""
 
-    def _every(self) -> list[tuple[commands.Standing, str, Callable[[], None]]]:
-        # Textual makes these by class, so whose they are is known from where they are.
-        app = cast("Commanded", self.app)
-        return [(each, f"/{each.name} {each.argument}".rstrip(), partial(app.take, each)) for each in app.listed()]
+    def list_commands(self) -> Sequence[commands.Standing]: ...
+    def run_command(self, command: commands.Standing) -> None: ...
+
+
+class SlashCommands(Provider):
+    """Finds commands by name and by description."""
+
+    def _commands(self) -> list[tuple[commands.Standing, str, Callable[[], None]]]:
+        app = cast("CommandApp", self.app)  # Textual creates providers by class and passes no arguments.
+        return [
+            (each, f"/{each.name} {each.argument}".rstrip(), partial(app.run_command, each))
+            for each in app.list_commands()
+        ]
 
     async def discover(self) -> Hits:
-        for each, form, take in self._every():
-            yield DiscoveryHit(Content(form), take, form, escape(each.help))
+        """Offer all commands."""
+        for each, usage, run in self._commands():
+            yield DiscoveryHit(Content(usage), run, usage, escape(each.help))
 
     async def search(self, query: str) -> Hits:
+        """Offer the commands that match."""
         matcher = self.matcher(query)
-        for each, form, take in self._every():
+        for each, usage, run in self._commands():
             name = f"/{each.name}"
-            score = max(matcher.match(name), matcher.match(each.help) * 0.8)
+            score = max(matcher.match(name), matcher.match(each.help) * HELP_WEIGHT)
             if score > 0:
-                # Only the name: what it takes stands in brackets, which would be read as a style.
-                shown = Content.assemble(matcher.highlight(name), form.removeprefix(name))
-                yield Hit(score, shown, take, form, escape(each.help))
+                # Only the name is highlighted: brackets of the arguments would be read as markup.
+                shown = Content.assemble(matcher.highlight(name), usage.removeprefix(name))
+                yield Hit(score, shown, run, usage, escape(each.help))

@@ -1,4 +1,4 @@
-"""Ctrl-Z: back to the shell, which brings it back with `fg`."""
+"""Ctrl-Z: suspend the program until the shell resumes it with `fg`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 from textual.app import App, SuspendNotSupported
 
-NOWHERE = "No shell started this, so none could bring it back."
+NO_SHELL = "Cannot suspend: the program was not started by a shell with job control."
 
 
-def step_out(app: App[Any]) -> None:
-    """Leave the terminal to the shell until that gives it back."""
-    if can_come_back():
+def suspend_app(app: App[Any]) -> None:
+    """Give the terminal to the shell until the job is in the foreground again."""
+    if has_job_control():
         with suppress(SuspendNotSupported), app.suspend():
-            until_in_front()
+            stop_until_foreground()
     else:
-        app.notify(NOWHERE, timeout=3)
+        app.notify(NO_SHELL, timeout=3)
 
 
-def can_come_back() -> bool:
-    """Whether a shell made a job of this: then its group is another than that of whoever leads the session."""
+def has_job_control() -> bool:
+    """Return whether a shell runs this as a job: then its process group is not that of the session leader."""
     return hasattr(signal, "SIGTSTP") and os.getpgrp() != os.getsid(0)
 
 
-def until_in_front() -> None:
-    """Stand still until the terminal is this job's again, also where it was told to go on in the background."""
+def stop_until_foreground() -> None:
+    """Stop the process group until it owns the terminal, also after it was continued in the background."""
     terminal = sys.__stdin__.fileno() if sys.__stdin__ else 0
-    # It goes on without a handler, too. Textual's own may run late, and would start the screen a second time.
+    # Textual's own handler may run late and would start the screen a second time.
     before = signal.signal(signal.SIGCONT, signal.SIG_DFL)
     try:
         while True:
-            # All of the job: a program between the shell and this one would wait for it, and the shell for that.
+            # The whole group: a program between the shell and this one would otherwise wait for it, and the shell too.
             os.killpg(0, signal.SIGSTOP)
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 return

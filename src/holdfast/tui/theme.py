@@ -1,4 +1,4 @@
-"""How the full screen looks: a dark and a light theme, and where things stand."""
+"""The look of the full screen: a dark and a light theme, and the style sheet."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def _rgb(code: str) -> tuple[int, int, int]:
     return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)
 
 
-# From so many rows on it is called so.
-ROWS = [(0, "-flat"), (9, "-low"), (16, "-high")]
+# The classes of the screen by its number of rows.
+ROW_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (16, "-high")]
 
 DARK, LIGHT = "holdfast-dark", "holdfast-light"
 
@@ -46,7 +46,7 @@ THEMES = (
     ),
 )
 
-# The colours of code in answers: what a terminal has by these names is too loud on the one and too pale on the other.
+# The colours of code in replies: terminal colours are too bright on one theme and too pale on the other.
 CODE_DARK = TerminalTheme(
     (0x17, 0x1B, 0x21),
     (0xD6, 0xDD, 0xE6),
@@ -76,25 +76,25 @@ Transcript { height: 1fr; background: $background; scrollbar-size-vertical: 1; s
 #candidates { height: auto; padding: 0 3; color: $text-muted; display: none; text-wrap: nowrap;
               text-overflow: ellipsis; }
 #candidates.shown { display: block; }
-#standing { height: 1; padding: 0 3; background: $background; text-wrap: nowrap; text-overflow: ellipsis; }
+#status { height: 1; padding: 0 3; background: $background; text-wrap: nowrap; text-overflow: ellipsis; }
 
-Approval { height: auto; max-height: 60%; margin: 0 1; padding: 0 1; border: round $warning; background: $surface;
-           display: none; overflow-y: auto; scrollbar-size-vertical: 1; }
-Approval.shown { display: block; }
-Approval.dangerous { border: round $error; }
-Approval #what { text-style: bold; }
-Approval #danger { color: $error; }
-Approval #remembers { color: $text-muted; }
-Approval:focus { border: heavy $warning; }
-Approval.dangerous:focus { border: heavy $error; }
-Approval #detail { margin: 0 0 0 2; }
-Approval #answers { height: auto; dock: bottom; }
-Approval.narrow #answers { layout: grid; grid-size: 2; grid-rows: 1; }
-Approval Button { min-width: 8; height: 1; border: none; margin: 0 1 0 0; }
+ApprovalPanel { height: auto; max-height: 60%; margin: 0 1; padding: 0 1; border: round $warning; background: $surface;
+                display: none; overflow-y: auto; scrollbar-size-vertical: 1; }
+ApprovalPanel.shown { display: block; }
+ApprovalPanel.dangerous { border: round $error; }
+ApprovalPanel #what { text-style: bold; }
+ApprovalPanel #danger { color: $error; }
+ApprovalPanel #remembers { color: $text-muted; }
+ApprovalPanel:focus { border: heavy $warning; }
+ApprovalPanel.dangerous:focus { border: heavy $error; }
+ApprovalPanel #detail { margin: 0 0 0 2; }
+ApprovalPanel #answers { height: auto; dock: bottom; }
+ApprovalPanel.narrow #answers { layout: grid; grid-size: 2; grid-rows: 1; }
+ApprovalPanel Button { min-width: 8; height: 1; border: none; margin: 0 1 0 0; }
 
-Conversations, Compacted { align: center middle; background: $background 60%; }
+ConversationScreen, CompactionScreen { align: center middle; background: $background 60%; }
 #list, #compared { width: 96%; height: 92%; border: round $primary; background: $surface; padding: 0 1; }
-#words { border: none; height: 1; padding: 0 1; margin: 0 0 1 0; background: $panel; }
+#filter { border: none; height: 1; padding: 0 1; margin: 0 0 1 0; background: $panel; }
 #found { width: 1fr; height: 1fr; border: none; background: $surface; text-wrap: nowrap; text-overflow: ellipsis; }
 #lineage { width: 1fr; height: 1fr; border-left: solid $foreground 25%; padding: 0 1; color: $text-muted; }
 #both { height: 1fr; }
@@ -108,8 +108,8 @@ Conversations, Compacted { align: center middle; background: $background 60%; }
 .narrow #lineage { display: none; }
 .narrow .side.summary { border-left: none; border-top: solid $foreground 25%; }
 
-.-low Approval, .-flat Approval { max-height: 80%; }
+.-low ApprovalPanel, .-flat ApprovalPanel { max-height: 80%; }
 .-flat #heading { display: none; }
-.-flat #prompt, .-flat #prompt:focus, .-flat Approval, .-flat Approval:focus { border: none; }
+.-flat #prompt, .-flat #prompt:focus, .-flat ApprovalPanel, .-flat ApprovalPanel:focus { border: none; }
 .-flat #prompt { max-height: 2; }
 """

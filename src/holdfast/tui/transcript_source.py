@@ -1,4 +1,4 @@
-"""What is to be seen of a conversation, read from the store."""
+"""Reads the messages range of a conversation from the store."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from holdfast.terminal import event_text
 from holdfast.tui import entries
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A conversation, and what is to be seen of it."""
+class ConversationView(msgspec.Struct, frozen=True):
+    """A conversation, and the range that is shown of it."""
 
     conversation: types.Conversation
-    story: entries.Story
+    range: entries.TranscriptRange
 
 
 async def read(
-    db: async_db.AsyncSessionDB, conversation_id: str, upto: int | None = None, known: Told | None = None
-) -> Told:
-    """As it is now; only the messages up to a number, where that is given. Raises NoSuchSession before it begins.
+    db: async_db.AsyncSessionDB,
+    conversation_id: str,
+    upto: int | None = None,
+    known: ConversationView | None = None,
+) -> ConversationView:
+    """Read a conversation up to a seq, or all of it; raises NoSuchSession if it does not exist yet.
 
-    What is `known` of it is read again only where it has changed since: every summary there is may be a lot.
+    Compactions and hides are read again only if the epochs differ from those `known`: summaries may be long.
     """
     found = await db.conversation(conversation_id)
     last = found.last_seq if upto is None else min(found.last_seq, upto)
-    if known is not None and _same(found, known.conversation):
-        return Told(found, msgspec.structs.replace(known.story, last=last))
+    if known is not None and _epochs(found) == _epochs(known.conversation):
+        return ConversationView(found, msgspec.structs.replace(known.range, last=last))
     compactions, hides = await db.compactions(conversation_id), await db.hides(conversation_id)
-    return Told(
-        found,
-        entries.Story(last, 1, tuple(hides), tuple(compactions), found.compaction_epoch),
-    )
+    shown = entries.TranscriptRange(last, 1, tuple(hides), tuple(compactions), found.compaction_epoch)
+    return ConversationView(found, shown)
 
 
-def _same(now: types.Conversation, before: types.Conversation) -> bool:
-    return (now.id, now.epoch, now.compaction_epoch) == (before.id, before.epoch, before.compaction_epoch)
+def _epochs(conversation: types.Conversation) -> tuple[str, int, int | None]:
+    return conversation.id, conversation.epoch, conversation.compaction_epoch
 
 
-async def unfinished(db: async_db.AsyncSessionDB, told: Told) -> bool:
-    """Whether the last message has no answer, and nobody is about to give one."""
-    last = await db.transcript(told.conversation.id, max(told.story.last - 1, 0), told.story.last)
+async def is_unfinished(db: async_db.AsyncSessionDB, view: ConversationView) -> bool:
+    """Return whether the last message has no reply, and no process is working on one."""
+    last = await db.transcript(view.conversation.id, max(view.range.last - 1, 0), view.range.last)
     try:
         if not last or (last[-1].role == "assistant" and not last[-1].tool_calls):
             return False
     except errors.StoreCorrupt:
         return False
-    held = await db.leases()
     return not any(
-        each.conversation_id == told.conversation.id and each.purpose == "turn" and each.state == "held"
-        for each in held
+        each.conversation_id == view.conversation.id and each.purpose == "turn" and each.state == "held"
+        for each in await db.leases()
     )
 
 
-def heading(found: types.Conversation | None, story: entries.Story, marks: event_text.Marks) -> str:
-    """What it is, in one line."""
+def heading(found: types.Conversation | None, shown: entries.TranscriptRange, marks: event_text.Marks) -> str:
+    """Return the heading of the screen: title, messages, compactions."""
     if found is None:
-        return f"Holdfast {marks.dot} a new conversation"
-    made = len(story.chain)
-    told = [found.title or found.id, safe_text.count(found.last_seq, "message")]
-    told += [safe_text.count(made, "compaction")] if made else []
-    return safe_text.safe(f" {marks.dot} ".join(told))
+        return f"Holdfast {marks.dot} new conversation"
+    compactions = len(shown.active_epochs)
+    parts = [found.title or found.id, safe_text.count(found.last_seq, "message")]
+    parts += [safe_text.count(compactions, "compaction")] if compactions else []
+    return safe_text.safe(f" {marks.dot} ".join(parts))
