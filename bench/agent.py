@@ -19,10 +19,10 @@ WRITES_A_TURN = 4
 _TWENTY_TURNS = """
 import asyncio, os, sys
 from holdfast import config, events
-from holdfast.app import running
+from holdfast.app import compose
 
 async def main():
-    async with running.started(config.load()) as all:
+    async with compose.start(config.load()) as all:
         for _ in range(20):
             result = await all.runtime.submit("talk", events.Submit("Tell me something."))
             assert result.completed, result

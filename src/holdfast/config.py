@@ -25,7 +25,7 @@ from holdfast.tools.permissions import rules
 USER_FILE = "config.toml"
 PROJECT_FILE = ".holdfast.toml"
 # What a project's file may set.
-OF_PROJECT = frozenset({"model", "fallback"})
+PROJECT_KEYS = frozenset({"model", "fallback"})
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
@@ -79,7 +79,7 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many tokens its models take, where that is not known."""
 
 
-class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be known of one model."""
 
     window: Count | None = None
@@ -175,14 +175,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shell: Shell = Shell()
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a settings file may say."""
 
     database: str | None = None
     model: str | None = None
     fallback: list[str] = []
     providers: dict[str, Provider] = {}
-    models: dict[str, Known] = {}
+    models: dict[str, ModelSettings] = {}
     limits: Limits = Limits()
     compaction: Compaction = Compaction()
     memory: Memory = Memory()
@@ -203,10 +203,10 @@ class Layer(NamedTuple):
     said: dict[str, Any]
 
 
-class Read(NamedTuple):
+class LoadedFiles(NamedTuple):
     """What the files say together."""
 
-    file: File
+    file: SettingsFile
     layers: tuple[Layer, ...] = ()
     """Those that count most come first."""
     files: tuple[str, ...] = ()
@@ -253,7 +253,7 @@ class Settings(msgspec.Struct, frozen=True):
     """By name, with the addresses the environment gives (OPENAI_BASE_URL, ANTHROPIC_BASE_URL)."""
     keys: dict[str, Secret] = {}
     """The key of each provider that has one."""
-    models: dict[str, Known] = {}
+    models: dict[str, ModelSettings] = {}
     limits: Limits = Limits()
     compaction: Compaction = Compaction()
     memory: Memory = Memory()
@@ -282,7 +282,7 @@ def load(
     given = os.environ if environ is None else environ
     home, users = _home(given), os.path.dirname(user_file(given))
     chosen = (profile or given.get("HOLDFAST_PROFILE") or None) if files else None
-    said, _, found = read(user_file(given), project_file(folder), chosen) if files else Read(File())
+    said, _, found = read(user_file(given), project_file(folder), chosen) if files else LoadedFiles(SettingsFile())
     return Settings(
         home=home,
         database=given.get("HOLDFAST_DB") or _store(said.database, users) or os.path.join(home, "holdfast.db"),
@@ -332,17 +332,17 @@ def user_file(environ: Mapping[str, str] | None = None) -> str:
     return os.path.join(own, USER_FILE)
 
 
-def named_store(environ: Mapping[str, str] | None = None) -> str | None:
+def database_in_user_file(environ: Mapping[str, str] | None = None) -> str | None:
     """The store that the user's file names, though the rest of it may be wrong."""
     users = user_file(environ)
     try:
-        said = (user_settings(users) or {}).get("database")
+        said = (read_user_file(users) or {}).get("database")
     except errors.SettingInvalid:
         return None
     return _path(said, os.path.dirname(users)) if isinstance(said, str) else None
 
 
-def _providers(said: File, given: Mapping[str, str]) -> dict[str, Provider]:
+def _providers(said: SettingsFile, given: Mapping[str, str]) -> dict[str, Provider]:
     found = {**PROVIDERS, **said.providers}
     for name, variable in ADDRESSES.items():
         if url := given.get(variable):
@@ -367,7 +367,7 @@ def _secrets(named: list[str], given: Mapping[str, str]) -> dict[str, Secret]:
     return {name: Secret(value.strip()) for name in named if (value := given.get(name)) and value.strip()}
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Bytes, from the way people write them: 800, 500MB, 2 GB."""
     found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", text.strip().lower(), re.ASCII)
     if found is None:
@@ -378,12 +378,12 @@ def size(text: str) -> int:
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def read(users: str, projects: str | None, profile: str | None = None) -> Read:
+def read(users: str, projects: str | None, profile: str | None = None) -> LoadedFiles:
     """What both files and the profile say together. Raises SettingInvalid."""
-    mine = user_settings(users)
-    theirs = parsed(projects) if projects and os.path.realpath(projects) != os.path.realpath(users) else None
+    mine = read_user_file(users)
+    theirs = parse_file(projects) if projects and os.path.realpath(projects) != os.path.realpath(users) else None
     for key in theirs or ():
-        if key not in OF_PROJECT:
+        if key not in PROJECT_KEYS:
             raise errors.SettingInvalid(f"{projects}: a project's file may not set `{key}`. Set it in {users}.")
     said = {**(mine or {}), **(theirs or {})}
     files = tuple(path for path, found in ((users, mine), (projects, theirs)) if path and found is not None)
@@ -392,19 +392,19 @@ def read(users: str, projects: str | None, profile: str | None = None) -> Read:
         layers.insert(0, Layer(f"profile {profile}", _profile(mine or {}, profile, users)))
         said = _over(said, layers[0].said)
     try:
-        return Read(checked(_over_known(said)), tuple(layers), files)
+        return LoadedFiles(validate(_over_known(said)), tuple(layers), files)
     except errors.SettingInvalid as error:
         raise errors.SettingInvalid(f"{' and '.join(files)}: {error}") from None
 
 
-def checked(said: dict[str, Any]) -> File:
+def validate(said: dict[str, Any]) -> SettingsFile:
     """What was said, as values. Raises SettingInvalid with the place of the first mistake."""
     try:
-        found = msgspec.convert(said, File)
+        found = msgspec.convert(said, SettingsFile)
     except msgspec.ValidationError as error:
         raise errors.SettingInvalid(_place(str(error))) from None
     if found.retention.max_size is not None:
-        size(found.retention.max_size)
+        parse_size(found.retention.max_size)
     found.permissions.rules()
     if (wrong := found.gateway.wrong()) is not None:
         raise errors.SettingInvalid(f"`{'.'.join(('gateway', *wrong[0]))}`: {wrong[1]}")
@@ -449,13 +449,13 @@ def _lists(*values: object) -> bool:
     return all(isinstance(value, list) for value in values)
 
 
-def user_settings(path: str) -> dict[str, Any] | None:
+def read_user_file(path: str) -> dict[str, Any] | None:
     """The user's file of settings. It can start programs and permit commands, so only its user may be able to write it.
 
     Raises SettingInvalid.
     """
     refuse_writable_by_others(path)
-    return parsed(path)
+    return parse_file(path)
 
 
 def refuse_writable_by_others(path: str) -> None:
@@ -465,7 +465,7 @@ def refuse_writable_by_others(path: str) -> None:
     real = os.path.realpath(path)
     places = dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real))
     found = {each: os.stat(each) for each in places if not os.statvfs(each).f_flag & os.ST_RDONLY}
-    if shared := {each: status for each, status in found.items() if file_modes.is_shared(status)}:
+    if shared := {each: status for each, status in found.items() if file_modes.is_writable_by_others(status)}:
         modes = " and ".join(f"{each} (mode {stat.S_IMODE(status.st_mode):04o})" for each, status in shared.items())
         raise errors.SettingInvalid(
             f"{path} is not used: others may write to {modes}. "
@@ -479,7 +479,7 @@ def refuse_writable_by_others(path: str) -> None:
         )
 
 
-def parsed(path: str) -> dict[str, Any] | None:
+def parse_file(path: str) -> dict[str, Any] | None:
     """A file of settings; None where there is none. Raises SettingInvalid when it cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -532,7 +532,7 @@ def _columns(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10_000 else None
 
 
-def from_home(path: str) -> str:
+def abbreviate_home(path: str) -> str:
     """The path as people write it, beginning with ~ where it is theirs."""
     home = os.path.expanduser("~").rstrip(os.sep)
     return f"~{path.removeprefix(home)}" if home and path.startswith(home + os.sep) else path

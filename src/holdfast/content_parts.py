@@ -70,7 +70,7 @@ def notice(text: str, kind: str) -> dict[str, Any]:
     return {"type": "text", "text": text, "notice": kind}
 
 
-def noticed(content: types.Content) -> str:
+def notice_kind(content: types.Content) -> str:
     """The kind of notice a content is; empty where a person says it."""
     kinds = (part.get("notice") for part in content) if isinstance(content, list) else ()
     return next((kind for kind in kinds if isinstance(kind, str)), "")
@@ -86,7 +86,7 @@ def is_cut(content: types.Content) -> bool:
     return isinstance(content, list) and bool(content) and content[-1].get("type") == "cut"
 
 
-def read(content: types.Content) -> tuple[Part, ...]:
+def parse(content: types.Content) -> tuple[Part, ...]:
     """The parts of a content that this version knows, as a model is to see them."""
     if isinstance(content, str):
         return (Text(content),) if content else ()
@@ -98,16 +98,16 @@ def text(content: types.Content) -> str:
     if isinstance(content, str):
         return content
     said = [part for part in content if part.get("type") != "note"]
-    return "".join(part.text for part in read(said) if isinstance(part, Text))
+    return "".join(part.text for part in parse(said) if isinstance(part, Text))
 
 
-def well(result: types.Content) -> types.Content:
+def mark_success(result: types.Content) -> types.Content:
     """A result, marked as one: its words could be those that stand in the place of one."""
     given = [{"type": "text", "text": result}] if isinstance(result, str) else result
     return [*given, {"type": WELL}]
 
 
-def went_well(tool: str, result: types.Content) -> bool:
+def is_success(tool: str, result: types.Content) -> bool:
     """Whether what the log has as the result of a call of this tool is one, and says nothing else."""
     if isinstance(result, list) and result and result[-1].get("type") == WELL:
         return True
@@ -117,7 +117,7 @@ def went_well(tool: str, result: types.Content) -> bool:
     return not said.startswith(ERROR) and _NONE.fullmatch(said) is None
 
 
-def written(parts: Sequence[Part]) -> types.Content:
+def encode(parts: Sequence[Part]) -> types.Content:
     """Parts as a message stores them: plain text, where it is only that."""
     if all(isinstance(part, Text) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, Text))

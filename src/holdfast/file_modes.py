@@ -12,7 +12,7 @@ except ImportError:  # Windows
     grp = pwd = None  # type: ignore[assignment]
 
 
-def is_shared(found: os.stat_result) -> bool:
+def is_writable_by_others(found: os.stat_result) -> bool:
     """Whether others may write: anybody, or the members of a group that is not the user's private group.
 
     Where every user has a private group, the umask is 002: all that the user makes is writable by that group.

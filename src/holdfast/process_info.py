@@ -18,18 +18,18 @@ _ROUNDS = 100
 @functools.cache
 def boot_id() -> str:
     """Which start of the machine this is; empty where that cannot be told."""
-    return read("/proc/sys/kernel/random/boot_id")
+    return read_text("/proc/sys/kernel/random/boot_id")
 
 
 def machine_id() -> str:
     """Which installation of a system this is; empty where that cannot be told."""
-    return read("/etc/machine-id") or read("/var/lib/dbus/machine-id")
+    return read_text("/etc/machine-id") or read_text("/var/lib/dbus/machine-id")
 
 
-def started(pid: int) -> str:
+def start_ticks(pid: int) -> str:
     """When the process began, in ticks since boot; empty when it is gone or only waits to be buried."""
     # The name of a program, field 2, may hold spaces and brackets: count from behind it.
-    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
 
 
@@ -46,41 +46,41 @@ def exists(pid: int) -> bool:
     return True
 
 
-def marked(mark: str) -> list[int]:
+def find_by_env(mark: str) -> list[int]:
     """The processes that have this entry, NAME=VALUE, in the environment they began with; none without /proc."""
     numbers = os.listdir("/proc") if os.path.isdir("/proc/self") else []
     return [int(name) for name in numbers if name.isdigit() and _has(int(name), mark)]
 
 
-def kill_marked(mark: str, patience: float = 5.0) -> int:
+def kill_by_env(mark: str, patience: float = 5.0) -> int:
     """Kill them, and those they make meanwhile, and wait for their end; how many there were.
 
     Only for marks that nobody else can have.
     """
     found: set[tuple[int, str]] = set()
     until = time.monotonic() + patience
-    while (pids := marked(mark)) and time.monotonic() < until:
-        found |= {(pid, started(pid)) for pid in pids}
+    while (pids := find_by_env(mark)) and time.monotonic() < until:
+        found |= {(pid, start_ticks(pid)) for pid in pids}
         for pid in pids:
             _signal(pid, mark, signal.SIGKILL)
         time.sleep(0.005)
     return len({each for each in found if each[1]})
 
 
-def wake_marked(mark: str) -> None:
+def resume_by_env(mark: str) -> None:
     """Let those go on that somebody stopped."""
-    for pid in marked(mark):
+    for pid in find_by_env(mark):
         _signal(pid, mark, signal.SIGCONT)
 
 
-def kill_below(pid: int) -> None:
+def kill_tree(pid: int) -> None:
     """Kill a child of this process that was not waited for yet, and everything below it.
 
     All are stopped first, parents before their children, so that none makes another or wakes one meanwhile.
     """
     stopped: dict[int, None] = {}
     for _ in range(_ROUNDS):
-        fresh = [each for each in below(pid) if each not in stopped]
+        fresh = [each for each in process_tree(pid) if each not in stopped]
         for each in fresh:
             _send(each, signal.SIGSTOP)
         stopped.update(dict.fromkeys(fresh))
@@ -90,11 +90,11 @@ def kill_below(pid: int) -> None:
         _send(each, signal.SIGKILL)
 
 
-def below(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """A process and all that descend from it, parents first; without /proc itself only."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        fields = read(f"/proc/{name}/stat").rpartition(")")[2].split() if name.isdigit() else []
+        fields = read_text(f"/proc/{name}/stat").rpartition(")")[2].split() if name.isdigit() else []
         if fields:
             children.setdefault(int(fields[1]), []).append(int(name))
     found = [pid]
@@ -131,7 +131,7 @@ def _has(pid: int, mark: str) -> bool:
         return False
 
 
-def read(path: str) -> str:
+def read_text(path: str) -> str:
     """A small file of the system; empty when it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -65,7 +65,7 @@ class _Kind(msgspec.Struct, frozen=True):
     """Labels are searched for in the text in small letters: that is several times faster than ignoring case."""
 
 
-def redacted(text: str, mark: str = MARK) -> str:
+def redact(text: str, mark: str = MARK) -> str:
     """The text with a mark where a key, a token or a password stood; labels and everything else stay."""
     lowered = _lowered(text)
     for kind in _KINDS:

@@ -178,7 +178,7 @@ def test_paths_are_meant_from_where_the_file_is_and_servers_can_be_turned_off(tm
     ("text", "size"), [("800", 800), ("3kB", 3_000), ("500MB", 500_000_000), ("2 g", 2_000_000_000), (" 7b ", 7)]
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
-    assert config.size(text) == size
+    assert config.parse_size(text) == size
 
 
 def test_a_working_folder_that_was_removed_has_no_projects_file(
@@ -196,7 +196,7 @@ def test_a_working_folder_that_was_removed_has_no_projects_file(
 )
 def test_a_path_of_ones_own_is_told_from_home(path: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
-    assert config.from_home(path) == shown
+    assert config.abbreviate_home(path) == shown
 
 
 def test_secrets_of_the_gateway_are_in_the_variables_that_are_named_and_are_not_shown(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_settings_that_others_may_write_are_refused(
         shared.chmod(mode)
         with pytest.raises(errors.SettingInvalid, match=rf"others may write to {shared} .*`chmod go-w {shared}`\.$"):
             config.load(environ, str(tmp_path))
-        assert config.named_store(environ) is None
+        assert config.database_in_user_file(environ) is None
     shared.chmod(0o755)
     config.load(environ, str(tmp_path))
     if os.geteuid() == 0:

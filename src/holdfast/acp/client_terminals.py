@@ -206,7 +206,7 @@ def _mark(script: str) -> str:
 def _swept(mark: str, settle: float = 0.0) -> int:
     """Kill what is left of a command; how many there were."""
     until = time.monotonic() + settle
-    while process_info.marked(f"{supervisor_client.MARK}={mark}") and time.monotonic() < until:
+    while process_info.find_by_env(f"{supervisor_client.MARK}={mark}") and time.monotonic() < until:
         time.sleep(0.02)
     return supervisor_client.kill_left(mark)
 

@@ -48,7 +48,7 @@ async def pictures(
     if message.role != "user":
         return []
     try:
-        found = content_parts.read(message.content)
+        found = content_parts.parse(message.content)
     except errors.StoreCorrupt:
         return []  # It is said where its words are told.
     async with asyncio.timeout(within):

@@ -192,7 +192,7 @@ class Teller:
                 call_id = message.tool_call_id or ""
                 name = self._calls[call_id].name if call_id in self._calls else ""
                 return self.ended(
-                    call_id, content_parts.text(message.content), content_parts.went_well(name, message.content)
+                    call_id, content_parts.text(message.content), content_parts.is_success(name, message.content)
                 )
             case "system":
                 return []
@@ -249,7 +249,7 @@ def _spoken(message: types.Message) -> list[Update]:
     if message.redacted:
         return [agent_says(REDACTED, message.uid)]
     told: list[Update] = []
-    for part in content_parts.read(message.content):
+    for part in content_parts.parse(message.content):
         match part:
             case content_parts.Text(text) if text.strip():
                 told.append(agent_says(text, message.uid))

@@ -32,7 +32,7 @@ SEARCHING = 1.0
 class House(NamedTuple):
     """What a server of sessions needs of the program."""
 
-    house: compose.House
+    house: compose.Services
     wire: channel.Channel
     doors: list[runtime.Runtime]
     late: client_terminals.Late
@@ -56,17 +56,17 @@ class House(NamedTuple):
         offered = acp_client.offered(self.wire.offered)
         async with AsyncExitStack() as stack:
             others = await stack.enter_async_context(mcp_servers.opened(place.servers, here, settings.servers))
-            own = toolset.off_limits(settings, house.database, here)
-            permissions = approvals.Approvals(house.store.permissions, law=compose.law(settings, here))
+            own = toolset.protected_paths(settings, house.database, here)
+            permissions = approvals.Approvals(house.store.permissions, law=compose.permission_law(settings, here))
             there = client_terminals.Terminals(client, place.session_id, self.late) if offered.terminal else None
-            shell = client_terminals.tool(there, place.folders, toolset.environment(settings), risks.described)
-            machine = toolset.of_machine(house.processes, settings, place.folders)
+            shell = client_terminals.tool(there, place.folders, toolset.command_environment(settings), risks.described)
+            machine = toolset.build_shell_tools(house.processes, settings, place.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 
             def project(epoch: Callable[[], object]) -> list[base.Tool]:
                 return client_files.tools(client, place.session_id, offered, place.folders, off_limits=own, epoch=epoch)
 
-            making = house.making(permissions, project, tools, others, folder=here, source=SOURCE, reviews=True)
+            making = house.agent_factory(permissions, project, tools, others, folder=here, source=SOURCE, reviews=True)
             door = await stack.enter_async_context(
                 runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
             )
@@ -86,9 +86,9 @@ async def serve(
             door.poke(conversation_id)
 
     async with AsyncExitStack() as stack:
-        housed = compose.housed(settings, came_in, database=database, model=model, more=[plans.TOOL])
+        housed = compose.open_services(settings, came_in, database=database, model=model, more=[plans.TOOL])
         house = await stack.enter_async_context(housed)
-        stack.push_async_callback(compose.stopped, await compose.watched(house.processes))
+        stack.push_async_callback(compose.cancel, await compose.watch_processes(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)
         late = await stack.enter_async_context(client_terminals.Late())

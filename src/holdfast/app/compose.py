@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import NamedTuple, TypedDict, Unpack
 
-from holdfast import app, config, errors
+from holdfast import config, errors
 from holdfast.agent import agent, approvals, loop
-from holdfast.app import models, process_records, toolset
+from holdfast.app import models, open_store, process_records, toolset
 from holdfast.compaction import policy, summary
 from holdfast.model import tokens
 from holdfast.runtime import runtime
@@ -44,7 +44,7 @@ class Where(TypedDict):
     """Whether each turn may be reviewed in the background for something to remember."""
 
 
-class Running(NamedTuple):
+class RunningProgram(NamedTuple):
     """The program at work: its store, its runtime, and what was found on the way."""
 
     db: async_db.AsyncSessionDB
@@ -53,13 +53,13 @@ class Running(NamedTuple):
     notice: str | None
 
 
-class House(NamedTuple):
+class Services(NamedTuple):
     """What all doors of one process have in common, wherever each of them works."""
 
     settings: config.Settings
     database: str
     store: async_db.AsyncSessionDB
-    models: models.Models
+    models: models.ConversationModels
     summarizer: list[summary.ModelSummarizer] | None
     processes: background.Processes
     added: list[tools_port.Tool]
@@ -68,23 +68,23 @@ class House(NamedTuple):
     model: str
     notice: str | None
 
-    def making(
+    def agent_factory(
         self,
         permissions: approvals.Approvals,
         project: Project,
         machine: Sequence[tools_port.Tool],
         others: servers.Servers | None,
         **where: Unpack[Where],
-    ) -> Making:
+    ) -> AgentFactory:
         """What agents of one door are made of: with tools for files and the machine, and those of servers."""
-        return Making(
+        return AgentFactory(
             settings=self.settings,
             store=self.store,
             models=self.models,
             summarizer=self.summarizer,
             permissions=permissions,
             project=project,
-            tools=[*toolset.of_past(self.store), *machine, *self.added],
+            tools=[*toolset.build_recall_tools(self.store), *machine, *self.added],
             others=others.offered if others else None,
             meters=self.meters,
             **where,
@@ -92,7 +92,7 @@ class House(NamedTuple):
 
 
 @asynccontextmanager
-async def housed(
+async def open_services(
     settings: config.Settings,
     came_in: Callable[[str], object],
     *,
@@ -100,32 +100,32 @@ async def housed(
     model: str | None = None,
     folder: str | None = None,
     more: Sequence[tools_port.Tool] = (),
-) -> AsyncIterator[House]:
+) -> AsyncIterator[Services]:
     """A store that is open and a model that was chosen. `came_in` is told of conversations whose inboxes have more.
 
     Tools of other packages are called like none of ours, nor like one `more` that doors have of their own.
     """
     async with AsyncExitStack() as stack:
         chosen = await models.choose(settings, model)
-        answering = models.Models(settings, chosen.model)
+        answering = models.ConversationModels(settings, chosen.model)
         stack.push_async_callback(answering.close)
-        summarizer = await summarizer_of(stack, settings, chosen)
+        summarizer = await build_summarizers(stack, settings, chosen)
         database = database or settings.database
         store = await stack.enter_async_context(async_db.AsyncSessionDB(db.SessionDB(database)))
-        await store.run(partial(app.refuse_unfinished, store.db))
-        late = await late_backups(store, settings.backup)
-        stack.push_async_callback(stopped, asyncio.create_task(looking_after(store, settings.backup)))
-        known = known_processes(settings, store, came_in)
+        await store.run(partial(open_store.refuse_unfinished_copy, store.db))
+        late = await backup_warning(store, settings.backup)
+        stack.push_async_callback(cancel, asyncio.create_task(run_maintenance(store, settings.backup)))
+        known = build_process_manager(settings, store, came_in)
         here = folder or os.getcwd()
         common = [
-            *toolset.of_project(here, [], object),
-            *toolset.of_past(store),
-            *toolset.of_machine(known, settings, [here]),
+            *toolset.build_file_tools(here, [], object),
+            *toolset.build_recall_tools(store),
+            *toolset.build_shell_tools(known, settings, [here]),
             *more,
         ]
-        added = await toolset.of_others(settings.plugins, common)
+        added = await toolset.load_plugin_tools(settings.plugins, common)
         told = " ".join(line for line in (chosen.notice, late, *added.problems) if line)
-        yield House(
+        yield Services(
             settings=settings,
             database=database,
             store=store,
@@ -140,7 +140,7 @@ async def housed(
 
 
 @asynccontextmanager
-async def started(
+async def start(
     settings: config.Settings,
     *,
     database: str | None = None,
@@ -149,7 +149,7 @@ async def started(
     folder: str | None = None,
     reviews: bool = True,
     yes: bool = False,
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[RunningProgram]:
     """A store that is open, a model that was chosen, and the one door to agents of both.
 
     `yes` allows what tools would ask for, but for what is dangerous or forbidden.
@@ -160,42 +160,44 @@ async def started(
 
     async with AsyncExitStack() as stack:
         here = folder or os.getcwd()
-        house = await stack.enter_async_context(housed(settings, came_in, database=database, model=model, folder=here))
-        permissions = approvals.Approvals(house.store.permissions, law=law(settings, here), yes=yes)
+        house = await stack.enter_async_context(
+            open_services(settings, came_in, database=database, model=model, folder=here)
+        )
+        permissions = approvals.Approvals(house.store.permissions, law=permission_law(settings, here), yes=yes)
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
-        project = partial(toolset.of_project, here, toolset.off_limits(settings, house.database, here))
-        machine = toolset.of_machine(house.processes, settings, [here])
-        making = house.making(permissions, project, machine, others, folder=here, source=source, reviews=reviews)
+        project = partial(toolset.build_file_tools, here, toolset.protected_paths(settings, house.database, here))
+        machine = toolset.build_shell_tools(house.processes, settings, [here])
+        making = house.agent_factory(permissions, project, machine, others, folder=here, source=source, reviews=reviews)
         door = await stack.enter_async_context(
             runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
         )
-        stack.push_async_callback(stopped, await watched(house.processes))
-        yield Running(house.store, door, house.model, house.notice)
+        stack.push_async_callback(cancel, await watch_processes(house.processes))
+        yield RunningProgram(house.store, door, house.model, house.notice)
 
 
-def known_processes(
+def build_process_manager(
     settings: config.Settings, store: async_db.AsyncSessionDB, came_in: Callable[[str], object]
 ) -> background.Processes:
     """The programs that agents have started, in this process or before it."""
     return background.Processes(
-        process_records.Book(store, came_in),
+        process_records.ProcessRecords(store, came_in),
         settings.home,
-        toolset.environment(settings),
+        toolset.command_environment(settings),
         signature=process_folders.signature(store.db.path),
     )
 
 
-def law(settings: config.Settings, folder: str) -> rules.Law:
+def permission_law(settings: config.Settings, folder: str) -> rules.Law:
     """The rules of the settings, as they hold in a folder."""
     return rules.Law(settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
 
 
-class Making(NamedTuple):
+class AgentFactory(NamedTuple):
     """All an agent of this program is made of, but for its conversation."""
 
     settings: config.Settings
     store: async_db.AsyncSessionDB
-    models: models.Models
+    models: models.ConversationModels
     summarizer: list[summary.ModelSummarizer] | None
     permissions: approvals.Approvals
     project: Project
@@ -241,8 +243,8 @@ class Making(NamedTuple):
         return made
 
 
-async def summarizer_of(
-    stack: AsyncExitStack, settings: config.Settings, chosen: models.Chosen
+async def build_summarizers(
+    stack: AsyncExitStack, settings: config.Settings, chosen: models.ModelChoice
 ) -> list[summary.ModelSummarizer] | None:
     """Who writes summaries, where settings name somebody; where that one cannot, the conversation's model does."""
     if settings.compaction.model is None:
@@ -252,7 +254,7 @@ async def summarizer_of(
     return [summary.ModelSummarizer(each.model) for each in (small, chosen)]
 
 
-async def late_backups(store: async_db.AsyncSessionDB, kept: config.Backup) -> str | None:
+async def backup_warning(store: async_db.AsyncSessionDB, kept: config.Backup) -> str | None:
     """What there is to say of backups that do not come. One that never came may be the one that comes now."""
     done, failed = (
         await store.admin.get_meta(store_meta.BACKUP_DONE),
@@ -264,7 +266,7 @@ async def late_backups(store: async_db.AsyncSessionDB, kept: config.Backup) -> s
     return said and f"{said} `holdfast backup` says what is in the way."
 
 
-async def looking_after(store: async_db.AsyncSessionDB, kept: config.Backup) -> None:
+async def run_maintenance(store: async_db.AsyncSessionDB, kept: config.Backup) -> None:
     """What a store needs now and then, beside the work: it is nobody's to wait for, and stops nothing."""
 
     async def back_up() -> None:
@@ -280,7 +282,7 @@ async def looking_after(store: async_db.AsyncSessionDB, kept: config.Backup) -> 
         await asyncio.sleep(EVERY)
 
 
-async def watched(known: background.Processes) -> asyncio.Task[None]:
+async def watch_processes(known: background.Processes) -> asyncio.Task[None]:
     """What ended while nobody watched is in the inbox before anybody speaks, unless the store takes too long."""
     watcher = background.Watcher(known)
     try:
@@ -291,6 +293,6 @@ async def watched(known: background.Processes) -> asyncio.Task[None]:
     return asyncio.create_task(watcher.run())
 
 
-async def stopped(task: asyncio.Task[None]) -> None:
+async def cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])

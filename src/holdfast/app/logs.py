@@ -15,7 +15,7 @@ from typing import Literal, TextIO
 
 from holdfast import config, errors, redaction
 
-Form = Literal["text", "json"]
+LogFormat = Literal["text", "json"]
 SHORTEST = 6
 """Characters of a secret that is looked for: a shorter one would take ordinary words away."""
 
@@ -26,10 +26,10 @@ MOST, WITHIN = 100, 10.0
 """Lines of one kind that are written in so many seconds."""
 
 
-class Lines(logging.Formatter):
+class RedactingFormatter(logging.Formatter):
     """A record as one line. Besides what looks like a secret, those that are known are taken out."""
 
-    def __init__(self, form: Form, known: Iterable[str] = ()) -> None:
+    def __init__(self, form: LogFormat, known: Iterable[str] = ()) -> None:
         super().__init__()
         self._form = form
         self._known = sorted({each for each in known if len(each) >= SHORTEST}, key=len, reverse=True)
@@ -58,10 +58,10 @@ class Lines(logging.Formatter):
     def _without(self, text: str) -> str:
         for each in self._known:
             text = text.replace(each, redaction.MARK)
-        return redaction.redacted(_QUERY.sub(rf"\1{redaction.MARK}", text))
+        return redaction.redact(_QUERY.sub(rf"\1{redaction.MARK}", text))
 
 
-class File(logging.FileHandler):
+class PrivateFileHandler(logging.FileHandler):
     """A log file that only its owner can read, also where it was there before. Raises SettingInvalid."""
 
     def __init__(self, path: str) -> None:
@@ -82,7 +82,7 @@ def _private(path: str, flags: int) -> int:
     return fd
 
 
-class Seldom(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """Lets so many lines from one place of the program through in a while, and says how many it left out: whatever
     happens a thousand times a second does not fill the disk as well."""
 
@@ -102,13 +102,13 @@ class Seldom(logging.Filter):
         return count < self._most
 
 
-def known(settings: config.Settings) -> list[str]:
+def known_secrets(settings: config.Settings) -> list[str]:
     """The secrets of these settings."""
     return [*settings.keys.values(), *settings.secrets.values()]
 
 
 @contextmanager
-def kept(stream: TextIO, form: Form, level: str, settings: config.Settings) -> Iterator[None]:
+def log_to(stream: TextIO, form: LogFormat, level: str, settings: config.Settings) -> Iterator[None]:
     """Log this process to `stream` and to the log file of the settings until the end of the block.
 
     `level` is the least that Holdfast's own loggers emit. Libraries log warnings only, unless it is "debug": at info an
@@ -117,13 +117,13 @@ def kept(stream: TextIO, form: Form, level: str, settings: config.Settings) -> I
     root, own, wanted = logging.getLogger(), logging.getLogger("holdfast"), logging.getLevelName(level.upper())
     handlers: list[logging.Handler] = [logging.StreamHandler(stream)]
     if settings.log is not None:
-        handlers.append(File(settings.log))
+        handlers.append(PrivateFileHandler(settings.log))
     # The gateway reports uvicorn's start and end itself.
     server = logging.getLogger("uvicorn")
     before = [(logger, logger.level) for logger in (root, own, server)]
     for handler in handlers:
-        handler.setFormatter(Lines(form, known(settings)))
-        handler.addFilter(Seldom())
+        handler.setFormatter(RedactingFormatter(form, known_secrets(settings)))
+        handler.addFilter(RateLimitFilter())
         root.addHandler(handler)
     own.setLevel(wanted)
     server.setLevel(max(logging.WARNING, wanted))

@@ -28,14 +28,14 @@ ADVICE = (
 )
 
 
-class Chosen(NamedTuple):
+class ModelChoice(NamedTuple):
     """A model, and what is to be said about how it was chosen."""
 
     model: base.Model
     notice: str | None = None
 
 
-class Models:
+class ConversationModels:
     """Which model answers which conversation, until the program ends. Whoever makes it closes it."""
 
     def __init__(
@@ -79,18 +79,18 @@ def is_offline(chosen: base.Model) -> bool:
     return chosen.name == OFFLINE_NAME
 
 
-async def choose(settings: config.Settings, named: str | None = None) -> Chosen:
+async def choose(settings: config.Settings, named: str | None = None) -> ModelChoice:
     """The model of these settings; SettingInvalid when one is named that cannot be had."""
     name = named or settings.model
     if name is None:
         return await _found(settings)
-    return Chosen(_chain(settings, (name, *settings.fallback)))
+    return ModelChoice(_chain(settings, (name, *settings.fallback)))
 
 
-async def _found(settings: config.Settings) -> Chosen:
+async def _found(settings: config.Settings) -> ModelChoice:
     for provider, usual in USUAL.items():
         if provider in settings.keys:
-            return Chosen(_chain(settings, (f"{provider}/{usual}", *settings.fallback)))
+            return ModelChoice(_chain(settings, (f"{provider}/{usual}", *settings.fallback)))
     openai = settings.providers.get("openai")
     if openai is not None and not config.needs_key("openai", openai):
         return await _served(settings, openai)
@@ -100,8 +100,8 @@ async def _found(settings: config.Settings) -> Chosen:
             name = f"{server.kind}/{server.models[0]}"
             window = server.window or model_limits.of(server.models[0]).window
             made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name, price=FREE)
-            return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
-    return Chosen(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
+            return ModelChoice(_chained([made]), f"Using {name}, which runs on this machine.")
+    return ModelChoice(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
 
 
 def _not_used(server: local_servers.Found) -> str:
@@ -118,7 +118,7 @@ def _not_used(server: local_servers.Found) -> str:
     )
 
 
-async def _served(settings: config.Settings, openai: config.Provider) -> Chosen:
+async def _served(settings: config.Settings, openai: config.Provider) -> ModelChoice:
     """The first model that the server at OPENAI_BASE_URL lists; SettingInvalid where it lists none."""
     asked = model.OpenAIModel(
         "", base_url=openai.base_url or "", window=1, key_env=openai.key_env, name="openai", timeout=LISTING
@@ -137,7 +137,7 @@ async def _served(settings: config.Settings, openai: config.Provider) -> Chosen:
         )
     name = f"openai/{listed.models[0]}"
     made = [_made(settings, name, listed.window), *(_made(settings, each) for each in settings.fallback)]
-    return Chosen(_chained(made), f"Using {name}, the first model that the server at OPENAI_BASE_URL lists.")
+    return ModelChoice(_chained(made), f"Using {name}, the first model that the server at OPENAI_BASE_URL lists.")
 
 
 def _chain(settings: config.Settings, names: tuple[str, ...]) -> base.Model:
@@ -163,7 +163,7 @@ def _made(settings: config.Settings, name: str, told_window: int | None = None) 
     key = settings.keys.get(provider)
     if key is None and config.needs_key(provider, found):
         raise errors.SettingInvalid(f"{name} needs a key: set {found.key_env}.")
-    said = settings.models.get(name, config.Known())
+    said = settings.models.get(name, config.ModelSettings())
     window = said.window or found.window or told_window or model_limits.of(bare).window
     url = found.base_url or config.PROVIDERS[found.kind].base_url or ""
     listed = prices.find(url, bare) if provider in settings.providers else FREE

@@ -8,7 +8,7 @@ from holdfast import types
 from holdfast.store import async_db
 
 
-class Book:
+class ProcessRecords:
     """What is written down of processes; whoever listens to a conversation is told when one of it has ended.
 
     `came_in` is called with a conversation when there may be a notice for it: one that was written here, and one

@@ -22,7 +22,7 @@ async def served(
 ) -> AsyncIterator[server.Server]:
     """A server; at the end of the block its sessions are closed."""
     async with (
-        compose.started(settings, database=database, model=model, source="rpc") as started,
+        compose.start(settings, database=database, model=model, source="rpc") as started,
         server.Server(
             started.runtime,
             program=f"Holdfast {holdfast.__version__}",

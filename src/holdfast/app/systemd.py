@@ -38,7 +38,7 @@ def watchdog(environ: Mapping[str, str]) -> float | None:
 
 
 @asynccontextmanager
-async def watched(environ: Mapping[str, str]) -> AsyncIterator[None]:
+async def send_heartbeats(environ: Mapping[str, str]) -> AsyncIterator[None]:
     """Give signs of life to the end of the block. They come from the loop that does all the work: where that stands
     still they do not come, and this process is started again."""
     every = watchdog(environ)

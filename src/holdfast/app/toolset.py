@@ -16,7 +16,7 @@ from holdfast.tools.shell import background, background_tools, shell
 from holdfast.tools.shell import environment as shell_environment
 
 
-def environment(settings: config.Settings) -> shell.Environment:
+def command_environment(settings: config.Settings) -> shell.Environment:
     """What commands find in their environment: no secrets, and the session they work for."""
     keys = (provider.key_env for provider in settings.providers.values() if provider.key_env)
     named = frozenset({*settings.gateway.variables, *settings.secrets, *keys})
@@ -29,18 +29,20 @@ def environment(settings: config.Settings) -> shell.Environment:
     return made
 
 
-def of_machine(known: background.Processes, settings: config.Settings, folders: Sequence[str]) -> list[base.Tool]:
+def build_shell_tools(
+    known: background.Processes, settings: config.Settings, folders: Sequence[str]
+) -> list[base.Tool]:
     """The tools that run commands; the first folder is where they begin."""
-    run = shell.shell(folders, environment(settings), risks.described)
+    run = shell.shell(folders, command_environment(settings), risks.described)
     return [run, *background_tools.tools(known, folders, risks.described)]
 
 
-def of_project(folder: str, own: Sequence[str], epoch: Callable[[], object]) -> list[base.Tool]:
+def build_file_tools(folder: str, own: Sequence[str], epoch: Callable[[], object]) -> list[base.Tool]:
     """The tools for files of the folder the agent was started in."""
     return file_tools.tools([folder], off_limits=own, epoch=epoch)
 
 
-def of_past(store: async_db.AsyncSessionDB) -> list[base.Tool]:
+def build_recall_tools(store: async_db.AsyncSessionDB) -> list[base.Tool]:
     """The tools that look into the past of a conversation."""
 
     async def find(query: str, limit: int) -> Sequence[types.Hit]:
@@ -61,13 +63,13 @@ def of_past(store: async_db.AsyncSessionDB) -> list[base.Tool]:
     return [recall.search_conversation(find), recall.recall(fetch), long_output.read_output(kept)]
 
 
-async def of_others(wanted: config.Plugins, given: Sequence[base.Tool]) -> plugins.Found:
+async def load_plugin_tools(wanted: config.Plugins, given: Sequence[base.Tool]) -> plugins.Found:
     """The tools of other packages. Off the loop: loading one runs whatever its author wrote."""
     taken = {memory.NAME, *(tool.spec.name for tool in given)}
     return await asyncio.to_thread(plugins.load, taken, wanted.disabled)
 
 
-def off_limits(settings: config.Settings, database: str, folder: str) -> list[str]:
+def protected_paths(settings: config.Settings, database: str, folder: str) -> list[str]:
     """What the program keeps for itself: tools for files leave it alone, also where it lies in the project."""
     parts = [
         None if "://" in database else database,  # a server is no file

@@ -61,7 +61,7 @@ async def _served(
             settings = profiled or out.settings
             if greeted:
                 logs, agent = await asyncio.to_thread(_loaded)
-                with logs.kept(out.err, *log, settings):
+                with logs.log_to(out.err, *log, settings):
                     await agent.serve(wire, settings, database=path, model=model)
         except errors.HoldfastError as error:
             # The editor was greeted, and waits for an answer: where else would a person read it?

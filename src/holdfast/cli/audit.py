@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast import app, safe_text, types
+from holdfast import safe_text, types
+from holdfast.app import open_store
 from holdfast.cli import console, json_output, lazy_group, sessions
 from holdfast.store.driver import hide_password
 
@@ -50,7 +51,7 @@ def command(
 ) -> None:
     """Show what tools did, the newest first: when, what, who allowed it, and how it ended."""
     target = path or out.settings.database
-    with app.open_to_look(target) as db:
+    with open_store.open_existing(target) as db:
         here = sessions.find(db, conversation).conversation_id if conversation is not None else None
         found = db.permissions.audit_log(here, since=since, denied=denied, limit=limit + 1)
     shown, more = found[:limit], len(found) > limit

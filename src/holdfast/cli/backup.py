@@ -16,7 +16,8 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from holdfast import app, content_parts, errors, reports, safe_text, types
+from holdfast import content_parts, errors, reports, safe_text, types
+from holdfast.app import open_store
 from holdfast.cli import confirmation, console, lazy_group, sessions
 from holdfast.store import db as store
 from holdfast.store.backup import atomic_file
@@ -58,7 +59,7 @@ def backup(
     if target is None:
         report = _scheduled(out, path, 0.0 if not if_due else None)
     else:
-        with app.open_to_look(path or out.settings.database) as db:
+        with open_store.open_existing(path or out.settings.database) as db:
             report = db.admin.backup(target, overwrite=overwrite, progress=told(out, "copying"))
     out.progress("")
     if report is None:
@@ -81,7 +82,7 @@ def _scheduled(out: console.Console, path: str | None, every: float | None) -> r
     kept = out.settings.backup
     if kept.folder is None:
         raise click.UsageError("name a TARGET, or a folder for backups in the settings ([backup] folder = ...).")
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         return db.admin.backup_if_due(kept.folder, kept.every_hours if every is None else every, kept.keep)
 
 
@@ -203,7 +204,7 @@ def title(out: console.Console, which: str, name: str | None, path: str | None, 
     """Give the conversation ID a title; without one, print the title it has."""
     if clear and name is not None:
         raise click.UsageError("give a title or --clear, not both.")
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         head = sessions.find(db, which, near=False)
         now = db.set_session_title(head.id, name) if clear or name is not None else head.title
     if as_json:
@@ -225,7 +226,7 @@ def title(out: console.Console, which: str, name: str | None, path: str | None, 
 @click.pass_obj
 def delete(out: console.Console, which: Sequence[str], path: str | None, as_json: bool, yes: bool) -> int:
     """Remove conversations for good, with their attachments. Their ids are never used again."""
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         heads = {head.conversation_id: head for head in (sessions.find(db, name, near=False) for name in which)}
         order = _branches_first(_readers(db, list(heads)))
         if say := confirmation.preview(out, as_json, yes):
@@ -352,7 +353,7 @@ def _elsewhere(copies: list[str]) -> str:
 @click.pass_obj
 def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | None, as_json: bool, yes: bool) -> int:
     """Remove the text of messages for good, and every summary and title that may have been made from it."""
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         head = sessions.find(db, which, near=False)
         going = [_message(db, head, seq) for seq in seqs]
         if say := confirmation.preview(out, as_json, yes):

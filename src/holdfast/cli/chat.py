@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from holdfast import app, config, errors, events, types
-from holdfast.app import logs
+from holdfast import config, errors, events, types
+from holdfast.app import logs, open_store
 from holdfast.cli import console, json_output, lazy_group, sessions, stdin_text
 from holdfast.store import conversation_row
 from holdfast.store import db as store
@@ -206,7 +206,7 @@ def start(out: console.Console, asked: Asked, settings: config.Settings, *, one_
     if not asked.go_on and asked.resume is None:
         return Start(target, asked.model, conversation_row.generate_session_id(time.time()), settings, begins=True)
     # Who goes on never makes a store: nothing is there to go on with.
-    with app.open_to_look(target) as db:
+    with open_store.open_existing(target) as db:
         notices = list[str | None]()
         if asked.resume is None:
             found, elsewhere = lazy_group.load("holdfast.cli.latest_session").find(db, one_shots=one_shots)
@@ -255,6 +255,6 @@ def keep_logs(settings: config.Settings) -> None:
     """Log warnings and errors to the log file of the settings, without secrets, and never to the terminal."""
     handler: logging.Handler = logging.NullHandler()
     if settings.log is not None:
-        handler = logs.File(settings.log)
-        handler.setFormatter(logs.Lines("text", logs.known(settings)))
+        handler = logs.PrivateFileHandler(settings.log)
+        handler.setFormatter(logs.RedactingFormatter("text", logs.known_secrets(settings)))
     logging.getLogger().addHandler(handler)

@@ -7,7 +7,8 @@ import re
 import click
 from click import shell_completion
 
-from holdfast import app, config, errors, safe_text, types
+from holdfast import config, errors, safe_text, types
+from holdfast.app import open_store
 
 OFFERED = 50
 
@@ -18,7 +19,7 @@ def conversations(context: click.Context, incomplete: str) -> list[shell_complet
     Whoever completes a line is not told of errors: where the store cannot be asked, nothing is offered.
     """
     try:
-        with app.open_to_look(context.params.get("path") or config.load().database) as db:
+        with open_store.open_existing(context.params.get("path") or config.load().database) as db:
             heads = db.list_sessions(limit=OFFERED)
     except errors.HoldfastError:
         return []

@@ -64,7 +64,7 @@ def everywhere() -> list[Mistake]:
 def found(path: str, *, project: bool = False) -> list[Mistake]:
     """All that is wrong with this file; nothing when there is none."""
     try:
-        said = config.parsed(path) if project else config.user_settings(path)
+        said = config.parse_file(path) if project else config.read_user_file(path)
     except errors.SettingInvalid as error:
         told = str(error).removeprefix(f"{path} ").rstrip(".")
         line = re.search(r"\(at line (\d+),", told)
@@ -82,13 +82,13 @@ Place = tuple[str, ...]
 
 def _of_project(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     for key in said:
-        if key not in config.OF_PROJECT:
+        if key not in config.PROJECT_KEYS:
             yield (key,), "a project's file may not set this; set it in your own."
-    yield from _of_user({key: value for key, value in said.items() if key in config.OF_PROJECT})
+    yield from _of_user({key: value for key, value in said.items() if key in config.PROJECT_KEYS})
 
 
 def _of_user(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.File)}
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.SettingsFile)}
     named = said["providers"] if isinstance(said.get("providers"), dict) else {}
     known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in local_server_kinds.KINDS), *named]))
     for key, value in said.items():
@@ -99,7 +99,7 @@ def _of_user(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
             for name, inner in value.items():
                 yield from _of_table(inner, typing.get_args(fields[key])[1], (key, name), known)
         else:
-            yield from _of_table({key: value}, config.File, (), known)
+            yield from _of_table({key: value}, config.SettingsFile, (), known)
 
 
 def _of_table(said: object, kind: Any, at: Place, known: list[str]) -> Iterator[tuple[Place, str]]:
@@ -113,11 +113,11 @@ def _of_table(said: object, kind: Any, at: Place, known: list[str]) -> Iterator[
             yield (*at, *place), what
             if not _taken_out(rest, place):
                 return
-    if isinstance(right, config.File | config.Profile):
+    if isinstance(right, config.SettingsFile | config.Profile):
         yield from (((*at, *place), what) for place, what in _of_meaning(right, known))
 
 
-def _of_meaning(right: config.File | config.Profile, known: list[str]) -> Iterator[tuple[Place, str]]:
+def _of_meaning(right: config.SettingsFile | config.Profile, known: list[str]) -> Iterator[tuple[Place, str]]:
     """What has the right form and cannot be meant all the same."""
     named = [(("model",), right.model), (("compaction", "model"), right.compaction.model)]
     for place, name in [*named, *((("fallback",), name) for name in right.fallback)]:
@@ -131,12 +131,12 @@ def _of_meaning(right: config.File | config.Profile, known: list[str]) -> Iterat
                 rules.rule(say, rule)
             except errors.SettingInvalid as error:
                 yield ("permissions", say), str(error)
-    if isinstance(right, config.File) and right.retention.max_size is not None:
+    if isinstance(right, config.SettingsFile) and right.retention.max_size is not None:
         try:
-            config.size(right.retention.max_size)
+            config.parse_size(right.retention.max_size)
         except errors.SettingInvalid as error:
             yield ("retention", "max_size"), str(error)
-    if isinstance(right, config.File) and (wrong := right.gateway.wrong()) is not None:
+    if isinstance(right, config.SettingsFile) and (wrong := right.gateway.wrong()) is not None:
         yield ("gateway", *wrong[0]), wrong[1]
 
 

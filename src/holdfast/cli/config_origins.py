@@ -40,7 +40,7 @@ def listed(settings: config.Settings, environ: Mapping[str, str], flags: Mapping
     return [*found, *(Value(f"keys.{_quoted(name)}", HIDDEN, variable) for name, variable in keys)]
 
 
-def _of_file(settings: config.Settings, read: config.Read, environ: Mapping[str, str]) -> Iterator[Value]:
+def _of_file(settings: config.Settings, read: config.LoadedFiles, environ: Mapping[str, str]) -> Iterator[Value]:
     said = msgspec.to_builtins(read.file)
     said |= {"database": settings.database, "model": settings.model}
     counted = ("backup", "retention", "gateway", "providers")
@@ -93,7 +93,7 @@ def _shown(place: Place, value: Any) -> Any:
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else HIDDEN
     if isinstance(value, list):
         return [_argument(value, number) for number in range(len(value))]
-    return redaction.redacted(value, HIDDEN) if isinstance(value, str) else value
+    return redaction.redact(value, HIDDEN) if isinstance(value, str) else value
 
 
 def _argument(values: list[Any], number: int) -> Any:
@@ -106,7 +106,7 @@ def _argument(values: list[Any], number: int) -> Any:
     name, sign, _ = value.partition("=")
     if sign and _NAMES_SECRET.fullmatch(name):
         return f"{name}={HIDDEN}"
-    return redaction.redacted(value, HIDDEN)
+    return redaction.redact(value, HIDDEN)
 
 
 def _quoted(key: str) -> str:

@@ -7,7 +7,8 @@ import os
 import click
 import msgspec
 
-from holdfast import app, errors, reports, safe_text
+from holdfast import errors, reports, safe_text
+from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 from holdfast.store import db as store
 
@@ -50,7 +51,7 @@ def copy(out: console.Console, source: str, target: str, as_json: bool) -> int:
 
     Exits with 0 when TO holds the same data as FROM, and with 1 when they differ.
     """
-    with app.open_to_look(source) as old, store.SessionDB(target) as new:
+    with open_store.open_existing(source) as old, store.SessionDB(target) as new:
         try:
             report = old.admin.copy_to(new.admin, lambda done, total: _told(out, done, total))
         except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast import app
+from holdfast.app import open_store
 from holdfast.cli import confirmation, console, lazy_group
 from holdfast.store.driver import is_postgres
 
@@ -21,7 +21,7 @@ def command(out: console.Console, target: str | None, as_json: bool, yes: bool) 
     or writes waits until its table is done: do it when few are there. Only the role that made the tables may. What the
     server keeps in its log, its archives and its backups is not touched.
     """
-    with app.open_to_look(target or out.settings.database) as db:
+    with open_store.open_existing(target or out.settings.database) as db:
         agreed = not is_postgres(db.path) or confirmation.given(
             out, yes, "Write its tables anew, while everybody who uses it waits?"
         )

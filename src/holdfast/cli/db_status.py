@@ -8,7 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import app, promises, safe_text
+from holdfast import promises, safe_text
+from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 from holdfast.store import db as store
 
@@ -22,7 +23,7 @@ def command(out: console.Console, target: str | None, as_json: bool) -> int:
 
     Shows for each promise what breaks it in this configuration, if anything does. Exits with 1 when something does.
     """
-    with app.open_to_look(target or out.settings.database, whole=False) as db:
+    with open_store.open_existing(target or out.settings.database, allow_unfinished=True) as db:
         status = _looked(db)
     kept, notes = promises.evaluate(status), [str(note) for note in promises.find_notes(status)]
     holds = all(promise.holds for promise in kept)

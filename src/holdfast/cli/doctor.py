@@ -17,7 +17,8 @@ import click
 import msgspec
 
 import holdfast
-from holdfast import app, config, errors, safe_text, types
+from holdfast import config, errors, safe_text, types
+from holdfast.app import open_store
 from holdfast.cli import config_check, console, doctor_findings, doctor_repairs, lazy_group, open_files
 from holdfast.store import db as store
 from holdfast.store import store_meta
@@ -106,7 +107,7 @@ def _settings(out: console.Console) -> config.Settings:
         return out.settings
     except errors.SettingInvalid:
         given = config.load(files=False)
-        named = None if config.environment().get("HOLDFAST_DB") else config.named_store()
+        named = None if config.environment().get("HOLDFAST_DB") else config.database_in_user_file()
         return msgspec.structs.replace(given, database=named or given.database)
 
 
@@ -117,7 +118,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
     here = [] if is_postgres(target) else open_files.visitors(target)
     look: Look | None = None
     try:
-        with app.open_to_look(target, whole=False) as db:
+        with open_store.open_existing(target, allow_unfinished=True) as db:
             look = _look(db, found, out)
     except errors.HoldfastError as error:
         found.append(doctor_findings.of_error(error, target))
@@ -203,7 +204,7 @@ def mend(
 ) -> tuple[list[str], list[doctor_findings.Finding]]:
     """Do what was offered; what came of each, and what failed. One that fails hinders no other."""
     done, failed = [], []
-    with app.open_to_look(target) as db:
+    with open_store.open_existing(target) as db:
         for repair in repairs:
             try:
                 done.append(repair.do(db, partial(_mending, out, repair.name)))

@@ -52,7 +52,7 @@ def _is_one_shot(db: store.SessionDB, head: types.Session) -> bool:
         return True
     for first in range(1, head.last_seq, PAGE):
         for message in db.transcript(head.id, first, min(first + PAGE, head.last_seq)):
-            if message.role == "user" and not content_parts.noticed(message.content):
+            if message.role == "user" and not content_parts.notice_kind(message.content):
                 return False
     return True
 

@@ -20,13 +20,13 @@ SHORT = "The answer is not whole: it reached the longest one the model may give.
 
 def run(out: console.Console, start: chat.Start, message: str, form: str, yes: bool = False) -> int:
     """Ask once. 0 when it was answered, 1 when not, 130 when it was interrupted."""
-    leave = shutdown.Leave()
+    leave = shutdown.SignalHandler()
     return leave.run(_ask(out, start, message, form, yes, leave))
 
 
-def started(start: chat.Start, yes: bool) -> AbstractAsyncContextManager[compose.Running]:
+def started(start: chat.Start, yes: bool) -> AbstractAsyncContextManager[compose.RunningProgram]:
     """The program, for as long as one message takes."""
-    return compose.started(
+    return compose.start(
         start.settings,
         database=start.database,
         model=start.model,
@@ -37,7 +37,7 @@ def started(start: chat.Start, yes: bool) -> AbstractAsyncContextManager[compose
 
 
 async def _ask(
-    out: console.Console, start: chat.Start, message: str, form: str, yes: bool, leave: shutdown.Leave
+    out: console.Console, start: chat.Start, message: str, form: str, yes: bool, leave: shutdown.SignalHandler
 ) -> int:
     result: events.TurnResult | None = None
     try:
@@ -53,7 +53,7 @@ async def _ask(
 
 
 async def answered(
-    asked: single_turn.Asking, leave: shutdown.Leave, words: str, content: types.Content | None = None
+    asked: single_turn.Asking, leave: shutdown.SignalHandler, words: str, content: types.Content | None = None
 ) -> events.TurnResult | None:
     """The result of the turn, which a signal stops."""
     with leave.stopping(asked.stop):

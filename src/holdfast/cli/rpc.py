@@ -62,7 +62,7 @@ def command(
     place: tuple[str, int] | None,
     origins: tuple[str, ...],
     model: str | None,
-    log_format: logs.Form,
+    log_format: logs.LogFormat,
     log_level: str,
     path: str | None,
     settings: config.Settings | None,
@@ -75,9 +75,9 @@ def command(
         raise click.UsageError("--origin is for --websocket: no page reaches standard input.")
     wanted = settings or out.settings
     if place is None:
-        with stdio.kept() as kept, logs.kept(out.err, log_format, log_level, wanted):
+        with stdio.kept() as kept, logs.log_to(out.err, log_format, log_level, wanted):
             return shutdown.run(_by_lines(wanted, path, model, kept))
-    with logs.kept(out.err, log_format, log_level, wanted):
+    with logs.log_to(out.err, log_format, log_level, wanted):
         return shutdown.run(_by_websocket(out, wanted, path, model, place, frozenset(origins)))
 
 

@@ -12,7 +12,8 @@ from typing import IO, Any
 import click
 import msgspec
 
-from holdfast import app, errors, reports, safe_text
+from holdfast import errors, reports, safe_text
+from holdfast.app import open_store
 from holdfast.cli import console, lazy_group, sessions
 from holdfast.store import db as store
 from holdfast.store.driver import hide_password
@@ -56,7 +57,7 @@ def export(
         raise click.UsageError("Name conversations, or take them --all.")
     if as_json and output in (None, "-"):
         raise click.UsageError("--json tells of a file that was written: name one with -o.")
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         ids = None if every else [sessions.find(db, name).id for name in conversations]
         with _output(out, output) as target:
             report = _written(out, db, target, ids, form)

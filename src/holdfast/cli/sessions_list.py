@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from holdfast import app, errors, safe_text, types
+from holdfast import errors, safe_text, types
+from holdfast.app import open_store
 from holdfast.cli import console, json_output, lazy_group
 from holdfast.store import db as store
 from holdfast.store.driver import hide_password
@@ -28,7 +29,7 @@ FOLDER = 30
 def command(out: console.Console, path: str | None, as_json: bool, every: bool, limit: int) -> None:
     """List conversations, the most recently active first."""
     target = path or out.settings.database
-    with app.open_to_look(target) as db:
+    with open_store.open_existing(target) as db:
         found = db.list_sessions(every=every, limit=limit + 1)
         shown, more = found[:limit], len(found) > limit
         # A title says it better, and reading the first words of very many takes its time.

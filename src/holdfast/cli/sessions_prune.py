@@ -9,14 +9,15 @@ from collections.abc import Callable
 import click
 import msgspec
 
-from holdfast import app, config, errors, reports, safe_text
+from holdfast import config, errors, reports, safe_text
+from holdfast.app import open_store
 from holdfast.cli import backup, confirmation, console, lazy_group
 from holdfast.store.driver import is_postgres
 
 
 def _size(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
     try:
-        return None if given is None else config.size(given)
+        return None if given is None else config.parse_size(given)
     except errors.SettingInvalid as error:
         raise click.BadParameter(str(error)) from None
 
@@ -50,10 +51,10 @@ def command(
     """
     kept = out.settings.retention
     if days is None and size is None:
-        days, size = kept.older_than_days, config.size(kept.max_size) if kept.max_size else None
+        days, size = kept.older_than_days, config.parse_size(kept.max_size) if kept.max_size else None
     if days is None and size is None:
         raise click.UsageError("say what may go: --older-than DAYS, --max-size SIZE, or [retention] in the settings.")
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         plan = db.admin.plan_prune(older_than_days=days, max_bytes=size, owner=owner, source=source)
         target = archive or _beside(str(db.admin.info()["path"]), kept.archive, out.settings.home)
         if say := confirmation.preview(out, as_json, yes):

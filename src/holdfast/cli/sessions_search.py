@@ -11,7 +11,8 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import app, errors, safe_text, types
+from holdfast import errors, safe_text, types
+from holdfast.app import open_store
 from holdfast.cli import console, json_output, lazy_group, sessions
 from holdfast.store.driver import hide_password
 from holdfast.store.search import query_parser
@@ -57,7 +58,7 @@ def command(
     Exits with 1 when nothing was found.
     """
     target, asked = path or out.settings.database, " ".join(question)
-    with app.open_to_look(target) as db:
+    with open_store.open_existing(target) as db:
         _catch_up(out, db.admin.update_search_index)
         session_id = sessions.find(db, within).id if within else None
         hits = db.search(asked, session_id=session_id, **options)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from holdfast import app, errors, safe_text, types
+from holdfast import errors, safe_text, types
+from holdfast.app import open_store
 from holdfast.cli import console, json_output, lazy_group, sessions
 from holdfast.store import db as store
 from holdfast.store.transfer import render
@@ -41,7 +42,7 @@ def command(
     out: console.Console, conversation: str, path: str | None, as_json: bool, as_context: bool, tail: int | None
 ) -> None:
     """Show a conversation. ID is an id, the beginning of one, a title, or `last`."""
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         head = sessions.find(db, conversation)
         if as_context:
             _context(out, db, db.context(head.id), tail, as_json)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast import app, errors, safe_text, types
+from holdfast import errors, safe_text, types
+from holdfast.app import open_store
 from holdfast.cli import console, json_output, layout, lazy_group, sessions
 from holdfast.store import db as store
 from holdfast.store.driver import hide_password
@@ -33,7 +34,7 @@ class Lineage(NamedTuple):
 def command(out: console.Console, conversation: str | None, path: str | None, as_json: bool, limit: int) -> None:
     """Draw the lineage of a conversation (id, beginning of one, title or `last`), or of all of them."""
     target = path or out.settings.database
-    with app.open_to_look(target) as db:
+    with open_store.open_existing(target) as db:
         roots, more = ([root(db, sessions.find(db, conversation).id)], False) if conversation else _roots(db, limit)
         found = gather(db, roots)
     if as_json:

@@ -13,10 +13,10 @@ REQUESTS = ("SIGTERM", "SIGHUP")
 
 def run(work: Coroutine[Any, Any, int]) -> int:
     """The exit code of this work; 128 and the number of the signal that ended it, as shells say it."""
-    return Leave().run(work)
+    return SignalHandler().run(work)
 
 
-class Leave:
+class SignalHandler:
     """One piece of work, and the signals that ask it to end: they cancel it, or stop what can be stopped."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ def run(out: console.Console, start: chat.Start, line: str, form: str, yes: bool
     if name.lower() not in commands.COMMANDS and not start.settings.servers:
         raise click.UsageError(_unknown(name, ()))
     _refuse(name.lower(), argument, start.begins)
-    leave = shutdown.Leave()
+    leave = shutdown.SignalHandler()
     return leave.run(_carry_out(out, start, line, form, yes, leave))
 
 
@@ -55,7 +55,7 @@ def _unknown(name: str, others: Sequence[str]) -> str:
 
 
 async def _carry_out(
-    out: console.Console, start: chat.Start, line: str, form: str, yes: bool, leave: shutdown.Leave
+    out: console.Console, start: chat.Start, line: str, form: str, yes: bool, leave: shutdown.SignalHandler
 ) -> int:
     heard = _Heard(out, form)
     try:
@@ -86,7 +86,9 @@ async def _carry_out(
     return 130 if interrupted else 1 if result.failed else 0
 
 
-async def _until_told(app: compose.Running, here: str, line: str, heard: _Heard, leave: shutdown.Leave) -> bool:
+async def _until_told(
+    app: compose.RunningProgram, here: str, line: str, heard: _Heard, leave: shutdown.SignalHandler
+) -> bool:
     """Whether somebody stopped it; what it did until then is kept or not as the command has it."""
     task = asyncio.create_task(single_turn.command(app.runtime, here, line, heard.show))
     try:
@@ -101,7 +103,7 @@ async def _until_told(app: compose.Running, here: str, line: str, heard: _Heard,
     return False
 
 
-async def _place(app: compose.Running, here: str) -> tuple[str, str]:
+async def _place(app: compose.RunningProgram, here: str) -> tuple[str, str]:
     """The session and the conversation, if there is one: most commands begin none."""
     try:
         found = await app.db.conversation(here)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import click
 
-from holdfast import app, config, errors, events, safe_text
-from holdfast.app import compose
+from holdfast import config, errors, events, safe_text
+from holdfast.app import compose, open_store
 from holdfast.cli import chat, console, sessions, shutdown
 from holdfast.runtime import single_turn
 from holdfast.store import conversation_row
@@ -67,10 +67,10 @@ async def _play(out: console.Console, folder: str) -> int:
     await tour.play(conversation_row.generate_session_id(time.time()), FIRST)
     out.print()
     out.prose("The program was closed. `holdfast --continue` goes on where it was:", "bold")
-    with app.open_to_look(settings.database) as db:
+    with open_store.open_existing(settings.database) as db:
         here = sessions.find(db, "last").conversation_id
     await tour.play(here, LATER)
-    with app.open_to_look(settings.database) as db:
+    with open_store.open_existing(settings.database) as db:
         sound, kept, made = db.admin.fsck().ok, db.resolve(here).last_seq, len(db.compactions(here))
     if tour.missed or not (sound and made):
         raise errors.HoldfastError(f"The tour did not go as it should: {', '.join(tour.missed) or 'the store'}.")
@@ -95,7 +95,7 @@ class Tour:
 
     async def play(self, conversation_id: str, scenes: Sequence[Scene]) -> None:
         """Start the program, say all of this, and close it."""
-        started = compose.started(self._settings, source="tour", folder=self._folder, reviews=False)
+        started = compose.start(self._settings, source="tour", folder=self._folder, reviews=False)
         async with started as program:
             for line, answer in scenes:
                 self._heard.clear()

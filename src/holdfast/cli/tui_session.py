@@ -31,7 +31,7 @@ def run(out: console.Console, asked: Asked) -> int:
 
 
 async def _talk(out: console.Console, start: chat.Start, light: bool) -> int:
-    async with compose.started(start.settings, database=start.database, model=start.model) as app:
+    async with compose.start(start.settings, database=start.database, model=start.model) as app:
         named = bool(start.model or start.settings.model)
         welcome = await cli_welcome.words(app.db, start.settings, app.model, named)
         opening = screens.Opening(

@@ -33,4 +33,4 @@ def _why(settings: config.Settings, model: str) -> str | None:
 
 def _where(settings: config.Settings) -> str:
     made = "are" if settings.user_file in settings.files else "would be"
-    return f"Your settings {made} in {config.from_home(settings.user_file)}: `holdfast config edit` opens it."
+    return f"Your settings {made} in {config.abbreviate_home(settings.user_file)}: `holdfast config edit` opens it."

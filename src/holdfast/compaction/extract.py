@@ -60,7 +60,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 def extract(request: base.SummaryRequest, estimate: Estimate) -> str:
     """A summary within the budget; empty where nothing was said or nothing fits."""
     messages = sentences.real(request.messages)
-    previous = redaction.redacted(_previous(request))
+    previous = redaction.redact(_previous(request))
     measure = lru_cache(maxsize=None)(estimate)
     pool = _pool(messages, summary_format.parsed(previous))
     candidates = _weighed(pool, measure)

@@ -71,10 +71,10 @@ def redacted(text: str) -> str:
     pieces, begin = [], 0
     while len(text) - begin > STRETCH:
         end = _whole(text, begin + STRETCH, REACH)
-        pieces.append(redaction.redacted(text[begin:end]))
+        pieces.append(redaction.redact(text[begin:end]))
         time_slices.breathe()
         begin = end
-    return "".join([*pieces, redaction.redacted(text[begin:])])
+    return "".join([*pieces, redaction.redact(text[begin:])])
 
 
 def _bounded(text: str, head: int, tail: int) -> str:
@@ -89,7 +89,7 @@ def _whole(text: str, place: int, step: int) -> int:
     """This place, or the next one by that step, where a cut goes through no secret."""
     while 0 < place < len(text):
         around = text[max(0, place - REACH) : place + REACH]
-        if not _within_key(text, place) and redaction.redacted(around) == around:
+        if not _within_key(text, place) and redaction.redact(around) == around:
             break
         time_slices.breathe()
         place += step

@@ -128,7 +128,7 @@ def _first(
     offered = {tool.name for tool in request.tools}
     match wants:
         case intent.Nothing():
-            images = any(isinstance(part, content_parts.Image) for part in content_parts.read(asked.content))
+            images = any(isinstance(part, content_parts.Image) for part in content_parts.parse(asked.content))
             return "I cannot look at pictures." if images else "There are no words in that message."
         case intent.Greet():
             return "Hello. Tell me something to keep, or ask me about what was said."

@@ -112,7 +112,7 @@ def redacted(text: str, secrets: Sequence[str] = ()) -> str:
     for secret in secrets:
         text = text.replace(secret, "[key]") if len(secret) >= 4 else text
     # Providers quote keys with stars in them and cut short, so that here even the beginning of one is enough.
-    text = " ".join(_KEYS.sub("[key]", shapes.redacted(text[: 4 * QUOTED], "[key]")).split())
+    text = " ".join(_KEYS.sub("[key]", shapes.redact(text[: 4 * QUOTED], "[key]")).split())
     text = "".join(char for char in text if char.isprintable())
     return text if len(text) <= QUOTED else text[: QUOTED - 1] + "…"
 

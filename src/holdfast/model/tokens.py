@@ -258,7 +258,7 @@ def size(message: types.Message) -> int:
 
 
 def _message_size(message: types.Message) -> int:
-    said = sum(map(_part_size, content_parts.read(message.content)))
+    said = sum(map(_part_size, content_parts.parse(message.content)))
     called = sum(PER_CALL + estimate(call.name) + _arguments_size(call) for call in message.tool_calls)
     return PER_MESSAGE + said + called
 

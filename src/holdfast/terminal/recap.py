@@ -105,7 +105,7 @@ def _ends(message: types.Message) -> bool:
 def _voice(message: types.Message) -> str:
     """Who says it: a notice stands in a person's place and is not theirs."""
     try:
-        return "program" if message.role == "user" and content_parts.noticed(message.content) else message.role
+        return "program" if message.role == "user" and content_parts.notice_kind(message.content) else message.role
     except errors.StoreCorrupt:
         return message.role
 

@@ -129,17 +129,17 @@ def _of(message: types.Message, results: Mapping[str | None, types.Message], cal
     elif message.role == "tool":
         if message.tool_call_id not in called:
             words = content_parts.text(message.content)
-            yield Entry((seq, 0), "tool", words, "result", content_parts.went_well("", message.content), message.at)
+            yield Entry((seq, 0), "tool", words, "result", content_parts.is_success("", message.content), message.at)
     elif message.role == "assistant":
         yield from _answered(message, results)
     else:
-        kind: Kind = "told" if message.role == "system" or content_parts.noticed(message.content) else "said"
+        kind: Kind = "told" if message.role == "system" or content_parts.notice_kind(message.content) else "said"
         yield Entry((seq, 0), kind, _words(message.content), at=message.at)
 
 
 def _answered(message: types.Message, results: Mapping[str | None, types.Message]) -> Iterator[Entry]:
     thought = "\n".join(
-        each.text for each in content_parts.read(message.content) if isinstance(each, content_parts.Reasoning)
+        each.text for each in content_parts.parse(message.content) if isinstance(each, content_parts.Reasoning)
     )
     if thought.strip():
         yield Entry((message.seq, 1), "thought", thought, at=message.at)
@@ -148,7 +148,7 @@ def _answered(message: types.Message, results: Mapping[str | None, types.Message
     for place, call in enumerate(message.tool_calls, CALLS):
         result = results.get(call.id)
         words = content_parts.text(result.content) if result else ""
-        ok = None if result is None else content_parts.went_well(call.name, result.content)
+        ok = None if result is None else content_parts.is_success(call.name, result.content)
         yield Entry((message.seq, place), "tool", words, f"{call.name} {arguments(call)}".rstrip(), ok, message.at)
 
 
@@ -159,7 +159,7 @@ def arguments(call: types.ToolCall) -> str:
 
 
 def _words(content: types.Content) -> str:
-    pictures = sum(isinstance(each, content_parts.Image) for each in content_parts.read(content))
+    pictures = sum(isinstance(each, content_parts.Image) for each in content_parts.parse(content))
     shown = "" if not pictures else "[picture]" if pictures == 1 else f"[{pictures} pictures]"
     return "\n".join(each for each in (content_parts.text(content).strip(), shown) if each)
 

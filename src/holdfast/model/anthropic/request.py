@@ -203,7 +203,7 @@ def _told_blocks(message: types.Message) -> list[msgspec.Raw]:
 
 
 def _user_blocks(message: types.Message) -> list[msgspec.Raw]:
-    return list(_shown(content_parts.read(message.content)))
+    return list(_shown(content_parts.parse(message.content)))
 
 
 def _shown(given: Iterable[content_parts.Part]) -> Iterator[msgspec.Raw]:
@@ -229,7 +229,7 @@ def _picture(image: content_parts.Image) -> msgspec.Raw:
 def _said_blocks(message: types.Message, provider: str) -> list[msgspec.Raw]:
     blocks: list[msgspec.Raw] = []
     thoughts: list[msgspec.Raw] = []
-    for part in content_parts.read(message.content):
+    for part in content_parts.parse(message.content):
         if isinstance(part, content_parts.Reasoning):
             thoughts += _thought(part) if part.provider == provider else []
             continue

@@ -209,7 +209,7 @@ def _content(view: View, message: types.Message) -> Said:
         return f"<system>\n{text}\n</system>" if text else ""
     if isinstance(content, str):
         return content
-    known = content_parts.read(content)
+    known = content_parts.parse(content)
     pictures = any(isinstance(part, content_parts.Image) for part in known)
     if view == "pictures":
         told = [{"type": "text", "text": PICTURES}]
@@ -261,7 +261,7 @@ def _thoughts(message: types.Message, provider: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if isinstance(message.content, str):
         return fields
-    for part in content_parts.read(message.content):
+    for part in content_parts.parse(message.content):
         if not isinstance(part, content_parts.Reasoning) or part.provider != provider:
             continue
         if part.signature in ("reasoning", "reasoning_content") and part.text:
