@@ -520,7 +520,7 @@ def test_a_signal_before_the_turn_leaves_a_whole_document(
         await asyncio.Event().wait()
         yield
 
-    monkeypatch.setattr(compose, "started", slow)
+    monkeypatch.setattr(compose, "start", slow)
     settings = config.load({"HOLDFAST_HOME": str(tmp_path)}, files=False)
     start = chat.Start(str(tmp_path / "x.db"), None, "c", settings)
     assert prompt.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM
