@@ -200,7 +200,7 @@ class Layer(NamedTuple):
     """One place that settings come from, and what it says, not looked at yet."""
 
     name: str
-    said: dict[str, Any]
+    values: dict[str, Any]
 
 
 class LoadedFiles(NamedTuple):
@@ -390,7 +390,7 @@ def read(users: str, projects: str | None, profile: str | None = None) -> Loaded
     layers = [Layer(path or "", found) for path, found in ((projects, theirs), (users, mine)) if found is not None]
     if profile is not None:
         layers.insert(0, Layer(f"profile {profile}", _profile(mine or {}, profile, users)))
-        said = _over(said, layers[0].said)
+        said = _over(said, layers[0].values)
     try:
         return LoadedFiles(validate(_over_known(said)), tuple(layers), files)
     except errors.SettingInvalid as error:

@@ -120,9 +120,9 @@ def test_a_projects_file_is_checked_for_what_it_may_not_say(holdfast: Holdfast, 
 def test_a_model_is_looked_for_among_the_providers_that_are_named_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("model = 'lab/x'\n[compaction]\nmodel = 'lap/x'\n[providers.lab]\nkind = 'openai'\n", "utf-8")
-    assert [(each.line, each.place) for each in config_check.found(str(path))] == [(3, "compaction.model")]
+    assert [(each.line, each.place) for each in config_check.check_file(str(path))] == [(3, "compaction.model")]
     path.write_text("model = 'nobody/x'\n", "utf-8")
-    assert [each.place for each in config_check.found(str(path), project=True)] == ["model"]
+    assert [each.place for each in config_check.check_file(str(path), project=True)] == ["model"]
 
 
 def test_without_mistakes_it_says_so(holdfast: Holdfast, home: Path) -> None:
@@ -136,7 +136,7 @@ def test_without_mistakes_it_says_so(holdfast: Holdfast, home: Path) -> None:
 
 def test_each_provider_that_could_be_meant_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("model = 'x'\n[providers.openai]\nwindow = 9\n[providers.lab]\n", "utf-8")
-    (wrong,) = config_check.found(str(tmp_path / "config.toml"))
+    (wrong,) = config_check.check_file(str(tmp_path / "config.toml"))
     names = wrong.what.partition("Providers: ")[2].partition(";")[0].split(", ")
     assert (names.count("openai"), names.count("lab")) == (1, 1)
 
@@ -144,7 +144,7 @@ def test_each_provider_that_could_be_meant_is_named_once(tmp_path: Path) -> None
 @pytest.mark.parametrize("text", [line for line in WRONG.split("\n\n") if "nobody" not in line])
 def test_what_is_refused_is_a_mistake_and_the_other_way_round(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.toml").write_text(text, "utf-8")
-    assert config_check.found(str(tmp_path / "config.toml"))
+    assert config_check.check_file(str(tmp_path / "config.toml"))
     with pytest.raises(errors.SettingInvalid):
         config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, config, errors, types
-from holdfast.cli import backup, console
+from holdfast.cli import console, sessions_edit
 from holdfast.store import store_meta
 from holdfast.store.driver import Tx
 from holdfast.tools.shell import process_folders
@@ -273,9 +273,9 @@ def test_what_went_before_one_that_got_a_branch_meanwhile_is_told_of(
 ) -> None:
     out = console.Console(config.Settings(home=str(trip.parent), database=str(trip), colour=False, columns=None))
     with SessionDB(trip) as db:
-        assert backup._delete(out, db, ["other", TRIP]) == ["other"]
+        assert sessions_edit._delete(out, db, ["other", TRIP]) == ["other"]
         with pytest.raises(errors.HasBranches):
-            backup._delete(out, db, [TRIP])
+            sessions_edit._delete(out, db, [TRIP])
     assert f"{TRIP} not deleted: " in capsys.readouterr().err
     assert ids(trip) == {TRIP, BRANCH}
 

@@ -24,7 +24,7 @@ ODD = [
     b"\xff\xfe\x80",
     b"\0",
     b"text\0text",
-    b"x" * stdin_text.LOOKED_AT + b"\0",
+    b"x" * stdin_text.BINARY_CHECK_BYTES + b"\0",
     b"\xed\xa0\x80",
     "\ufeff\u202e\u2028\x7f\x1b[2J".encode(),
     b"{}\n]]>\"'\\",
