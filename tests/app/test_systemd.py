@@ -27,7 +27,7 @@ HERE = str(os.getpid())
     ],
 )
 def test_signs_of_life_come_twice_as_often_as_they_are_wanted(environ: dict[str, str], wanted: float | None) -> None:
-    assert systemd.watchdog(environ) == wanted
+    assert systemd.watchdog_interval(environ) == wanted
 
 
 def test_signs_of_life_end_with_the_block(tmp_path: Path) -> None:
