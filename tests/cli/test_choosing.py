@@ -86,7 +86,7 @@ def test_a_dumb_terminal_gets_numbers(store: Path, tmp_path: Path) -> None:
     with terminal.opened(tmp_path, "--resume", env={**OFFLINE, "TERM": "dumb"}) as screen:
         screen.wait_for("  1  ")
         screen.wait_for("Trip 20")
-        screen.wait_for("Which one?")
+        screen.wait_for("Conversation (number")
         screen.type(f"2{ENTER}")
         screen.wait_for("Trip 19 · 2 messages")
 

@@ -144,7 +144,7 @@ def test_who_only_looks_makes_no_store(holdfast: Holdfast, home: Path, arguments
     ("text", "place", "what"),
     [
         ("[gateway]\nbusy = 'loud'", "gateway.busy", "loud"),
-        ("[gateway]\nprofil = 'x'", "gateway.profil", "no such setting"),
+        ("[gateway]\nprofil = 'x'", "gateway.profil", "unknown setting"),
         ("[gateway.admins]\ntelegram = ['*']", "gateway.admins.telegram", "`*` stands in `allow` only"),
         ("[gateway.allow]\ntelegram = [' 42']", "gateway.allow.telegram", "no id of a person"),
         ("[gateway.allow]\nTelegram = [42]", "gateway.allow.Telegram", "small letters"),

@@ -59,9 +59,9 @@ def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path)
 
 PRINTS = """
 import os, subprocess, sys
-from holdfast.rpc import standard
+from holdfast.rpc import stdio
 print("before")
-with standard.kept() as kept:
+with stdio.kept() as kept:
     print("printed")
     os.system("echo started; cat")
     os.write(kept.writes, b"frame " + os.read(kept.reads, 100))
@@ -109,8 +109,8 @@ def test_where_standard_error_is_closed_what_is_printed_goes_nowhere(tmp_path: P
 
 PRINTED = """
 import os
-from holdfast.rpc import standard
-with standard.kept() as kept:
+from holdfast.rpc import stdio
+with stdio.kept() as kept:
     for descriptor in (1, 2):
         os.write(descriptor, b"words")
     os.write(kept.writes, b"frame")
@@ -148,7 +148,7 @@ def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
         )
     assert (done.returncode, done.stderr) == (
         1,
-        b"holdfast: the output could not be written: No space left on device.\n",
+        b"holdfast: cannot write the output: No space left on device.\n",
     )
 
 

@@ -176,7 +176,7 @@ def test_a_pipe_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "More than 16 MB" in program.Run(2, done.stdout, done.stderr).sentence
+    assert "larger than 16 MB" in program.Run(2, done.stdout, done.stderr).sentence
 
 
 def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
@@ -192,7 +192,7 @@ def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
         (["--db", "."], "is a directory"),
         (["-c"], "There is no database"),
         (["-r"], "Say which conversation"),
-        (["-c", "-r", "x"], "two conversations"),
+        (["-c", "-r", "x"], "not both"),
         (["--profile", "nobody"], "no profile 'nobody'"),
         (["--max-steps", "none"], "'none' is not a valid integer"),
     ],
@@ -219,7 +219,7 @@ def test_settings_that_are_wrong_are_a_document_too(tmp_path: Path, form: str, w
     env = {"HOLDFAST_HOME": str(home), **({"HOLDFAST_PROFILE": "nobody"} if wrong == "profile" else {})}
     done = inside.run(tmp_path, "-p", "hi", "--output-format", form, env=env)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "`holdfast config check` names every mistake." in done.err
+    assert "Run `holdfast config check` to list all mistakes." in done.err
     result = done.data if form == "json" else done.data["result"]
     assert ("`colour`" if wrong == "file" else "'nobody'") in result["error"]
 

@@ -23,7 +23,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
-from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import click
@@ -212,20 +211,20 @@ def race(
 def _workers(processes: int) -> Iterator[Run]:
     """Start worker processes."""
     spawn = multiprocessing.get_context("spawn")
-    ready = spawn.Barrier(processes)
-    with concurrent.futures.ProcessPoolExecutor(processes, spawn, _prepare_worker, (ready,)) as pool:
+    with concurrent.futures.ProcessPoolExecutor(processes, spawn, _prepare_worker) as pool:
 
         def run(side: Side, path: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
             try:
-                return [future.result() for future in [pool.submit(_call, side, path, *call) for call in calls]]
+                with _signals_blocked():
+                    futures = [pool.submit(_call, side, path, *call) for call in calls]
+                return [future.result() for future in futures]
             except BrokenProcessPool:
                 message = "A process of the demo ended unexpectedly. Run `holdfast demo` again."
                 raise errors.HoldfastError(message) from None
 
         with _signals_blocked():
-            # Each call starts a process, because no worker takes one before all are ready.
             for _ in range(processes):
-                pool.submit(os.getpid)
+                pool.submit(os.getpid)  # starts a process if no worker is idle
         yield run
 
 
@@ -246,8 +245,8 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _prepare_worker(ready: Barrier) -> None:
-    """Make this worker exit when the parent process dies, and wait for the other workers."""
+def _prepare_worker() -> None:
+    """Make this worker exit when the parent process dies."""
 
     def exit_with_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
@@ -257,7 +256,6 @@ def _prepare_worker(ready: Barrier) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, set(TERMINATION))  # The pool terminates workers with SIGTERM.
     threading.Thread(target=exit_with_parent, daemon=True).start()
-    ready.wait()
 
 
 # --- the command ---------------------------------------------------------------------------------------
