@@ -62,7 +62,7 @@ def test_a_child_is_killed_with_all_below_it_also_when_they_are_stopped() -> Non
 
 
 def test_one_that_makes_children_all_the_time_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_info, "_ROUNDS", 5)
+    monkeypatch.setattr(process_info, "_MAX_ROUNDS", 5)
     mark = uuid.uuid4().hex
     tree = "for n in {1..300}; do setsid sleep 1000 & read -t 0.001 <> <(:); done; wait"
     try:

@@ -1,7 +1,4 @@
-"""What a run emits, and what a front end may ask: two closed unions.
-
-Every front end renders these events and sends these commands; none has another way in.
-"""
+"""The events that an agent emits, and the commands that a front end sends: two closed unions."""
 
 from __future__ import annotations
 
@@ -26,57 +23,56 @@ Exit = Literal[
     "store",
     "failed",
 ]
-"""Why a turn ended: it was answered; somebody stopped it; a limit of steps or cost; the context is too large;
-the model could not answer; its answer broke off; the lease was lost; another turn runs; the store failed;
-something else did."""
+"""Why a turn ended: answered, interrupted, limit of steps or cost reached, context too large, model failed, answer cut
+off, lease lost, another turn is running, store failed, or another failure."""
 
 
 class Truncated(msgspec.Struct, frozen=True):
-    """How much of what the person wrote in a turn was sent to the model, where it did not fit into the window."""
+    """How much of the user's message was sent to the model, if it did not fit into the context window."""
 
     characters: int
-    """Written, and stored."""
+    """The length of the message, which is stored completely."""
     sent: int
-    """Of them, about so many were sent."""
+    """The approximate number of characters that were sent."""
     images: int = 0
-    """Images that were left out."""
+    """The number of images that were left out."""
 
 
 class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a turn; always complete, whatever the exit."""
+    """The result of a turn."""
 
     final_response: str
-    """What was answered; of a turn that failed, what was said until then."""
+    """The answer; for a failed turn, the text up to the failure."""
     messages: tuple[types.Message, ...]
-    """What the turn wrote to the log, in order, the user's message first."""
+    """The messages that the turn appended to the log, in order, starting with the user's."""
     api_calls: int
     completed: bool
-    """Whether it was answered to the end."""
+    """Whether the answer is complete."""
     failed: bool
     partial: bool
-    """Whether the answer broke off: some of it is there."""
+    """Whether the answer was cut off."""
     interrupted: bool
     error: str | None
-    """One sentence for people, when it was not completed."""
+    """One sentence for users, if the turn was not completed."""
     exit_reason: Exit
     usage: types.Usage
     session_id: str
     conversation_id: str
     refused: bool = False
-    """Whether the provider declined to answer, or to go on; the exit says whether anything was answered."""
+    """Whether the provider declined to answer or to continue."""
     truncated: Truncated | None = None
-    """What the model was sent of the message, where that was not all of it."""
+    """Set if the model received only a part of the message."""
 
 
-# --- what a run emits ----------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------------
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type"):
-    """One of those below."""
+    """The base class of events."""
 
 
 class TurnQueued(Event, frozen=True, tag="turn.queued"):
-    """The message waits: another turn of this conversation is running."""
+    """The message is queued, because another turn of this conversation is running."""
 
     holder: str
 
@@ -89,23 +85,23 @@ class TurnStarted(Event, frozen=True, tag="turn.start"):
     text: str
     seq: int
     notice: str = ""
-    """The kind of notice the message is, where a program tells it and not a person."""
+    """The kind of notice, if a program wrote the message and not a user."""
 
 
 class TextDelta(Event, frozen=True, tag="text.delta"):
-    """A piece of the reply."""
+    """A part of the reply."""
 
     text: str
 
 
 class ReasoningDelta(Event, frozen=True, tag="reasoning.delta"):
-    """A piece of what the model thinks."""
+    """A part of the model's reasoning."""
 
     text: str
 
 
 class MessageStored(Event, frozen=True, tag="message.stored"):
-    """A message of the turn is in the log."""
+    """A message of the turn was stored."""
 
     seq: int
     uid: str
@@ -121,7 +117,7 @@ class ToolStarted(Event, frozen=True, tag="tool.start"):
 
 
 class ToolFinished(Event, frozen=True, tag="tool.complete"):
-    """A tool's result, or why there is none; the whole of it is in the log."""
+    """A tool call ended. The log has the complete result."""
 
     call_id: str
     name: str
@@ -130,14 +126,14 @@ class ToolFinished(Event, frozen=True, tag="tool.complete"):
 
 
 class ToolProgress(Event, frozen=True, tag="tool.progress"):
-    """How far a tool is, or a piece of what it shows meanwhile; the log has only its result."""
+    """Progress or partial output of a tool. The log has only its result."""
 
     call_id: str
     text: str
 
 
 class ApprovalAsked(Event, frozen=True, tag="approval.request"):
-    """A tool wants to do something that somebody has to allow; the turn waits. `Approve` answers."""
+    """A tool call needs an approval, and the turn waits. `Approve` answers it."""
 
     request_id: str
     call_id: str
@@ -145,15 +141,15 @@ class ApprovalAsked(Event, frozen=True, tag="approval.request"):
     summary: str
     detail: str = ""
     danger: str = ""
-    """Why to look twice; with it, the answer holds for this once only."""
+    """Why the call is dangerous; an approval then applies to this call only."""
     remembers: str = ""
-    """What `conversation` and `always` would allow from now on, in words; empty: only `once` can be answered."""
+    """What `conversation` and `always` would allow, in words; if empty, only `once` is possible."""
     number: int = 0
-    """Which question of its conversation it is, for those who answer in words: `/approve 2`."""
+    """The number of the question in its conversation, for answers such as `/approve 2`."""
 
 
 class ApprovalSettled(Event, frozen=True, tag="approval.settled"):
-    """It was answered, by whomever and wherever, or nobody can answer any more."""
+    """An approval was answered by any client, or can no longer be answered."""
 
     request_id: str
     allowed: bool
@@ -161,24 +157,24 @@ class ApprovalSettled(Event, frozen=True, tag="approval.settled"):
 
 
 class Notice(Event, frozen=True, tag="notice"):
-    """Something people should know, in one sentence."""
+    """A message for users, in one sentence."""
 
     text: str
     level: Level = "info"
     to_chats: bool = False
-    """Whether chats are sent it as a message too: they show replies and questions only."""
+    """Whether chat platforms, which show only replies and questions, send it as a message, too."""
 
 
 class Titled(Event, frozen=True, tag="titled"):
-    """The conversation has this title now."""
+    """The title of the conversation changed."""
 
     title: str | None
 
 
 class Compacted(Event, frozen=True, tag="compacted"):
-    """Everything up to cut_seq is represented by a summary now; tokens of the context before and after.
+    """A summary replaces the messages up to cut_seq; with the tokens of the context before and after.
 
-    `model` wrote the summary; None: it is an extract, made without one. `remark` says that, and why summaries were
+    `model` wrote the summary; None for an extract made without a model. `remark` states that, and why summaries were
     rejected.
     """
 
@@ -191,38 +187,38 @@ class Compacted(Event, frozen=True, tag="compacted"):
 
     @property
     def text(self) -> str:
-        """The event in words for people."""
-        told = f"Compacted up to message {self.cut_seq:,}: {self.before:,} tokens are {self.after:,} now."
-        return f"{told} {self.remark}".rstrip()
+        """The event as a sentence for users."""
+        text = f"Compacted up to message {self.cut_seq:,}: {self.before:,} tokens are {self.after:,} now."
+        return f"{text} {self.remark}".rstrip()
 
 
 class Answer(Event, frozen=True, tag="answer"):
-    """What a command has to say; plain text of one or more lines."""
+    """The output of a command: plain text of one or more lines."""
 
     text: str
 
 
 class Say(Event, frozen=True, tag="say"):
-    """The words a command stands for: whoever asked submits them, as if they had been typed."""
+    """The message that a command expands to. The client submits it as if the user had typed it."""
 
     text: str
     content: types.Content | None = None
-    """The message with its parts, where it has more than text."""
+    """The message with its parts, if it has more than text."""
 
 
 class Moved(Event, frozen=True, tag="moved"):
-    """Whoever asked goes on in this conversation; `new` when it begins with the next message."""
+    """The client continues in this conversation; `new` if it begins with the next message."""
 
     conversation_id: str
     new: bool = False
 
 
 class Quit(Event, frozen=True, tag="quit"):
-    """Whoever asked wants to leave."""
+    """The user wants to leave."""
 
 
 class TurnFinished(Event, frozen=True, tag="turn.complete"):
-    """The turn is over."""
+    """The turn ended."""
 
     result: TurnResult
 
@@ -250,39 +246,39 @@ AnyEvent = (
 
 
 class Emitted(msgspec.Struct, frozen=True):
-    """An event with its place: number 1, 2, 3 … among those of a conversation that this process emitted."""
+    """An event with its number: 1, 2, 3 … within the events of a conversation that this process emitted."""
 
     conversation_id: str
     number: int
     event: AnyEvent
 
 
-# --- what a front end may ask --------------------------------------------------------------------------
+# --- commands ------------------------------------------------------------------------------------------
 
 
 class Submit(msgspec.Struct, frozen=True, tag_field="type", tag="submit"):
-    """A message to the agent. The uid makes asking again harmless; one is minted when none is given."""
+    """A message to the agent. The uid makes it idempotent; one is generated if it is None."""
 
     text: str
     uid: str | None = None
     content: types.Content | None = None
-    """The message with its parts, where it has more than text."""
+    """The message with its parts, if it has more than text."""
     route: str | None = None
-    """The chat key of a conversation that begins with it; of one that has begun, its routes stay as they are."""
+    """The chat key of a new conversation. The routes of an existing one are not changed."""
     instructions: str = ""
-    """Instructions of the client, part of the system prompt for this turn; they are not stored in the log."""
+    """Instructions of the client for the system prompt of this turn. They are not stored."""
     max_output: int | None = None
-    """The longest reply of this turn in tokens; None leaves it to the agent's limits."""
+    """The maximum length of a reply in tokens; None for the agent's limits."""
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag_field="type", tag="interrupt"):
-    """Stop the running turn; what was said stays."""
+    """Stop the running turn; its text up to now is kept."""
 
 
 class Steer(msgspec.Struct, frozen=True, tag_field="type", tag="steer"):
-    """Tell the running turn something before its next step; without one, it is a message like any other.
+    """A message for the running turn, before its next step; without a running turn, an ordinary message.
 
-    The uid makes asking again harmless: in the log it stands behind `steer:`.
+    The uid makes it idempotent; in the log it has the prefix `steer:`.
     """
 
     text: str
@@ -290,11 +286,11 @@ class Steer(msgspec.Struct, frozen=True, tag_field="type", tag="steer"):
 
 
 Place = Literal["terminal", "once", "chat", "editor", "web"]
-"""The kinds of front ends: some commands mean something only in some. `once` is one message of a command line."""
+"""The kinds of front ends; some commands work only in some. `once` is a single message with -p."""
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command"):
-    """A line that begins with a slash, from someone allowed to send it."""
+    """A slash command, from an authorized user."""
 
     line: str
     place: Place = "terminal"
@@ -304,13 +300,13 @@ Answered = Literal["once", "conversation", "always", "deny"]
 
 
 class Approve(msgspec.Struct, frozen=True, tag_field="type", tag="approve"):
-    """The answer to a question whether a tool may do something; from someone allowed to answer."""
+    """The answer to ApprovalAsked, from an authorized user."""
 
     request_id: str
     answer: Answered
     by: str = ""
     reason: str = ""
-    """Of a denial, what the model is told."""
+    """The reason of a denial, which is sent to the model."""
 
 
 AnyCommand = Submit | Interrupt | Steer | Command | Approve

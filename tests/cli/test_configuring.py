@@ -138,7 +138,7 @@ def test_without_mistakes_it_says_so(holdfast: Holdfast, home: Path) -> None:
 def test_each_provider_that_could_be_meant_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("model = 'x'\n[providers.openai]\nwindow = 9\n[providers.lab]\n", "utf-8")
     (wrong,) = config_check.check_file(str(tmp_path / "config.toml"))
-    names = wrong.what.partition("Providers: ")[2].partition(";")[0].split(", ")
+    names = wrong.what.partition("(")[2].partition(")")[0].split(", ")
     assert (names.count("openai"), names.count("lab")) == (1, 1)
 
 

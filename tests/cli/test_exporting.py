@@ -163,7 +163,7 @@ def test_attachments_come_along_in_a_folder_beside_the_file(holdfast: Holdfast, 
     assert written == f"1 conversation with 1 message and 1 attachment written to {file}."
     done = holdfast("sessions", "import", file, "--db", tmp_path / "other.db")
     assert (done.code, done.out) == (0, "1 imported; 1 message and 1 attachment imported.\n")
-    assert f"Put {file}.blobs, as it was exported, beside the file" in done.err
+    assert f"Copy {file}.blobs from the export next to the file" in done.err
     data = holdfast("sessions", "import", file, "--db", tmp_path / "third.db", "--json").data
     assert (data["ok"], data["blobs"], len(data["lost_blobs"])) == (True, 1, 1)
 
@@ -176,8 +176,8 @@ def test_a_pipe_says_that_it_carries_no_attachments(holdfast: Holdfast, album: P
     came = subprocess.run(run, input=done.out.encode(), env=env, capture_output=True, timeout=120, check=True)
     assert came.stdout == b"1 imported; 1 message imported.\n"
     *each, remedy = came.stderr.decode().splitlines()
-    assert [line.endswith("is not here.") for line in each] == [True, True]
-    assert remedy.startswith("A pipe does not carry attachments")
+    assert [line.endswith("is missing.") for line in each] == [True, True]
+    assert remedy.startswith("A pipe has no attachments")
 
 
 def test_a_shell_that_gives_a_pipe_for_a_file_is_no_trap(album: Path, tmp_path: Path) -> None:
@@ -258,13 +258,13 @@ def test_what_was_deleted_comes_back_only_when_asked(holdfast: Holdfast, trip: P
     assert done.err.endswith("1 was deleted or pruned here. Use --revive to import under new ids (ID~2).\n")
     done = holdfast("sessions", "import", lines, "--revive", "--db", trip)
     assert done.code == 0
-    assert done.err == "other was deleted here; it is now other~2.\n"
+    assert done.err == "other was deleted here; it was imported as other~2.\n"
 
 
 def test_what_was_pruned_comes_back_as_the_help_says(holdfast: Holdfast, album: Path, tmp_path: Path) -> None:
     archive = tmp_path / "old.jsonl"
     pruned = holdfast("sessions", "prune", "--max-size", "0kb", "--archive", archive, "--yes", "--db", album)
-    assert (pruned.code, "is missing here, or damaged, and is not in the archive." in pruned.err) == (0, True)
+    assert (pruned.code, "is missing or damaged, and is not in the archive." in pruned.err) == (0, True)
     refused = holdfast("sessions", "import", archive, "--db", album)
     assert (refused.code, refused.out) == (1, "0 imported, 1 refused; 0 messages imported.\n")
     assert "--revive" in refused.err

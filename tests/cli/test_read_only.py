@@ -45,7 +45,7 @@ def test_read_only_store_is_read_and_says_why_it_is_not_written(tmp_path: Path, 
     for _, out, _ in runs[1:3]:
         assert "a heron it is" in out
     for said in (runs[3][2], runs[4][1]):
-        assert f"{store} is read-only: {reason}" in " ".join(said.split())
+        assert f"{store} can only be read: {reason}" in " ".join(said.split())
 
 
 def _run(how: str, store: Path, home: Path) -> list[tuple[int, str, str]]:

@@ -238,7 +238,7 @@ def check_modes(target: str, before: dict[str, os.stat_result]) -> Iterator[Find
 def check_disk(facts: dict[str, Any]) -> Iterator[Finding]:
     """Yield a read-only store, a full disk, and a large WAL."""
     if facts.get("read_only"):
-        what = f"{facts['path']} is read-only: {facts['read_only']}."
+        what = f"{facts['path']} can only be read: {facts['read_only']}."
         yield Finding("problem", "read-only", what, "Make the file and its folder writable for this user.")
     elif facts.get("files") and sqlite_paths.is_full(os.path.dirname(facts["path"])):
         what = f"The disk of {facts['path']} is full, or a quota is reached: no message can be stored."
