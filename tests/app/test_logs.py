@@ -94,7 +94,7 @@ def test_what_happens_a_thousand_times_is_not_written_a_thousand_times(tmp_path:
     settings = msgspec.structs.replace(config.load({}, files=False), log=str(file))
     with logs.log_to(stream, "text", "info", settings):
         logger = logging.getLogger("holdfast.gateway")
-        for number in range(5 * logs.MOST):
+        for number in range(5 * logs.MAX_RECORDS):
             logger.warning("again: %d", number)
         logger.warning("another")
         later = logger.makeRecord(logger.name, logging.WARNING, __file__, 1, "later", (), None)
@@ -103,12 +103,12 @@ def test_what_happens_a_thousand_times_is_not_written_a_thousand_times(tmp_path:
                 # A while after the flood.
                 place = next(iter(seldom._seen))
                 later.pathname, later.lineno = place
-                later.created += logs.WITHIN
+                later.created += logs.PERIOD_SECONDS
         logger.handle(later)
     for lines in (stream.getvalue().splitlines(), file.read_text().splitlines()):
-        assert len([line for line in lines if "again" in line]) == logs.MOST
+        assert len([line for line in lines if "again" in line]) == logs.MAX_RECORDS
         assert lines[-2].endswith("another")
-        assert lines[-1].endswith(f"later ({4 * logs.MOST:,} more like this were left out before it)")
+        assert lines[-1].endswith(f"later ({4 * logs.MAX_RECORDS:,} earlier records like this were suppressed)")
 
 
 def test_log_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:

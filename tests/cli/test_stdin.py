@@ -188,10 +188,10 @@ def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--model", "nobody/x"], "names no model"),
+        (["--model", "nobody/x"], "is not a model"),
         (["--db", "."], "is a directory"),
         (["-c"], "There is no database"),
-        (["-r"], "Say which conversation"),
+        (["-r"], "Name the conversation"),
         (["-c", "-r", "x"], "not both"),
         (["--profile", "nobody"], "no profile 'nobody'"),
         (["--max-steps", "none"], "'none' is not a valid integer"),
