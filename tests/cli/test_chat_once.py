@@ -222,7 +222,7 @@ def test_a_conversation_is_found_by_part_of_its_title_and_near_ones_are_offered(
     assert "b (Third one)" in several.sentence
     none = told("-r", "potro", "-p", "more").sentence
     assert "Did you mean 'Porto'?" in none
-    assert "`holdfast -r` lets you pick one." in none
+    assert "or `holdfast -r` to pick one." in none
     # A part of a title is not enough to remove something by.
     assert told("sessions", "delete", "second", "--yes").code == 1
 

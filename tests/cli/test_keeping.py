@@ -390,7 +390,7 @@ def test_prune_without_yes_shows_what_would_go_and_what_stays(holdfast: Holdfast
     shown = {line.split()[0]: line for line in done.out.splitlines()}
     assert "kept: a branch reads from it" in shown[TRIP]
     assert "kept: a route is bound to it" in shown["other"]
-    assert "goes" in shown[BRANCH]
+    assert "delete" in shown[BRANCH]
     assert ids(trip) == EVERY
     assert not (tmp_path / "archive").exists()
 
@@ -462,7 +462,7 @@ def test_prune_says_what_stays_for_a_damaged_attachment(holdfast: Holdfast, tmp_
     done = holdfast("sessions", "prune", "--max-size", "0kb", "--yes", "--db", tmp_path / "album.db")
     assert "Deleted 0 conversations" in done.out
     assert "album was kept: it changed or is needed now, or one of its attachments is damaged." in done.err
-    assert f"Attachment {blob.digest} is missing here, or damaged, and is not in the archive." in done.err
+    assert f"The attachment {blob.digest} is missing or damaged, and is not in the archive." in done.err
 
 
 def test_prune_into_a_file_of_the_store_is_one_sentence(holdfast: Holdfast, trip: Path) -> None:
