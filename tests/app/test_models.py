@@ -44,7 +44,7 @@ def test_what_can_be_had_is_what_a_key_is_there_for_or_settings_name(tmp_path: P
         assert own == [
             "anthropic/claude-opus-4-5",
             "anthropic/claude-haiku-4-5",
-            f"anthropic/{models.USUAL['anthropic']}",
+            f"anthropic/{models.DEFAULT_MODELS['anthropic']}",
             models.OFFLINE_NAME,
         ]
 
