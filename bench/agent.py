@@ -22,7 +22,7 @@ from holdfast import config, events
 from holdfast.app import compose
 
 async def main():
-    async with compose.started(config.load()) as all:
+    async with compose.start(config.load()) as all:
         for _ in range(20):
             result = await all.runtime.submit("talk", events.Submit("Tell me something."))
             assert result.completed, result

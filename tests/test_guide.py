@@ -96,7 +96,7 @@ def check(words: list[str]) -> None:
         assert found is not None, words
         command = found
     if isinstance(command, click.Group) and words[:1] not in (["--version"], ["--help"]):
-        talk = command.get_command(context, getattr(command, "_alone", "chat"))
+        talk = command.get_command(context, getattr(command, "_default", "chat"))
         assert talk is not None
         command = talk
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help", "--version"}

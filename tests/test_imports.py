@@ -64,7 +64,7 @@ LOADS_BY_NAME = {"__init__.py", "cli/__init__.py", "cli/lazy_group.py", "model/_
 
 # Foreign parts that have one door each. The race in the demo has a naive side, which is all sqlite3 is for.
 DOORS = {
-    "sqlite3": "cli/demo_race/naive.py",
+    "sqlite3": "cli/demo.py",
     "platformdirs": "config.py",
     "httpx2": "model/http.py",
     "tomllib": "config.py",
@@ -238,7 +238,7 @@ def test_no_listed_exception_is_left_over() -> None:
         ("store/db.py", "async def f():\n    if True:\n        import re", "imports re inside of a function or class"),
         ("store/db.py", "import apsw", "imports apsw, which belongs to store/sqlite/"),
         ("store/fsck.py", "from apsw.ext import query_info", "imports apsw, which belongs to store/sqlite/"),
-        ("cli/doctor.py", "import sqlite3", "imports sqlite3, which belongs to cli/demo_race/naive.py"),
+        ("cli/doctor.py", "import sqlite3", "imports sqlite3, which belongs to cli/demo.py"),
         ("chat/chat.py", "from textual.app import App", "imports textual, which belongs to tui/"),
         ("agent/loop.py", "import importlib\nimportlib.import_module('x')", "loads a module by name"),
         ("agent/loop.py", "__import__('x')", "loads a module by name"),
@@ -264,7 +264,7 @@ def test_checker_flags(path: str, source: str, wrong: str) -> None:
         ("store/sqlite/driver.py", "import apsw"),
         ("store/db.py", "def f(db):\n    return db.driver.path"),
         ("store/db.py", "def f():\n    from holdfast.store.postgres import driver"),
-        ("cli/demo_race/naive.py", "import sqlite3"),
+        ("cli/demo.py", "import sqlite3"),
         ("cli/lazy_group.py", "import importlib\nimportlib.import_module('x')"),
         ("config.py", "import os\nos.environ.get('X')"),
         ("__init__.py", "from holdfast.store.db import SessionDB"),

@@ -19,10 +19,10 @@ ANY = st.one_of(
 
 @given(st.lists(ANY))
 def test_for_any_parts_what_is_written_reads_back(given_parts: list[content_parts.Part]) -> None:
-    back = content_parts.read(content_parts.written(given_parts))
+    back = content_parts.parse(content_parts.encode(given_parts))
     if all(isinstance(part, content_parts.Text) for part in given_parts):
         assert "".join(part.text for part in back if isinstance(part, content_parts.Text)) == content_parts.text(
-            content_parts.written(given_parts)
+            content_parts.encode(given_parts)
         )
     else:
         assert list(back) == given_parts
@@ -30,7 +30,7 @@ def test_for_any_parts_what_is_written_reads_back(given_parts: list[content_part
 
 def test_notes_are_for_the_model_and_cuts_for_everybody() -> None:
     content = [content_parts.note("It is Sunday."), {"type": "text", "text": "Hello"}, content_parts.cut("interrupted")]
-    assert content_parts.read(content) == (
+    assert content_parts.parse(content) == (
         content_parts.Text("It is Sunday."),
         content_parts.Text("Hello"),
         content_parts.Text("\n[interrupted]"),
@@ -40,8 +40,8 @@ def test_notes_are_for_the_model_and_cuts_for_everybody() -> None:
 
 def test_what_is_unknown_or_malformed_is_skipped() -> None:
     content = [{"type": "video"}, {"type": ["text"]}, {}, {"type": "text", "text": 3}, {"type": "text", "text": "x"}]
-    assert content_parts.read(content) == (content_parts.Text("x"),)
-    assert content_parts.read("") == ()
+    assert content_parts.parse(content) == (content_parts.Text("x"),)
+    assert content_parts.parse("") == ()
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_what_is_unknown_or_malformed_is_skipped() -> None:
     ],
 )
 def test_the_words_of_a_result_say_whether_it_went_well(tool: str, result: types.Content, well: bool) -> None:
-    assert content_parts.went_well(tool, result) == well
+    assert content_parts.is_success(tool, result) == well

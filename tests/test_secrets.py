@@ -47,7 +47,7 @@ KEY = "MIIEpAIBAAKCAQEA7bq0lDgkqXy3m1ZrTnq8fYH2"
     ],
 )
 def test_a_secret_is_gone_and_the_text_around_it_stays(text: str, left: str) -> None:
-    assert redaction.redacted(text) == left
+    assert redaction.redact(text) == left
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_secret_is_gone_and_the_text_around_it_stays(text: str, left: str) -> 
     ],
 )
 def test_what_only_looks_like_a_secret_stays(text: str) -> None:
-    assert redaction.redacted(text) == text
+    assert redaction.redact(text) == text
 
 
 def test_redacting_again_changes_nothing() -> None:
-    once = redaction.redacted("password=hunter2! and sk-abcd1234efgh5678ijkl, Bearer abc123def456ghi")
-    assert redaction.redacted(once) == once
+    once = redaction.redact("password=hunter2! and sk-abcd1234efgh5678ijkl, Bearer abc123def456ghi")
+    assert redaction.redact(once) == once
     assert once.count(redaction.MARK) == 3
 
 

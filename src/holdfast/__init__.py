@@ -6,7 +6,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-# Importing typing would be a third of what `--version` costs.
+# Importing typing would take a third of the time of `--version`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast import errors as errors
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.types import NewConversation as NewConversation
     from holdfast.types import NewMessage as NewMessage
 
-# Loaded when first asked for: `holdfast --version` needs none of it.
+# Imported on first access, so that `holdfast --version` imports none of them.
 _LAZY = {
     "AIAgent": "holdfast.agent.agent",
     "AsyncSessionDB": "holdfast.store.async_db",

@@ -1,4 +1,4 @@
-"""`python -m holdfast` is the program."""
+"""Run the command line with `python -m holdfast`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Settings: a flag over the environment, over the chosen profile, the project's file, the user's file.
+"""Settings. In order of precedence: flags, environment, profile, the project's file, the user's file.
 
-No other file reads the environment or TOML. A project's file comes with whatever was cloned, so it may only
-set what cannot hurt: it says nothing about where data, keys or programs are.
+No other module reads the environment or TOML. A project's file may come from an untrusted repository, so it can only
+choose the model, and cannot name paths, keys or programs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from holdfast.tools.permissions import rules
 
 USER_FILE = "config.toml"
 PROJECT_FILE = ".holdfast.toml"
-# What a project's file may set.
-OF_PROJECT = frozenset({"model", "fallback"})
+# The settings that a project's file may contain.
+PROJECT_KEYS = frozenset({"model", "fallback"})
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
@@ -36,29 +36,29 @@ Days = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 
 
 class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Backups on a schedule, made by whichever process runs when one is due."""
+    """Scheduled backups, made by any process that runs when one is due."""
 
     folder: str | None = None
-    """Where they go; none are made without it."""
+    """The folder for backups; None disables them."""
     every_hours: Hours = 24.0
-    """How old the newest may be."""
+    """The interval between backups."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 7
-    """How many stay."""
+    """The number of backups to keep."""
 
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `holdfast sessions prune` takes when nothing is said; nothing goes by itself."""
+    """The defaults of `holdfast sessions prune`. Nothing is pruned automatically."""
 
     older_than_days: Days | None = None
-    """Conversations unused for so long."""
+    """Prune conversations that were unused for so long."""
     max_size: str | None = None
-    """The longest unused ones, until the text of the rest fits: 500MB, 2GB."""
+    """Prune the least recently used ones until the text of the rest fits: 500MB, 2GB."""
     archive: str | None = None
-    """The folder archives go to; without it, `archive` beside the store."""
+    """The folder for archives; by default `archive` next to the store."""
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """US dollars for a million tokens."""
+    """Prices in US dollars per million tokens."""
 
     input: Dollars
     output: Dollars
@@ -67,94 +67,94 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where models are to be had: `provider/model` names one of them."""
+    """A provider of models, which are named `provider/model`."""
 
     kind: Literal["openai", "anthropic"] = "openai"
-    """Which of the two ways of asking it understands."""
+    """The API that it implements."""
     base_url: str | None = None
-    """Its address; without one, that of the company of this kind."""
+    """The address of the API; by default that of the company."""
     key_env: str | None = None
-    """The variable that has its key; empty where it needs none. A key itself never stands in a file."""
+    """The variable with the API key; empty if none is needed. Keys are never stored in files."""
     window: Count | None = None
-    """How many tokens its models take, where that is not known."""
+    """The context window of its models in tokens, if it is not known."""
 
 
-class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be known of one model."""
+class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The properties of one model."""
 
     window: Count | None = None
-    """How many tokens a request and its reply may have together."""
+    """The context window: the tokens of a request and its reply together."""
     max_output: Count | None = None
-    """The longest reply."""
+    """The maximum number of tokens of a reply."""
     price: Price | None = None
-    """What it costs; without it, what the provider reports, else the list price that Holdfast knows, if it does."""
+    """The price; by default the cost that the provider reports, else the list price, if it is known."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a turn ends even though the model would go on."""
+    """Limits that end a turn."""
 
     steps: Count = 50
-    """How often the model is asked in one turn."""
+    """The maximum number of model calls per turn."""
     cost: Dollars | None = None
-    """US dollars one turn may cost: its replies, its summaries and its memory review. Needs a known price."""
+    """The maximum cost of a turn in US dollars, with summaries and memory review. Needs a known price."""
 
 
 class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a conversation is compacted, and by which model."""
 
     soft: Share = 0.65
-    """From this share of the usable window on, a compaction is made beside the turns."""
+    """The share of the usable window at which a compaction starts in the background."""
     hard: Share = 0.90
-    """From this share on, a turn makes room before it asks."""
+    """The share at which a turn waits for a compaction."""
     model: str | None = None
-    """The model that writes summaries, as provider/model; without one, the model of the conversation."""
+    """The model that writes summaries, as provider/model; by default the model of the conversation."""
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is remembered about the person, across conversations."""
+    """Memory notes about the user, across conversations."""
 
     enabled: bool = True
-    """Whether agents know it and can change it. `/memory` shows it either way."""
+    """Whether agents read and write notes. `/memory` shows them in any case."""
     review: bool = True
-    """Whether the model looks over each turn for more, beside the next one."""
+    """Whether the model reviews each turn in the background for facts to remember."""
 
 
 class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tools of other packages that are installed beside Holdfast."""
+    """Tools of other installed packages."""
 
     disabled: list[str] = []
     """The packages whose tools are not loaded."""
 
 
 class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What tools may do: `tool`, `tool(words)` or `tool(path)`. A project's file has no say in it."""
+    """Permission rules of the form `tool`, `tool(words)` or `tool(path)`. A project's file cannot set them."""
 
     allow: list[str] = []
-    """Done without asking, unless it is dangerous."""
+    """Allowed without asking, unless the call is dangerous."""
     ask: list[str] = []
-    """Asked for each time, though it is allowed otherwise."""
+    """Asked each time, even if another rule allows the call."""
     deny: list[str] = []
-    """Never done, whoever allows it."""
+    """Always denied."""
 
     def rules(self) -> tuple[rules.Rule, ...]:
-        """All of them. Raises SettingInvalid with the place of one that cannot be read."""
-        said: tuple[tuple[rules.Say, list[str]], ...] = (
+        """Return all rules. Raises SettingInvalid for an invalid one."""
+        texts: tuple[tuple[rules.Say, list[str]], ...] = (
             ("deny", self.deny),
             ("ask", self.ask),
             ("allow", self.allow),
         )
-        return tuple(rules.rule(say, text, f"`permissions.{say}`: ") for say, texts in said for text in texts)
+        return tuple(rules.rule(say, text, f"`permissions.{say}`: ") for say, each in texts for text in each)
 
 
 class Shell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The commands that agents run."""
+    """Settings of shell commands that agents run."""
 
     environment: list[str] = []
-    """Variables that commands are given though they are named like secrets."""
+    """Variables that commands receive although their names look like secrets."""
 
 
 class Secret(str):
-    """A key: it is not shown where settings are."""
+    """A secret, which `repr` does not show."""
 
     __slots__ = ()
 
@@ -163,7 +163,7 @@ class Secret(str):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings under a name, put over the others where it is chosen. Permissions add up; the rest replaces."""
+    """A named set of settings that override others when it is chosen. Permission rules are added."""
 
     database: str | None = None
     model: str | None = None
@@ -175,14 +175,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shell: Shell = Shell()
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a settings file may say."""
+class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of a settings file."""
 
     database: str | None = None
     model: str | None = None
     fallback: list[str] = []
     providers: dict[str, Provider] = {}
-    models: dict[str, Known] = {}
+    models: dict[str, ModelSettings] = {}
     limits: Limits = Limits()
     compaction: Compaction = Compaction()
     memory: Memory = Memory()
@@ -197,74 +197,72 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Layer(NamedTuple):
-    """One place that settings come from, and what it says, not looked at yet."""
+    """One source of settings, and its values before validation."""
 
     name: str
-    said: dict[str, Any]
+    values: dict[str, Any]
 
 
-class Read(NamedTuple):
-    """What the files say together."""
+class LoadedFiles(NamedTuple):
+    """The merged content of the settings files."""
 
-    file: File
+    file: SettingsFile
     layers: tuple[Layer, ...] = ()
-    """Those that count most come first."""
+    """In order of precedence."""
     files: tuple[str, ...] = ()
 
 
-# Those that need no file: a key in the environment is enough.
+# The providers that need only an API key in the environment.
 PROVIDERS = {
     "anthropic": Provider("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
     "openai": Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
     "openrouter": Provider("openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
 }
-# The variables that give another address, as the companies' own programs have them.
+# The variables for another address, as in the SDKs of the companies.
 ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the program runs by; a variable that is set but empty counts as not set."""
+    """The settings of a process. An empty variable counts as not set."""
 
     home: str
-    """Where Holdfast keeps its data: HOLDFAST_HOME, else the place the system has for data of programs."""
+    """The data directory: HOLDFAST_HOME, else the user data directory of the system."""
     database: str
     """The store: HOLDFAST_DB, else `database` of the user's file, else holdfast.db in the home."""
     colour: bool
-    """Whether a terminal may be coloured: not with NO_COLOR, nor on a terminal that calls itself dumb."""
+    """Whether output may be coloured: not with NO_COLOR, nor on a dumb terminal."""
     columns: int | None
-    """The width COLUMNS asks for; None leaves it to the terminal."""
+    """COLUMNS; None for the width of the terminal."""
     files: tuple[str, ...] = ()
-    """The files these settings were read from."""
+    """The files that were read."""
     user_file: str = ""
-    """Where the user's settings are, or would be."""
+    """The path of the user's settings file, which may not exist."""
     profile: str | None = None
-    """The profile that was chosen: HOLDFAST_PROFILE."""
+    """The chosen profile: HOLDFAST_PROFILE."""
     backup: Backup = Backup()
     retention: Retention = Retention()
     gateway: gateway.Settings = gateway.Settings()
-    """Chats and programs that talk to the agent from outside."""
     secrets: dict[str, Secret] = {}
-    """What is in the variables that the gateway's settings name, by variable; one that is not set is not here."""
+    """The values of the variables that the gateway's settings name, if they are set."""
     model: str | None = None
-    """The model to ask, as provider/model: HOLDFAST_MODEL, else the project's file, else the user's."""
+    """The model, as provider/model: HOLDFAST_MODEL, else the project's file, else the user's."""
     fallback: tuple[str, ...] = ()
-    """Those to ask when it cannot answer, in this order."""
+    """The models to try in order if it fails."""
     providers: dict[str, Provider] = {}
-    """By name, with the addresses the environment gives (OPENAI_BASE_URL, ANTHROPIC_BASE_URL)."""
+    """By name, with the addresses of the environment (OPENAI_BASE_URL, ANTHROPIC_BASE_URL)."""
     keys: dict[str, Secret] = {}
-    """The key of each provider that has one."""
-    models: dict[str, Known] = {}
+    """The API keys by provider."""
+    models: dict[str, ModelSettings] = {}
     limits: Limits = Limits()
     compaction: Compaction = Compaction()
     memory: Memory = Memory()
     plugins: Plugins = Plugins()
     shell: Shell = Shell()
     permissions: tuple[rules.Rule, ...] = ()
-    """What tools may do, besides what people answer."""
     servers: tuple[mcp.Wanted, ...] = ()
-    """The servers of tools that are not turned off (`mcpServers`), with variables of the environment put in."""
+    """The enabled MCP servers (`mcpServers`), with variables of the environment substituted."""
     log: str | None = None
-    """The file that warnings and faults are appended to: HOLDFAST_LOG. Without it, nothing is logged."""
+    """The log file for warnings and errors: HOLDFAST_LOG."""
 
 
 def load(
@@ -274,41 +272,41 @@ def load(
     profile: str | None = None,
     files: bool = True,
 ) -> Settings:
-    """The settings of this process, or those a given environment and working folder would make.
+    """Return the settings of this process, or those of another environment and working directory.
 
-    `profile` is what a flag chose; without `files`, only the environment counts. Raises SettingInvalid for a file
-    that cannot be read or says what it may not, and for a profile nobody knows.
+    `profile` overrides HOLDFAST_PROFILE. Without `files`, only the environment is read. Raises SettingInvalid for an
+    unreadable or invalid file, and for an unknown profile.
     """
     given = os.environ if environ is None else environ
     home, users = _home(given), os.path.dirname(user_file(given))
     chosen = (profile or given.get("HOLDFAST_PROFILE") or None) if files else None
-    said, _, found = read(user_file(given), project_file(folder), chosen) if files else Read(File())
+    file, _, found = read(user_file(given), project_file(folder), chosen) if files else LoadedFiles(SettingsFile())
     return Settings(
         home=home,
-        database=given.get("HOLDFAST_DB") or _store(said.database, users) or os.path.join(home, "holdfast.db"),
+        database=given.get("HOLDFAST_DB") or _resolve_store(file.database, users) or os.path.join(home, "holdfast.db"),
         colour=not given.get("NO_COLOR") and given.get("TERM") != "dumb",
         columns=_columns(given.get("COLUMNS", "")),
         files=found,
         user_file=user_file(given),
         profile=chosen,
-        backup=msgspec.structs.replace(said.backup, folder=_path(said.backup.folder, users)),
-        retention=msgspec.structs.replace(said.retention, archive=_path(said.retention.archive, users)),
-        gateway=said.gateway.placed(lambda path: _path(path, users)),
-        secrets=_secrets(said.gateway.variables, given),
-        model=given.get("HOLDFAST_MODEL") or said.model,
-        fallback=tuple(said.fallback),
-        providers=(providers := _providers(said, given)),
+        backup=msgspec.structs.replace(file.backup, folder=_path(file.backup.folder, users)),
+        retention=msgspec.structs.replace(file.retention, archive=_path(file.retention.archive, users)),
+        gateway=file.gateway.placed(lambda path: _path(path, users)),
+        secrets=_secrets(file.gateway.variables, given),
+        model=given.get("HOLDFAST_MODEL") or file.model,
+        fallback=tuple(file.fallback),
+        providers=(providers := _providers(file, given)),
         keys=_keys(providers, given),
-        models=said.models,
-        limits=said.limits,
-        compaction=said.compaction,
-        memory=said.memory,
-        plugins=said.plugins,
-        shell=said.shell,
-        permissions=said.permissions.rules(),
+        models=file.models,
+        limits=file.limits,
+        compaction=file.compaction,
+        memory=file.memory,
+        plugins=file.plugins,
+        shell=file.shell,
+        permissions=file.permissions.rules(),
         servers=tuple(
             mcp.wanted(name, server, given, lambda path: _path(path, users))
-            for name, server in said.servers.items()
+            for name, server in file.servers.items()
             if server.enabled
         ),
         log=given.get("HOLDFAST_LOG") or None,
@@ -316,7 +314,7 @@ def load(
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of this process, for those who start others."""
+    """Return the environment of this process."""
     return os.environ
 
 
@@ -326,24 +324,24 @@ def _home(given: Mapping[str, str]) -> str:
 
 
 def user_file(environ: Mapping[str, str] | None = None) -> str:
-    """Where the user's settings are, or would be."""
+    """Return the path of the user's settings file, which may not exist."""
     given = os.environ if environ is None else environ
     own = _home(given) if given.get("HOLDFAST_HOME") else platformdirs.user_config_dir("holdfast", False)
     return os.path.join(own, USER_FILE)
 
 
-def named_store(environ: Mapping[str, str] | None = None) -> str | None:
-    """The store that the user's file names, though the rest of it may be wrong."""
+def database_in_user_file(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the store that the user's file names, even if the file is otherwise invalid."""
     users = user_file(environ)
     try:
-        said = (user_settings(users) or {}).get("database")
+        named = (read_user_file(users) or {}).get("database")
     except errors.SettingInvalid:
         return None
-    return _path(said, os.path.dirname(users)) if isinstance(said, str) else None
+    return _path(named, os.path.dirname(users)) if isinstance(named, str) else None
 
 
-def _providers(said: File, given: Mapping[str, str]) -> dict[str, Provider]:
-    found = {**PROVIDERS, **said.providers}
+def _providers(file: SettingsFile, given: Mapping[str, str]) -> dict[str, Provider]:
+    found = {**PROVIDERS, **file.providers}
     for name, variable in ADDRESSES.items():
         if url := given.get(variable):
             found[name] = msgspec.structs.replace(found[name], base_url=url)
@@ -351,7 +349,7 @@ def _providers(said: File, given: Mapping[str, str]) -> dict[str, Provider]:
 
 
 def needs_key(name: str, provider: Provider) -> bool:
-    """Whether a provider cannot be asked without a key. The API of a known company at another address may need none."""
+    """Return whether a provider needs an API key. A known provider at another address may need none."""
     known = PROVIDERS.get(name)
     if known is None or provider.key_env != known.key_env:
         return bool(provider.key_env)
@@ -367,44 +365,44 @@ def _secrets(named: list[str], given: Mapping[str, str]) -> dict[str, Secret]:
     return {name: Secret(value.strip()) for name in named if (value := given.get(name)) and value.strip()}
 
 
-def size(text: str) -> int:
-    """Bytes, from the way people write them: 800, 500MB, 2 GB."""
+def parse_size(text: str) -> int:
+    """Parse a size such as 800, 500MB or 2 GB into bytes."""
     found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", text.strip().lower(), re.ASCII)
     if found is None:
-        raise errors.SettingInvalid(f"{errors.shown(text)} is not a size; one looks like 500MB or 2GB.")
+        raise errors.SettingInvalid(f"{errors.shown(text)} is not a size. Use a size such as 500MB or 2GB.")
     return int(found[1]) * _UNITS[found[2]]
 
 
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def read(users: str, projects: str | None, profile: str | None = None) -> Read:
-    """What both files and the profile say together. Raises SettingInvalid."""
-    mine = user_settings(users)
-    theirs = parsed(projects) if projects and os.path.realpath(projects) != os.path.realpath(users) else None
-    for key in theirs or ():
-        if key not in OF_PROJECT:
+def read(users: str, projects: str | None, profile: str | None = None) -> LoadedFiles:
+    """Merge both files and the profile. Raises SettingInvalid."""
+    mine = read_user_file(users)
+    project = parse_file(projects) if projects and os.path.realpath(projects) != os.path.realpath(users) else None
+    for key in project or ():
+        if key not in PROJECT_KEYS:
             raise errors.SettingInvalid(f"{projects}: a project's file may not set `{key}`. Set it in {users}.")
-    said = {**(mine or {}), **(theirs or {})}
-    files = tuple(path for path, found in ((users, mine), (projects, theirs)) if path and found is not None)
-    layers = [Layer(path or "", found) for path, found in ((projects, theirs), (users, mine)) if found is not None]
+    values = {**(mine or {}), **(project or {})}
+    files = tuple(path for path, found in ((users, mine), (projects, project)) if path and found is not None)
+    layers = [Layer(path or "", found) for path, found in ((projects, project), (users, mine)) if found is not None]
     if profile is not None:
         layers.insert(0, Layer(f"profile {profile}", _profile(mine or {}, profile, users)))
-        said = _over(said, layers[0].said)
+        values = _merge_profile(values, layers[0].values)
     try:
-        return Read(checked(_over_known(said)), tuple(layers), files)
+        return LoadedFiles(validate(_fill_providers(values)), tuple(layers), files)
     except errors.SettingInvalid as error:
         raise errors.SettingInvalid(f"{' and '.join(files)}: {error}") from None
 
 
-def checked(said: dict[str, Any]) -> File:
-    """What was said, as values. Raises SettingInvalid with the place of the first mistake."""
+def validate(values: dict[str, Any]) -> SettingsFile:
+    """Convert the content of a file. Raises SettingInvalid with the path of the first mistake."""
     try:
-        found = msgspec.convert(said, File)
+        found = msgspec.convert(values, SettingsFile)
     except msgspec.ValidationError as error:
-        raise errors.SettingInvalid(_place(str(error))) from None
+        raise errors.SettingInvalid(_explain(str(error))) from None
     if found.retention.max_size is not None:
-        size(found.retention.max_size)
+        parse_size(found.retention.max_size)
     found.permissions.rules()
     if (wrong := found.gateway.wrong()) is not None:
         raise errors.SettingInvalid(f"`{'.'.join(('gateway', *wrong[0]))}`: {wrong[1]}")
@@ -414,17 +412,18 @@ def checked(said: dict[str, Any]) -> File:
 
 
 def _profile(mine: dict[str, Any], name: str, users: str) -> dict[str, Any]:
-    there = mine.get("profiles")
-    names = [key for key, value in there.items() if isinstance(value, dict)] if isinstance(there, dict) else []
-    if not isinstance(there, dict) or name not in names:
+    profiles = mine.get("profiles")
+    named = profiles if isinstance(profiles, dict) else {}
+    names = [key for key, value in named.items() if isinstance(value, dict)]
+    if name not in names:
         has = f"has {', '.join(names)}" if names else "has none"
         raise errors.SettingInvalid(f"There is no profile {errors.shown(name)}. {users} {has}.")
-    found: dict[str, Any] = there[name]
+    found: dict[str, Any] = named[name]
     return found
 
 
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """A profile over the rest: within a table, setting by setting. What is denied once stays denied."""
+def _merge_profile(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Override settings by a profile, within tables setting by setting. Permission rules are added."""
     both = {**below, **above}
     for key, value in above.items():
         under = below.get(key)
@@ -435,27 +434,27 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _over_known(said: dict[str, Any]) -> dict[str, Any]:
-    """The same, with what is known of a provider where its table does not say it."""
-    named = said.get("providers")
+def _fill_providers(values: dict[str, Any]) -> dict[str, Any]:
+    """Add the known properties of providers to their tables."""
+    named = values.get("providers")
     if not isinstance(named, dict):
-        return said
+        return values
     known = {name: msgspec.to_builtins(provider) for name, provider in PROVIDERS.items()}
     filled = {name: {**known.get(name, {}), **each} if isinstance(each, dict) else each for name, each in named.items()}
-    return {**said, "providers": filled}
+    return {**values, "providers": filled}
 
 
 def _lists(*values: object) -> bool:
     return all(isinstance(value, list) for value in values)
 
 
-def user_settings(path: str) -> dict[str, Any] | None:
-    """The user's file of settings. It can start programs and permit commands, so only its user may be able to write it.
+def read_user_file(path: str) -> dict[str, Any] | None:
+    """Read the user's file. It can start programs and permit commands, so only its owner may be able to write it.
 
     Raises SettingInvalid.
     """
     refuse_writable_by_others(path)
-    return parsed(path)
+    return parse_file(path)
 
 
 def refuse_writable_by_others(path: str) -> None:
@@ -465,22 +464,22 @@ def refuse_writable_by_others(path: str) -> None:
     real = os.path.realpath(path)
     places = dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real))
     found = {each: os.stat(each) for each in places if not os.statvfs(each).f_flag & os.ST_RDONLY}
-    if shared := {each: status for each, status in found.items() if file_modes.is_shared(status)}:
+    if shared := {each: status for each, status in found.items() if file_modes.is_writable_by_others(status)}:
         modes = " and ".join(f"{each} (mode {stat.S_IMODE(status.st_mode):04o})" for each, status in shared.items())
         raise errors.SettingInvalid(
-            f"{path} is not used: others may write to {modes}. "
-            f"Check what it says, then run `chmod go-w {shlex.join(shared)}`."
+            f"{path} is not used: other users can write to {modes}. "
+            f"Check its content, then run `chmod go-w {shlex.join(shared)}`."
         )
     if foreign := {each: status.st_uid for each, status in found.items() if status.st_uid not in (0, os.geteuid())}:
         users = " and ".join(f"{each} belongs to another user (uid {uid})" for each, uid in foreign.items())
         raise errors.SettingInvalid(
             f"{path} is not used: {users}. "
-            f"Check what it says, then run `sudo chown {os.geteuid()} {shlex.join(foreign)}`."
+            f"Check its content, then run `sudo chown {os.geteuid()} {shlex.join(foreign)}`."
         )
 
 
-def parsed(path: str) -> dict[str, Any] | None:
-    """A file of settings; None where there is none. Raises SettingInvalid when it cannot be read."""
+def parse_file(path: str) -> dict[str, Any] | None:
+    """Parse a settings file; returns None if it does not exist. Raises SettingInvalid."""
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
@@ -489,24 +488,24 @@ def parsed(path: str) -> dict[str, Any] | None:
     except OSError as error:
         raise errors.SettingInvalid(f"{path} cannot be read: {error.strerror or error}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.SettingInvalid(f"{path} is not TOML: {error}.") from None
+        raise errors.SettingInvalid(f"{path} is not valid TOML: {error}.") from None
 
 
-def _place(said: str) -> str:
-    """`Object contains unknown field `x` - at `$.backup`` as a person would say it."""
-    what, _, where = said.partition(" - at ")
+def _explain(message: str) -> str:
+    """Reword an error message of msgspec, such as `Object contains unknown field `x` - at `$.backup``."""
+    what, _, where = message.partition(" - at ")
     section = where.strip("`").removeprefix("$").strip(".")
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
     if unknown:
-        return f"there is no setting `{section + '.' if section else ''}{unknown[1]}`."
+        return f"unknown setting `{section + '.' if section else ''}{unknown[1]}`."
     return f"`{section}`: {what}." if section else f"{what.rstrip('.')}."
 
 
 def project_file(folder: str | None) -> str | None:
-    """The nearest one, from the working folder upwards."""
+    """Return the nearest project file, from the working directory upwards."""
     try:
         here = os.path.abspath(folder or os.getcwd())
-    except FileNotFoundError:  # The working folder was removed.
+    except FileNotFoundError:  # The working directory was removed.
         return None
     while True:
         path = os.path.join(here, PROJECT_FILE)
@@ -519,12 +518,12 @@ def project_file(folder: str | None) -> str | None:
 
 
 def _path(given: str | None, beside: str) -> str | None:
-    """A path in a file is meant from where that file is."""
+    """Resolve a path relative to the settings file."""
     return os.path.abspath(os.path.join(beside, os.path.expanduser(given))) if given else None
 
 
-def _store(given: str | None, beside: str) -> str | None:
-    """A path likewise; the address of a server as it is."""
+def _resolve_store(given: str | None, beside: str) -> str | None:
+    """Resolve a path; the address of a server is unchanged."""
     return given if given and "://" in given else _path(given, beside)
 
 
@@ -532,7 +531,7 @@ def _columns(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10_000 else None
 
 
-def from_home(path: str) -> str:
-    """The path as people write it, beginning with ~ where it is theirs."""
+def abbreviate_home(path: str) -> str:
+    """Return the path with ~ for the home directory."""
     home = os.path.expanduser("~").rstrip(os.sep)
     return f"~{path.removeprefix(home)}" if home and path.startswith(home + os.sep) else path

@@ -1,10 +1,10 @@
-"""What a message is made of, as values: text, images, reasoning. Calls and results are messages' own fields.
+"""The parts of a message's content as values: text, images and reasoning.
 
-A message stores its content as text or as a list of JSON objects. Here those become values a model adapter
-can match on. What this version does not know is skipped by readers and kept by the store.
+A message stores its content as text or as a list of JSON objects, which this module converts to values. Objects of an
+unknown type are skipped by readers and kept by the store.
 
-Two kinds of object are only ever text to a model: a `note`, which people are not shown (what day it is),
-and a `cut`, which says that and why a reply ended where it does. A text with `notice` is what a program tells.
+Two types are plain text for a model: a `note`, which users are not shown (such as the date), and a `cut`, which states
+why a reply ended early. A text with `notice` was written by a program and not by a user.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from holdfast import types
 
 
 class Text(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """Something said."""
+    """A text."""
 
     text: str
 
 
 class Image(msgspec.Struct, frozen=True, tag_field="type", tag="image", omit_defaults=True):
-    """A picture: its bytes in base64, or the address or the attachment where they are."""
+    """An image: its bytes in base64, its URL, or the digest of an attachment."""
 
     media_type: str = "image/png"
     data: str = ""
@@ -34,7 +34,7 @@ class Image(msgspec.Struct, frozen=True, tag_field="type", tag="image", omit_def
 
 
 class Reasoning(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning", omit_defaults=True):
-    """What a model thought before it spoke. `signature` and `hidden` are its provider's, and go back to it only."""
+    """The reasoning of a model. `signature` and `hidden` are opaque, and sent only to the provider they came from."""
 
     text: str = ""
     signature: str = ""
@@ -48,77 +48,77 @@ _KINDS: dict[Any, type[Part]] = {"text": Text, "image": Image, "reasoning": Reas
 _TEXTS = ("note", "cut")
 
 ERROR = "Error: "
-"""What the result of a call begins with where it is only a sentence that says why there is none."""
+"""The prefix of a tool result that is only an error message."""
 
 WELL = "well"
-"""The kind of the mark behind a result whose words begin like that all the same; nobody is shown it."""
+"""The type of the part that marks a successful result which begins with that prefix. It is not shown."""
 
 COMMAND = "shell"
-"""The tool whose result says in its last line how a command ended."""
+"""The tool whose result has the exit code of a command in its last line."""
 _ENDED = re.compile(r"\[(?:exit code (-?\d+)|killed\b[^\n]*|It was (?:killed|stopped)\b[^\n]*)\]\Z")
 _NONE = re.compile(r"\[No result: [^\n]*\]")
-"""What stands in the place of a result that never came."""
+"""The placeholder of a missing result."""
 
 
 def note(text: str) -> dict[str, Any]:
-    """Something the model is told with a message, and people are not shown."""
+    """Return a part for the model that users are not shown."""
     return {"type": "note", "text": text}
 
 
 def notice(text: str, kind: str) -> dict[str, Any]:
-    """Something a program tells, in the place of a person's words: a text with the kind of notice it is."""
+    """Return a text part that a program wrote, with the kind of the notice."""
     return {"type": "text", "text": text, "notice": kind}
 
 
-def noticed(content: types.Content) -> str:
-    """The kind of notice a content is; empty where a person says it."""
+def notice_kind(content: types.Content) -> str:
+    """Return the kind of a notice; empty for a message of a user."""
     kinds = (part.get("notice") for part in content) if isinstance(content, list) else ()
     return next((kind for kind in kinds if isinstance(kind, str)), "")
 
 
 def cut(why: str) -> dict[str, Any]:
-    """The mark at the end of a reply that was not finished."""
+    """Return the part that marks an unfinished reply."""
     return {"type": "cut", "text": f"\n[{why}]"}
 
 
 def is_cut(content: types.Content) -> bool:
-    """Whether a reply ends with such a mark."""
+    """Return whether a reply is marked as unfinished."""
     return isinstance(content, list) and bool(content) and content[-1].get("type") == "cut"
 
 
-def read(content: types.Content) -> tuple[Part, ...]:
-    """The parts of a content that this version knows, as a model is to see them."""
+def parse(content: types.Content) -> tuple[Part, ...]:
+    """Return the known parts of a content, as a model sees them."""
     if isinstance(content, str):
         return (Text(content),) if content else ()
     return tuple(part for part in map(_part, content) if part is not None)
 
 
 def text(content: types.Content) -> str:
-    """What is said in a content, without notes and what was thought."""
+    """Return the text of a content, without notes and reasoning."""
     if isinstance(content, str):
         return content
-    said = [part for part in content if part.get("type") != "note"]
-    return "".join(part.text for part in read(said) if isinstance(part, Text))
+    shown = [part for part in content if part.get("type") != "note"]
+    return "".join(part.text for part in parse(shown) if isinstance(part, Text))
 
 
-def well(result: types.Content) -> types.Content:
-    """A result, marked as one: its words could be those that stand in the place of one."""
+def mark_success(result: types.Content) -> types.Content:
+    """Mark a result as successful, because its text looks like an error message."""
     given = [{"type": "text", "text": result}] if isinstance(result, str) else result
     return [*given, {"type": WELL}]
 
 
-def went_well(tool: str, result: types.Content) -> bool:
-    """Whether what the log has as the result of a call of this tool is one, and says nothing else."""
+def is_success(tool: str, result: types.Content) -> bool:
+    """Return whether the stored result of a tool call is a success."""
     if isinstance(result, list) and result and result[-1].get("type") == WELL:
         return True
-    said = text(result)
-    if tool == COMMAND and (ended := _ENDED.search(said)):
-        return ended[1] == "0"  # Whatever it wrote before that: it may begin with any word.
-    return not said.startswith(ERROR) and _NONE.fullmatch(said) is None
+    output = text(result)
+    if tool == COMMAND and (ended := _ENDED.search(output)):
+        return ended[1] == "0"  # The output of a command may begin with any text.
+    return not output.startswith(ERROR) and _NONE.fullmatch(output) is None
 
 
-def written(parts: Sequence[Part]) -> types.Content:
-    """Parts as a message stores them: plain text, where it is only that."""
+def encode(parts: Sequence[Part]) -> types.Content:
+    """Return parts as a message stores them: a string if all are text."""
     if all(isinstance(part, Text) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, Text))
     return [msgspec.to_builtins(part) for part in parts]

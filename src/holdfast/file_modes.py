@@ -1,4 +1,4 @@
-"""Which users the mode of a file lets write it. POSIX only; elsewhere nothing is known to be shared."""
+"""Check which users may write a file, by its mode (POSIX only)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ except ImportError:  # Windows
     grp = pwd = None  # type: ignore[assignment]
 
 
-def is_shared(found: os.stat_result) -> bool:
-    """Whether others may write: anybody, or the members of a group that is not the user's private group.
+def is_writable_by_others(found: os.stat_result) -> bool:
+    """Return whether other users may write: everyone, or a group that is not the user's private group.
 
-    Where every user has a private group, the umask is 002: all that the user makes is writable by that group.
+    On systems with private groups the umask is 002, so that the user's files are writable by that group.
     """
     if os.name != "posix":
         return False
@@ -23,7 +23,7 @@ def is_shared(found: os.stat_result) -> bool:
 
 
 def _is_private(gid: int) -> bool:
-    """Whether a group is this user's primary one, bears the user's name and has no other members. Root has none."""
+    """Return whether a group is the user's primary group, has the user's name and no other members; never for root."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:

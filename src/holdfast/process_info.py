@@ -1,7 +1,6 @@
-"""What this machine says about processes: which boot this is, when one began, which carry a mark.
+"""Look up processes in /proc: the boot id, start times, environment entries and process trees.
 
-Whoever wants to know whether a process of another life of the program still runs asks here. A number alone names
-no process: numbers are given again, so the moment it began is part of its name.
+Process ids are reused, so a process is identified by its id and its start time.
 """
 
 from __future__ import annotations
@@ -12,31 +11,31 @@ import os
 import signal
 import time
 
-_ROUNDS = 100
+_MAX_ROUNDS = 100
 
 
 @functools.cache
 def boot_id() -> str:
-    """Which start of the machine this is; empty where that cannot be told."""
-    return read("/proc/sys/kernel/random/boot_id")
+    """Return the id of this boot of the machine; empty if it is unknown."""
+    return read_text("/proc/sys/kernel/random/boot_id")
 
 
 def machine_id() -> str:
-    """Which installation of a system this is; empty where that cannot be told."""
-    return read("/etc/machine-id") or read("/var/lib/dbus/machine-id")
+    """Return the id of this installation of the system; empty if it is unknown."""
+    return read_text("/etc/machine-id") or read_text("/var/lib/dbus/machine-id")
 
 
-def started(pid: int) -> str:
-    """When the process began, in ticks since boot; empty when it is gone or only waits to be buried."""
-    # The name of a program, field 2, may hold spaces and brackets: count from behind it.
-    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+def start_ticks(pid: int) -> str:
+    """Return the start time of a process in ticks since boot; empty if it has ended or is a zombie."""
+    # Field 2, the name of the program, may contain spaces and parentheses, so fields are counted after it.
+    fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
 
 
 def exists(pid: int) -> bool:
-    """Whether there is a process of this number; True where that cannot be asked."""
+    """Return whether a process with this id exists; True if that is unknown."""
     if os.name != "posix":
-        return True  # There signal 0 is no question but Ctrl-C.
+        return True  # On Windows, signal 0 is Ctrl-C.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -46,41 +45,41 @@ def exists(pid: int) -> bool:
     return True
 
 
-def marked(mark: str) -> list[int]:
-    """The processes that have this entry, NAME=VALUE, in the environment they began with; none without /proc."""
+def find_by_env(mark: str) -> list[int]:
+    """Return the processes that started with this environment entry, NAME=VALUE; none without /proc."""
     numbers = os.listdir("/proc") if os.path.isdir("/proc/self") else []
     return [int(name) for name in numbers if name.isdigit() and _has(int(name), mark)]
 
 
-def kill_marked(mark: str, patience: float = 5.0) -> int:
-    """Kill them, and those they make meanwhile, and wait for their end; how many there were.
+def kill_by_env(mark: str, patience: float = 5.0) -> int:
+    """Kill the processes with this environment entry, also new ones, and wait for their end; returns their number.
 
-    Only for marks that nobody else can have.
+    The entry must be unique, so that no other process has it.
     """
     found: set[tuple[int, str]] = set()
     until = time.monotonic() + patience
-    while (pids := marked(mark)) and time.monotonic() < until:
-        found |= {(pid, started(pid)) for pid in pids}
+    while (pids := find_by_env(mark)) and time.monotonic() < until:
+        found |= {(pid, start_ticks(pid)) for pid in pids}
         for pid in pids:
             _signal(pid, mark, signal.SIGKILL)
         time.sleep(0.005)
     return len({each for each in found if each[1]})
 
 
-def wake_marked(mark: str) -> None:
-    """Let those go on that somebody stopped."""
-    for pid in marked(mark):
+def resume_by_env(mark: str) -> None:
+    """Resume stopped processes with this environment entry."""
+    for pid in find_by_env(mark):
         _signal(pid, mark, signal.SIGCONT)
 
 
-def kill_below(pid: int) -> None:
-    """Kill a child of this process that was not waited for yet, and everything below it.
+def kill_tree(pid: int) -> None:
+    """Kill a child of this process that was not waited for yet, and all its descendants.
 
-    All are stopped first, parents before their children, so that none makes another or wakes one meanwhile.
+    All are stopped first, parents before children, so that none starts or resumes another one meanwhile.
     """
     stopped: dict[int, None] = {}
-    for _ in range(_ROUNDS):
-        fresh = [each for each in below(pid) if each not in stopped]
+    for _ in range(_MAX_ROUNDS):
+        fresh = [each for each in process_tree(pid) if each not in stopped]
         for each in fresh:
             _send(each, signal.SIGSTOP)
         stopped.update(dict.fromkeys(fresh))
@@ -90,11 +89,11 @@ def kill_below(pid: int) -> None:
         _send(each, signal.SIGKILL)
 
 
-def below(pid: int) -> list[int]:
-    """A process and all that descend from it, parents first; without /proc itself only."""
+def process_tree(pid: int) -> list[int]:
+    """Return a process and its descendants, parents first; without /proc, the process only."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        fields = read(f"/proc/{name}/stat").rpartition(")")[2].split() if name.isdigit() else []
+        fields = read_text(f"/proc/{name}/stat").rpartition(")")[2].split() if name.isdigit() else []
         if fields:
             children.setdefault(int(fields[1]), []).append(int(name))
     found = [pid]
@@ -110,7 +109,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 def _signal(pid: int, mark: str, number: signal.Signals) -> None:
     try:
-        # Held by a descriptor the process cannot become another one between the look and the signal.
+        # With a descriptor, the id cannot be reused between the check and the signal.
         held = os.pidfd_open(pid)
     except (OSError, AttributeError):
         return
@@ -131,8 +130,8 @@ def _has(pid: int, mark: str) -> bool:
         return False
 
 
-def read(path: str) -> str:
-    """A small file of the system; empty when it cannot be read."""
+def read_text(path: str) -> str:
+    """Return the content of a small system file; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()

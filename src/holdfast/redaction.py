@@ -1,8 +1,8 @@
-"""Keys, tokens and passwords in a text, and the text without them. Pure.
+"""Redact API keys, tokens and passwords in a text.
 
-What is looked for either has a shape of its own (the prefixes of the well-known services, a signed token, a
-private key) or a label beside it that says so. Hashes, uuids and paths are no secrets. Most texts have none:
-a kind is only searched for where one of its hints stands, which is many times cheaper than the search.
+A secret is recognized by its format (the prefixes of well-known services, a signed token, a private key) or by a label
+next to it. Hashes, UUIDs and paths are not secrets. Most texts have none: a pattern is searched only if one of its
+hints occurs in the text, which is many times cheaper.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 MARK = "[redacted]"
 
-# Every repetition is bounded or begins at a border, so that no text, however odd, is looked at twice over.
+# Repetitions are bounded or anchored, so that no text causes quadratic backtracking.
 _PREFIXED = re.compile(
     r"(?<![A-Za-z0-9\-])(?:"
     r"sk-(?=[\w\-]{0,99}\d)[\w\-]{16,}|(?:sk|pk|rk|whsec)_(?:live_|test_)?(?=\w{0,99}\d)[A-Za-z0-9]{16,}"
@@ -49,7 +49,7 @@ _BESIDE = re.compile(
     r"()([a-z0-9+/_\-]{24,200}={0,2})(?![\w+/=\-])"
 )
 
-# What stands where a value would, and is none.
+# Texts in the place of a value that are not secrets.
 _NO_VALUE = re.compile(
     r"(?i)[*.x•_\-]+|\$.*|%.*|none|null|true|false|nil|undefined|string|str|required|optional|missing|invalid"
     r"|expired|changed?|wrong|here|env|os\.environ.*|process\.env.*|redacted|self\..*|settings\..*|config\..*"
@@ -62,25 +62,25 @@ class _Kind(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str]
     put: Callable[[Sequence[str], str], str]
     lowered: bool = False
-    """Labels are searched for in the text in small letters: that is several times faster than ignoring case."""
+    """Whether to search in the lower-case text, which is several times faster than ignoring case."""
 
 
-def redacted(text: str, mark: str = MARK) -> str:
-    """The text with a mark where a key, a token or a password stood; labels and everything else stay."""
+def redact(text: str, mark: str = MARK) -> str:
+    """Replace each secret in a text with a mark; labels and other text are kept."""
     lowered = _lowered(text)
     for kind in _KINDS:
         if any(map(lowered.__contains__, kind.hints)):
-            text, lowered = _without(kind, text, lowered, mark)
+            text, lowered = _replace(kind, text, lowered, mark)
     return text
 
 
 def _lowered(text: str) -> str:
-    """In small letters, each where it was."""
+    """Return the text in lower case, with the same length."""
     small = text.lower()
     return small if len(small) == len(text) else "".join(char.lower() if char.isascii() else char for char in text)
 
 
-def _without(kind: _Kind, text: str, lowered: str, mark: str) -> tuple[str, str]:
+def _replace(kind: _Kind, text: str, lowered: str, mark: str) -> tuple[str, str]:
     pieces, end = [], 0
     for found in kind.pattern.finditer(lowered if kind.lowered else text):
         groups = [text[begin:until] for begin, until in found.regs]
@@ -123,7 +123,7 @@ def _beside(found: Sequence[str], mark: str) -> str:
 
 
 def _is_random(value: str) -> bool:
-    """Whether a word looks drawn by lot: neither a hash nor a path nor words put together."""
+    """Return whether a word looks random, and is not a hash, a path or compound words."""
     if _HASH.fullmatch(value) or not re.search(r"\d", value) or not re.search(r"[a-z]", value):
         return False
     if not re.search(r"[A-Z]", value) or value.count("/") > 2:

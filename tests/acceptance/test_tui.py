@@ -33,7 +33,10 @@ def test_without_its_part_it_says_how_to_install_it(installed: Installed, tmp_pa
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")
     done = installed.run(tmp_path, "holdfast", "tui", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr == "holdfast: The full screen needs a part that is not installed: pip install 'holdfast[tui]'\n"
+    assert (
+        done.stderr
+        == "holdfast: The full screen needs Textual, which is not installed. Run: pip install 'holdfast[tui]'\n"
+    )
 
 
 @pytest.fixture(scope="session")

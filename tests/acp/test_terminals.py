@@ -432,4 +432,4 @@ def test_only_what_ended_well_by_itself_went_well(
     result = client_terminals.format_output(found, late)
     assert (result.ok, result.content) == (ok, f"out\n{ending}")
     # It is known from the words alone, too: they are all that the log keeps.
-    assert content_parts.went_well("shell", result.content) == ok
+    assert content_parts.is_success("shell", result.content) == ok

@@ -531,7 +531,7 @@ def test_the_day_is_told_once_a_day_and_never_in_the_system_prompt() -> None:
         assert [isinstance(each.content, list) for each in said] == [True, False, True]
         assert [content_parts.text(each.content) for each in said] == ["One", "Two", "Three"]
         day = time.strftime("%d %B %Y", time.localtime(steps.NOON))
-        assert day in content_parts.read(said[0].content)[0].text  # type: ignore[union-attr]
+        assert day in content_parts.parse(said[0].content)[0].text  # type: ignore[union-attr]
         assert len({request.system for request in model.requests}) == 1
 
     stage.run(story)

@@ -67,13 +67,13 @@ def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_persons() 
         assert [(each.text, each.notice) for each in started] == [("one ended", "process"), ("And now?", "")]
         told = [
             part.text
-            for part in content_parts.read(model.requests[0].messages[-1].content)
+            for part in content_parts.parse(model.requests[0].messages[-1].content)
             if isinstance(part, content_parts.Text)
         ]
         assert inbox.FROM_THE_PROGRAM in told
         assert told[-1] == "one ended"
         stored = await db.transcript("talk")
-        assert [content_parts.noticed(each.content) for each in stored] == ["", "", "process", "", "", ""]
+        assert [content_parts.notice_kind(each.content) for each in stored] == ["", "", "process", "", "", ""]
 
     stage.run(story)
 
@@ -395,7 +395,7 @@ def test_end_of_a_process_is_delivered_to_whoever_listens() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         async with door(db, ScriptedModel(["Saw it."])) as run:
-            book = process_records.Book(db, run.poke)
+            book = process_records.ProcessRecords(db, run.poke)
             await book.started(process("1"))
             with run.listen("talk") as listening:
                 assert await book.ended("1", "exited", 0, "process 1 ended")
@@ -410,7 +410,7 @@ def test_end_that_another_program_reported_is_delivered_here_where_somebody_list
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         async with door(db, ScriptedModel(["Saw it."])) as run:
-            book = process_records.Book(db, run.poke)
+            book = process_records.ProcessRecords(db, run.poke)
             await db.processes.record_start(process("1"))
             assert [each.id for each in await book.every(None, True)] == ["1"]
             with run.listen("talk") as listening:

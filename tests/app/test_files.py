@@ -37,7 +37,7 @@ def test_a_file_read_before_is_referred_to_until_a_compaction(tmp_path: Path) ->
     (project / "notes.txt").write_text("the note\n", encoding="utf-8")
 
     async def story() -> None:
-        async with compose.started(settings(tmp_path / "home"), folder=str(project), reviews=False) as app:
+        async with compose.start(settings(tmp_path / "home"), folder=str(project), reviews=False) as app:
             await filled(app.db)
             agent = await app.runtime.agents.get("talk")
             assert agent.birth.folder == str(project)
@@ -62,7 +62,7 @@ def test_the_programs_own_files_are_closed_to_its_tools(tmp_path: Path, where: s
     (tmp_path / "project" / "notes.txt").write_text("the note", encoding="utf-8")
 
     async def story() -> dict[str, str]:
-        async with compose.started(given, folder=str(tmp_path / "project"), reviews=False) as app:
+        async with compose.start(given, folder=str(tmp_path / "project"), reviews=False) as app:
             agent = await app.runtime.agents.get("talk")
             paths = ["notes.txt", str(home / "store.db"), str(home / "store.db-wal"), str(home / "processes" / "x")]
             told = {path: await result(agent, path) for path in paths}

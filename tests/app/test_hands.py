@@ -26,7 +26,7 @@ def test_no_token_that_settings_name_is_in_the_environment_of_commands(monkeypat
         gateway=wanted,
         providers={"mine": config.Provider(kind="openai", base_url="http://localhost:1", key_env="OTHER")},
     )
-    made = toolset.environment(found)()
+    made = toolset.command_environment(found)()
     assert not {"CAT", "DOG", "OTHER", "HOLDFAST_DB"} & set(made)
     assert made["PLAIN"] == "1"
 
@@ -36,9 +36,9 @@ def every_tool(folder: Path, store: AsyncSessionDB) -> list[base.Tool]:
     settings = config.load({}, files=False)
     known: Any = None
     return [
-        *toolset.of_machine(known, settings, [str(folder)]),
-        *toolset.of_project(str(folder), [], lambda: None),
-        *toolset.of_past(store),
+        *toolset.build_shell_tools(known, settings, [str(folder)]),
+        *toolset.build_file_tools(str(folder), [], lambda: None),
+        *toolset.build_recall_tools(store),
         memory.memory(memory_notes.Notes(store, "")),
     ]
 

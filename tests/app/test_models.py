@@ -35,16 +35,16 @@ def test_what_can_be_had_is_what_a_key_is_there_for_or_settings_name(tmp_path: P
             tmp_path,
             model="anthropic/claude-opus-4-5",
             fallback=("openai/gpt-5", "offline", "nobody/nothing"),
-            models={"anthropic/claude-haiku-4-5": config.Known()},
+            models={"anthropic/claude-haiku-4-5": config.ModelSettings()},
             keys={"anthropic": config.Secret("k")},
         )
-        offered = await models.Models(given, ScriptedModel([], name="anthropic/claude-opus-4-5")).listed()
+        offered = await models.ConversationModels(given, ScriptedModel([], name="anthropic/claude-opus-4-5")).listed()
         own = [name for name in offered if name.partition("/")[0] in ("anthropic", "openai", "nobody", "holdfast")]
         # No key is there for openai, and nobody is no provider.
         assert own == [
             "anthropic/claude-opus-4-5",
             "anthropic/claude-haiku-4-5",
-            f"anthropic/{models.USUAL['anthropic']}",
+            f"anthropic/{models.DEFAULT_MODELS['anthropic']}",
             models.OFFLINE_NAME,
         ]
 
@@ -54,7 +54,7 @@ def test_what_can_be_had_is_what_a_key_is_there_for_or_settings_name(tmp_path: P
 def test_a_model_is_made_once_and_all_are_closed_once(tmp_path: Path) -> None:
     async def story() -> None:
         usual = Closing([], name="usual/one")
-        shelf = models.Models(settings(tmp_path, keys={"openai": config.Secret("k")}), usual)
+        shelf = models.ConversationModels(settings(tmp_path, keys={"openai": config.Secret("k")}), usual)
         one = await shelf.choose("a", "openai/gpt-5")
         assert await shelf.choose("b", "openai/gpt-5") is one
         assert [shelf.of(name) for name in ("a", "b", "c")] == [one, one, usual]
@@ -84,7 +84,7 @@ def test_local_server_of_another_user_is_not_used(
     assert models.is_offline(chosen.model)
     assert f"(uid {os.getuid() + 1}), so it is not used" in (chosen.notice or "")
     assert f'set HOLDFAST_MODEL={named} or, in config.toml, model = "{named}".' in (chosen.notice or "")
-    offered = models.Models(settings(tmp_path), ScriptedModel([], name="a/b")).listed()
+    offered = models.ConversationModels(settings(tmp_path), ScriptedModel([], name="a/b")).listed()
     assert not any(name.startswith("ollama/") for name in asyncio.run(offered))
     uids = {os.getuid()}
     assert asyncio.run(models.choose(settings(tmp_path))).model.name == f"ollama/{served}"
@@ -131,7 +131,7 @@ def test_cost_limit_needs_a_known_price(tmp_path: Path, name: str, allowed: bool
         tmp_path,
         providers={**config.PROVIDERS, "lab": config.Provider("openai", "http://127.0.0.1:9/v1")},
         keys=dict.fromkeys(config.PROVIDERS, config.Secret("k")),
-        models={"lab/priced": config.Known(price=config.Price(1, 2))},
+        models={"lab/priced": config.ModelSettings(price=config.Price(1, 2))},
         limits=config.Limits(cost=1.0),
     )
 
@@ -157,7 +157,7 @@ def test_the_built_in_model_is_had_by_both_of_its_names(tmp_path: Path, name: st
 def test_a_model_that_cannot_be_had_changes_nothing(tmp_path: Path, name: str) -> None:
     async def story() -> None:
         usual = ScriptedModel([])
-        shelf = models.Models(settings(tmp_path), usual)
+        shelf = models.ConversationModels(settings(tmp_path), usual)
         with pytest.raises(errors.SettingInvalid):
             await shelf.choose("a", name)
         assert shelf.of("a") is usual
@@ -168,7 +168,7 @@ def test_a_model_that_cannot_be_had_changes_nothing(tmp_path: Path, name: str) -
 def test_the_program_answers_with_the_model_that_was_chosen_and_counts_for_it_anew(tmp_path: Path) -> None:
     async def story() -> None:
         given = settings(tmp_path, model="offline", keys={"openai": config.Secret("k")})
-        async with compose.started(given) as app:
+        async with compose.start(given) as app:
             door = app.runtime
             first = await door.agents.get("talk")
             await door.send("talk", events.Command("/model openai/gpt-5"))

@@ -37,7 +37,7 @@ def note(home: Path, key: str, value: str) -> None:
 
 def notice(home: Path) -> str | None:
     async def start() -> str | None:
-        async with compose.started(settings(home)) as app:
+        async with compose.start(settings(home)) as app:
             return app.notice
 
     return asyncio.run(start())
@@ -77,7 +77,7 @@ def test_attachments_nobody_names_are_collected_though_no_backup_can_be_made(tmp
     (tmp_path / "copies").touch()
 
     async def start() -> None:
-        async with compose.started(settings(tmp_path)) as app:
+        async with compose.start(settings(tmp_path)) as app:
             with SessionDB(tmp_path / "store.db") as db:
                 await until(
                     lambda: (
@@ -91,7 +91,7 @@ def test_attachments_nobody_names_are_collected_though_no_backup_can_be_made(tmp
 
 def test_backup_that_is_due_is_made_beside_the_work(tmp_path: Path) -> None:
     async def start() -> None:
-        async with compose.started(settings(tmp_path)):
+        async with compose.start(settings(tmp_path)):
             await until(lambda: list((tmp_path / "copies").glob("*.db")))
 
     asyncio.run(start())
@@ -110,7 +110,7 @@ def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_ans
             )  # fmt: skip
 
     async def start() -> None:
-        async with compose.started(settings(tmp_path)) as app:
+        async with compose.start(settings(tmp_path)) as app:
             await app.runtime.submit("talk", events.Submit("And?"))
             said = [
                 content_parts.text(each.content) for each in await app.db.transcript("talk", 2) if each.role == "user"
@@ -144,7 +144,7 @@ def offered(home: Path, **given: object) -> tuple[set[str], str | None]:
     """The tools of an agent the program builds, and what it has to say at its start."""
 
     async def start() -> tuple[set[str], str | None]:
-        async with compose.started(msgspec.structs.replace(settings(home), **given)) as app:
+        async with compose.start(msgspec.structs.replace(settings(home), **given)) as app:
             agent = await app.runtime.agents.get("talk")
             return {spec.name for spec in agent.tools.specs}, app.notice
 

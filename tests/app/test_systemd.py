@@ -27,7 +27,7 @@ HERE = str(os.getpid())
     ],
 )
 def test_signs_of_life_come_twice_as_often_as_they_are_wanted(environ: dict[str, str], wanted: float | None) -> None:
-    assert systemd.watchdog(environ) == wanted
+    assert systemd.watchdog_interval(environ) == wanted
 
 
 def test_signs_of_life_end_with_the_block(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_signs_of_life_end_with_the_block(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
             heard.bind(path)
             heard.setblocking(False)
-            async with systemd.watched({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000"}), asyncio.timeout(60):
+            async with systemd.send_heartbeats({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000"}), asyncio.timeout(60):
                 for _ in range(3):
                     assert await asyncio.get_running_loop().sock_recv(heard, 100) == b"WATCHDOG=1"
             while True:

@@ -43,7 +43,7 @@ def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_t
             clock.advance(31 * steps.DAY)
             while await db.mail.inbound_by_key("far", key) is not None:
                 await asyncio.sleep(0.01)
-        await compose.stopped(task)
+        await compose.cancel(task)
         assert failed == ["busy"]
 
     stage.run(story, clock=clock)

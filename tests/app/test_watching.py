@@ -27,7 +27,7 @@ class Program:
 
         self.door = runtime.Runtime(db, build)
         self.processes = background.Processes(
-            process_records.Book(db, self.door.poke), str(home), lambda: {"PATH": os.environ["PATH"]}
+            process_records.ProcessRecords(db, self.door.poke), str(home), lambda: {"PATH": os.environ["PATH"]}
         )
         self._watcher = background.Watcher(self.processes, shortest=0.02, longest=0.05, idle=0.05)
 
@@ -93,7 +93,7 @@ def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_m
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         came: list[str] = []
-        book = process_records.Book(db, came.append)
+        book = process_records.ProcessRecords(db, came.append)
         for name in ("p1", "p2"):
             await db.processes.record_start(
                 types.Process(

@@ -22,7 +22,6 @@ import pytest
 from holdfast import SessionDB, config, events
 from holdfast.app import compose
 from holdfast.cli import chat, console, prompt, stdin_text
-from holdfast.runtime import wording
 from tests.cli import inside, program, provider, ready
 from tests.model import server
 
@@ -223,7 +222,7 @@ def test_a_conversation_is_found_by_part_of_its_title_and_near_ones_are_offered(
     assert "b (Third one)" in several.sentence
     none = told("-r", "potro", "-p", "more").sentence
     assert "Did you mean 'Porto'?" in none
-    assert "`holdfast -r` lets you pick one." in none
+    assert "or `holdfast -r` to pick one." in none
     # A part of a title is not enough to remove something by.
     assert told("sessions", "delete", "second", "--yes").code == 1
 
@@ -328,13 +327,13 @@ def test_a_model_that_fails_is_exit_1_and_one_sentence(ask: Ask, tmp_path: Path,
 def test_an_answer_that_is_not_whole_is_said_to_be_so(ask: Ask, form: str) -> None:
     with provider.playing(provider.said_and_cut("Once upon")) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
-    assert (done.code, done.err) == (0, f"{wording.CUT_OFF}\n")
+    assert (done.code, done.err) == (0, f"{prompt.TRUNCATED}\n")
     assert done.out == "Once upon\n" or form != "text"
 
 
 def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
     with provider.playing(provider.said_and_cut()) as played:
-        assert ask("-p", "hi", env=played.env) == (1, "", f"{wording.CUT_OFF}\n")
+        assert ask("-p", "hi", env=played.env) == (1, "", f"{prompt.TRUNCATED}\n")
 
 
 @pytest.mark.parametrize("words", [[], [" \n"]])
@@ -342,7 +341,7 @@ def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
 def test_a_blank_answer_is_said_to_be_one_and_is_exit_1(ask: Ask, form: str, words: list[str]) -> None:
     with provider.playing(provider.said(*words)) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
-    assert (done.code, done.err) == (1, f"holdfast: {wording.EMPTY_REPLY}\n")
+    assert (done.code, done.err) == (1, f"{prompt.EMPTY}\n")
     assert done.out.strip() == "" or form != "text"
 
 
@@ -403,7 +402,7 @@ def test_max_cost_without_a_known_price_is_refused_before_anything_is_asked(ask:
         (provider.refused(401, "No key"), "openai refused the key (401): No key. Set OPENAI_API_KEY to a valid key."),
         (server.refusal(200, {"object": "list", "data": []}), "the list is empty."),
         (server.refusal(200, b"<html>"), "the answer is not a list of models."),
-        (server.Answer(cut=True), "closed the connection without an answer"),
+        (server.Answer(cut=True), "hung up without an answer"),
     ],
 )
 def test_openai_base_url_that_lists_no_model_says_what_is_missing(ask: Ask, answer: server.Answer, why: str) -> None:
@@ -521,7 +520,7 @@ def test_a_signal_before_the_turn_leaves_a_whole_document(
         await asyncio.Event().wait()
         yield
 
-    monkeypatch.setattr(compose, "started", slow)
+    monkeypatch.setattr(compose, "start", slow)
     settings = config.load({"HOLDFAST_HOME": str(tmp_path)}, files=False)
     start = chat.Start(str(tmp_path / "x.db"), None, "c", settings)
     assert prompt.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM

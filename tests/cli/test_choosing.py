@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from holdfast.cli import session_picker
+from holdfast.cli import session_choice
 from tests.cli import ready, terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
@@ -37,7 +37,7 @@ def ids(heads: object) -> list[str]:
 
 def test_titles_and_ids_of_all_conversations_are_looked_through(store: Path) -> None:
     with SessionDB(store) as db:
-        shelf = session_picker.Shelf(db)
+        shelf = session_choice.ConversationList(db)
         assert len(shelf.matching("")) == 20
         assert ids(shelf.matching(""))[0] == "id20"
         assert ids(shelf.matching("tRIP 2")) == ["id20", "id12", "id02"]
@@ -47,7 +47,7 @@ def test_titles_and_ids_of_all_conversations_are_looked_through(store: Path) -> 
 
 def test_what_was_said_is_found_and_nothing_that_cannot_be_searched_for_is_an_error(store: Path) -> None:
     with SessionDB(store) as db:
-        shelf = session_picker.Shelf(db)
+        shelf = session_choice.ConversationList(db)
         assert ids(shelf.telling("called Ada"))[0] == "id03"
         for odd in ('"', "\x00", "*", "(", "'", "AND", "x" * 100_000):
             assert ids(shelf.telling(odd)) == []
@@ -86,7 +86,7 @@ def test_a_dumb_terminal_gets_numbers(store: Path, tmp_path: Path) -> None:
     with terminal.opened(tmp_path, "--resume", env={**OFFLINE, "TERM": "dumb"}) as screen:
         screen.wait_for("  1  ")
         screen.wait_for("Trip 20")
-        screen.wait_for("Which one?")
+        screen.wait_for("Conversation (number")
         screen.type(f"2{ENTER}")
         screen.wait_for("Trip 19 · 2 messages")
 

@@ -66,15 +66,15 @@ def test_the_users_file_sets_what_the_environment_does_not(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("databse = 'x'", "there is no setting `databse`"),
-        ("[backup]\nfoldr = 'x'", "there is no setting `backup.foldr`"),
+        ("databse = 'x'", "unknown setting `databse`"),
+        ("[backup]\nfoldr = 'x'", "unknown setting `backup.foldr`"),
         ("[backup]\nkeep = 0", "`backup.keep`"),
         ("[backup]\nkeep = 'seven'", "`backup.keep`"),
         ("[retention]\nmax_size = 'huge'", "is not a size"),
         ("[compaction]\nsoft = 1.5", "`compaction.soft`"),
         ("[memory]\nreview = 'sometimes'", "`memory.review`"),
         ("[plugins]\ndisabled = 'all'", "`plugins.disabled`"),
-        ("[backup", "is not TOML"),
+        ("[backup", "is not valid TOML"),
         ("backup = 3", "`backup`"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_projects_file_says_nothing_about_where_data_is(tmp_path: Path, said: 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(errors.SettingInvalid, match="is not TOML"):
+    with pytest.raises(errors.SettingInvalid, match="is not valid TOML"):
         config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))
 
 
@@ -103,7 +103,7 @@ def test_the_program_says_what_is_wrong_with_a_file_and_leaves_with_2(tmp_path: 
     (tmp_path / "config.toml").write_text("colour = true", encoding="utf-8")
     ran = waiting.run(tmp_path, "sessions", "list", env={"HOLDFAST_HOME": str(tmp_path)})
     assert ran.code == 2
-    assert "there is no setting `colour`" in ran.sentence
+    assert "unknown setting `colour`" in ran.sentence
 
 
 # --- what counts more ----------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_paths_are_meant_from_where_the_file_is_and_servers_can_be_turned_off(tm
     ("text", "size"), [("800", 800), ("3kB", 3_000), ("500MB", 500_000_000), ("2 g", 2_000_000_000), (" 7b ", 7)]
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
-    assert config.size(text) == size
+    assert config.parse_size(text) == size
 
 
 def test_a_working_folder_that_was_removed_has_no_projects_file(
@@ -196,7 +196,7 @@ def test_a_working_folder_that_was_removed_has_no_projects_file(
 )
 def test_a_path_of_ones_own_is_told_from_home(path: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
-    assert config.from_home(path) == shown
+    assert config.abbreviate_home(path) == shown
 
 
 def test_secrets_of_the_gateway_are_in_the_variables_that_are_named_and_are_not_shown(tmp_path: Path) -> None:
@@ -231,9 +231,11 @@ def test_settings_that_others_may_write_are_refused(
     shared = {"file": file, "folder": home, "target": away}[which]
     for mode in (0o775, 0o757):
         shared.chmod(mode)
-        with pytest.raises(errors.SettingInvalid, match=rf"others may write to {shared} .*`chmod go-w {shared}`\.$"):
+        with pytest.raises(
+            errors.SettingInvalid, match=rf"other users can write to {shared} .*`chmod go-w {shared}`\.$"
+        ):
             config.load(environ, str(tmp_path))
-        assert config.named_store(environ) is None
+        assert config.database_in_user_file(environ) is None
     shared.chmod(0o755)
     config.load(environ, str(tmp_path))
     if os.geteuid() == 0:

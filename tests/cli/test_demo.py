@@ -12,7 +12,6 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.cli import demo
-from holdfast.cli.demo_race import run, values
 from tests.cli import program
 
 Holdfast = Callable[..., program.Run]
@@ -65,15 +64,12 @@ def test_what_is_printed_is_what_the_kept_databases_hold(holdfast: Holdfast, tmp
     assert "already" in again.sentence
 
 
-def test_both_lineages_are_drawn_side_by_side_or_one_after_another(holdfast: Holdfast) -> None:
-    wide = holdfast("demo", "--processes", "4", "--rounds", "2", "--seed", "1", COLUMNS="120").out
-    narrow = holdfast("demo", "--processes", "4", "--rounds", "2", "--seed", "1", COLUMNS="60").out
-    assert any("naive tables" in line and "Holdfast" in line for line in wide.splitlines())
-    assert not any("naive tables" in line and "Holdfast" in line for line in narrow.splitlines())
-    for out in (wide, narrow):
-        assert "FORKED" in out
-        assert "├─ ●" in out
-        assert "One head, nothing lost." in out
+def test_the_figures_of_both_sides_are_printed(holdfast: Holdfast) -> None:
+    out = holdfast("demo", "--processes", "4", "--rounds", "2", "--seed", "1").out
+    lines = {line[:21].strip(): line.split()[-2:] for line in out.splitlines()}
+    assert lines["forks"] == ["2", "0"]
+    assert lines["heads"] == ["3", "1"]
+    assert "One head, nothing lost." in out
 
 
 def test_a_directory_that_cannot_be_used_is_an_error(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -108,27 +104,35 @@ def test_a_killed_process_ends_the_race_with_an_error(tmp_path: Path) -> None:
     program.wait_until(lambda: len(program.racers(process)) == 6)
     os.kill(program.racers(process)[0], signal.SIGKILL)
     out, err = process.communicate(timeout=program.PATIENCE)
-    assert program.Run(process.returncode, out, err).sentence.endswith("A process of the race ended before its time.")
+    assert program.Run(process.returncode, out, err).sentence.endswith("Run `holdfast demo` again.")
     assert process.returncode == 1
     assert list(tmp_path.iterdir()) == []
 
 
-PLACES = [values.Place("start", None, False, frozenset("ab")), values.Place("r1.c1", "start", True, frozenset("c"))]
-GOOD = values.Result(("a", "b", "c"), frozenset("abc"), frozenset("abc"), PLACES, {"committed": 1, "refused": 1})
-
-
-def held(result: values.Result) -> bool:
-    return demo.Both(run.Plan(3, 1, 1), GOOD, result, 1.0).held
+GOOD = {
+    "lost": 0,
+    "forks": 0,
+    "heads": 1,
+    "violations": [],
+    "compactions": {"committed": 1, "refused": 1},
+    "sessions": [{"id": "start"}, {"id": "r1.c1"}],
+}
 
 
 def test_a_store_that_kept_its_promises_is_told_from_one_that_did_not() -> None:
-    stray = values.Place("r1.c2", "start", True, frozenset())
-    assert held(GOOD)
-    assert not held(GOOD._replace(known=frozenset("ab")))
-    assert not held(GOOD._replace(logged=frozenset("ab")))
-    assert not held(GOOD._replace(logged=frozenset("abcd")))
-    assert not held(GOOD._replace(places=[*PLACES, stray]))
-    assert not held(GOOD._replace(places=[*PLACES, stray._replace(live=False)]))
-    assert not held(GOOD._replace(places=PLACES[:1]))
-    assert not held(GOOD._replace(outcomes={"committed": 2}))
-    assert not held(GOOD._replace(violations=("P4: forked",)))
+    assert demo.keeps_promises(GOOD, 1)
+    assert not demo.keeps_promises({**GOOD, "lost": 1}, 1)
+    assert not demo.keeps_promises({**GOOD, "forks": 1}, 1)
+    assert not demo.keeps_promises({**GOOD, "heads": 2}, 1)
+    assert not demo.keeps_promises({**GOOD, "sessions": GOOD["sessions"][:1]}, 1)
+    assert not demo.keeps_promises({**GOOD, "sessions": [*GOOD["sessions"], {"id": "r1.c2"}]}, 1)
+    assert not demo.keeps_promises({**GOOD, "compactions": {"committed": 2}}, 1)
+    assert not demo.keeps_promises({**GOOD, "violations": ["P4: forked"]}, 1)
+
+
+def test_figures_tell_a_fork_and_a_lost_message() -> None:
+    sessions = [("start", None, False, {"a", "b", "x"}), ("c1", "start", True, {"b"}), ("c2", "start", True, set())]
+    found = demo.measure(sessions, {"a", "b", "c"}, ["a summary", "b"])
+    assert (found["acknowledged"], found["in_log"], found["in_context"], found["lost"]) == (3, 2, 2, 1)
+    assert (found["heads"], found["forks"]) == (2, 1)
+    assert [each["messages"] for each in found["sessions"]] == [2, 1, 0]

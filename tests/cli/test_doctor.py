@@ -44,7 +44,7 @@ def test_a_healthy_store_is_ok(holdfast: Holdfast, trip: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("\nNo problems found.\n")
     assert "3 conversations, 5 sessions, 10 messages" in done.out
-    assert "survives power-loss" in done.out
+    assert "durability power-loss" in done.out
     assert f"holdfast {package.__version__}, python {sys.version.split()[0]}, apsw {apsw.apsw_version()}" in done.out
     assert f"sqlite {apsw.sqlite_lib_version()}" in done.out
 
@@ -279,7 +279,7 @@ def test_a_damaged_index_is_a_problem_that_fix_puts_right(holdfast: Holdfast, tr
     assert (sick.code, "search index is damaged" in sick.out) == (1, True)
     assert "would:" in sick.out
     mended = holdfast("doctor", "--fix", "--db", trip)
-    assert (mended.code, "made the search index again" in mended.out) == (0, True)
+    assert (mended.code, "rebuilt the search index" in mended.out) == (0, True)
 
 
 # --- the schema ----------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_weakened_trigger_or_index_is_a_problem_that_fix_puts_right(holdfast: Ho
     assert sick.data["repairs"][0]["name"] == "schema"
     mended = holdfast("doctor", "--fix", "--json", "--db", trip)
     assert (mended.code, mended.data["findings"]) == (0, [])
-    assert mended.data["done"][0].startswith(f"made again: the {kind} ")
+    assert mended.data["done"][0].startswith(f"created again: the {kind} ")
     with SessionDB(trip) as db:
         assert db.admin.fsck().ok
 
@@ -365,7 +365,9 @@ def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Ho
     assert (found.code, finding["kind"], finding["level"]) == (0, "leftover", "note")
     assert str(left) in finding["what"]
     assert left.exists()
-    assert "removed 1 file that dead processes left" in holdfast("doctor", "--fix", "--json", "--db", trip).data["done"]
+    assert (
+        "removed 1 file left by processes that died" in holdfast("doctor", "--fix", "--json", "--db", trip).data["done"]
+    )
     assert not left.exists()
     assert alive.exists()
 
@@ -418,6 +420,6 @@ def test_settings_that_are_wrong_are_findings_and_the_store_is_looked_at_all_the
 
 def test_help_says_what_the_exit_codes_mean(holdfast: Holdfast) -> None:
     told = " ".join(holdfast("doctor", "--help").out.split())
-    assert "Exits with 0 when all is well" in told
-    assert "with 2 when used wrongly" in told
+    assert "Exits with 0 if there is no problem" in told
+    assert "with 2 on a usage error" in told
     assert holdfast("doctor", "--nonsense").code == 2

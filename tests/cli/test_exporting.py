@@ -27,10 +27,10 @@ def test_what_is_exported_comes_in_elsewhere_and_is_exported_the_same(
     assert done == (0, "", f"3 conversations with 10 messages written to {file}.\n")
     assert file.read_text("utf-8") == text.out
     done = holdfast("sessions", "import", file, "--db", other)
-    assert done == (0, "3 imported; 10 messages came in.\n", "")
+    assert done == (0, "3 imported; 10 messages imported.\n", "")
     assert holdfast("sessions", "export", "--all", "--db", other).out == text.out
     assert (
-        holdfast("sessions", "import", file, "--db", other).out == "0 imported, 3 already there; 0 messages came in.\n"
+        holdfast("sessions", "import", file, "--db", other).out == "0 imported, 3 already there; 0 messages imported.\n"
     )
 
 
@@ -44,7 +44,7 @@ def test_a_pipe_from_one_to_the_other_needs_no_file(holdfast: Holdfast, trip: Pa
         timeout=program.PATIENCE,
         check=True,
     )
-    assert done.stdout == b"1 imported; 8 messages came in.\n"
+    assert done.stdout == b"1 imported; 8 messages imported.\n"
 
 
 def test_the_bytes_do_not_depend_on_the_terminal(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_terminal_is_shown_nothing_that_steers_it(tmp_path: Path) -> None:
 
 def test_a_branch_says_what_came_along(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     done = holdfast("sessions", "export", BRANCH, "--db", trip, "-o", tmp_path / "x")
-    assert done.err.splitlines()[0] == f"{TRIP} came along: a branch reads from it."
+    assert done.err.splitlines()[0] == f"{TRIP} is included, because a branch needs it."
 
 
 @pytest.mark.parametrize("form", ["markdown", "html"])
@@ -159,25 +159,25 @@ def test_attachments_come_along_in_a_folder_beside_the_file(holdfast: Holdfast, 
     file = tmp_path / "album.jsonl"
     done = holdfast("sessions", "export", "album", "--db", album, "-o", file)
     missing, written = done.err.splitlines()
-    assert missing.endswith("is missing here, or damaged, and did not come along.")
+    assert missing.endswith("is missing or damaged, and was not exported.")
     assert written == f"1 conversation with 1 message and 1 attachment written to {file}."
     done = holdfast("sessions", "import", file, "--db", tmp_path / "other.db")
-    assert (done.code, done.out) == (0, "1 imported; 1 message and 1 attachment came in.\n")
-    assert f"Put {file}.blobs, as it was exported, beside the file" in done.err
+    assert (done.code, done.out) == (0, "1 imported; 1 message and 1 attachment imported.\n")
+    assert f"Copy {file}.blobs from the export next to the file" in done.err
     data = holdfast("sessions", "import", file, "--db", tmp_path / "third.db", "--json").data
     assert (data["ok"], data["blobs"], len(data["lost_blobs"])) == (True, 1, 1)
 
 
 def test_a_pipe_says_that_it_carries_no_attachments(holdfast: Holdfast, album: Path, tmp_path: Path) -> None:
     done = holdfast("sessions", "export", "album", "--db", album)
-    assert done.err == "2 attachments (404 B) did not come along: export to a file with -o to have them.\n"
+    assert done.err == "2 attachments (404 B) not exported: use -o to export them.\n"
     run = [*program.PROGRAM, "sessions", "import", "-", "--db", tmp_path / "other.db"]
     env = program.environment(tmp_path)
     came = subprocess.run(run, input=done.out.encode(), env=env, capture_output=True, timeout=120, check=True)
-    assert came.stdout == b"1 imported; 1 message came in.\n"
+    assert came.stdout == b"1 imported; 1 message imported.\n"
     *each, remedy = came.stderr.decode().splitlines()
-    assert [line.endswith("is not here.") for line in each] == [True, True]
-    assert remedy.startswith("A pipe does not carry attachments")
+    assert [line.endswith("is missing.") for line in each] == [True, True]
+    assert remedy.startswith("A pipe has no attachments")
 
 
 def test_a_shell_that_gives_a_pipe_for_a_file_is_no_trap(album: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_shell_that_gives_a_pipe_for_a_file_is_no_trap(album: Path, tmp_path: 
     )
     env = program.environment(tmp_path)
     done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, timeout=120, check=True)
-    assert done.stdout == b"1 imported; 1 message came in.\n"
+    assert done.stdout == b"1 imported; 1 message imported.\n"
 
 
 def test_attachments_are_named_where_they_are_shown(holdfast: Holdfast, album: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(holdfast: Holdfast, trip
 def test_names_or_all_of_them(holdfast: Holdfast, trip: Path, arguments: list[str]) -> None:
     done = holdfast("sessions", "export", *arguments, "--db", trip)
     assert done.code == 2
-    assert "Name conversations, or take them --all." in done.sentence
+    assert "Name conversations, or use --all." in done.sentence
 
 
 def test_an_unknown_name_is_one_sentence(holdfast: Holdfast, trip: Path) -> None:
@@ -232,7 +232,7 @@ def test_what_was_refused_is_told_with_its_line_and_exits_with_1(
     lines.write_text("".join(told), "utf-8")
     done = holdfast("sessions", "import", lines, "--db", tmp_path / "other.db")
     assert done.code == 1
-    assert done.out == "1 imported, 2 refused; 1 message came in.\n"
+    assert done.out == "1 imported, 2 refused; 1 message imported.\n"
     assert "were changed, lost or added" in done.err
     data = holdfast("sessions", "import", lines, "--json", "--db", tmp_path / "other.db").data
     assert [outcome["outcome"] for outcome in data["outcomes"]] == ["refused", "refused", "already_there"]
@@ -247,7 +247,7 @@ def test_other_content_titles_and_routes_are_told(holdfast: Holdfast, lines: Pat
     done = holdfast("sessions", "import", lines, "--db", tmp_path / "other.db")
     assert done.code == 1
     assert "Conversation 'other' exists with other content" in done.err
-    assert f"{TRIP} is now titled 'Trip to Lisbon #2': its own title is taken." in done.err
+    assert f"{TRIP} has the new title 'Trip to Lisbon #2', because its own is taken." in done.err
 
 
 def test_what_was_deleted_comes_back_only_when_asked(holdfast: Holdfast, trip: Path, lines: Path) -> None:
@@ -255,21 +255,21 @@ def test_what_was_deleted_comes_back_only_when_asked(holdfast: Holdfast, trip: P
         db.delete_conversation("other")
     done = holdfast("sessions", "import", lines, "--db", trip)
     assert (done.code, "was deleted" in done.err) == (1, True)
-    assert done.err.endswith("1 was deleted or pruned here: --revive takes that in, under new ids that end in ~2.\n")
+    assert done.err.endswith("1 was deleted or pruned here. Use --revive to import under new ids (ID~2).\n")
     done = holdfast("sessions", "import", lines, "--revive", "--db", trip)
     assert done.code == 0
-    assert done.err == "other was deleted here; it is now other~2.\n"
+    assert done.err == "other was deleted here; it was imported as other~2.\n"
 
 
 def test_what_was_pruned_comes_back_as_the_help_says(holdfast: Holdfast, album: Path, tmp_path: Path) -> None:
     archive = tmp_path / "old.jsonl"
     pruned = holdfast("sessions", "prune", "--max-size", "0kb", "--archive", archive, "--yes", "--db", album)
-    assert (pruned.code, "is missing here, or damaged, and is not in the archive." in pruned.err) == (0, True)
+    assert (pruned.code, "is missing or damaged, and is not in the archive." in pruned.err) == (0, True)
     refused = holdfast("sessions", "import", archive, "--db", album)
-    assert (refused.code, refused.out) == (1, "0 imported, 1 refused; 0 messages came in.\n")
+    assert (refused.code, refused.out) == (1, "0 imported, 1 refused; 0 messages imported.\n")
     assert "--revive" in refused.err
     done = holdfast("sessions", "import", archive, "--revive", "--db", album)
-    assert (done.code, done.out) == (0, "1 imported; 1 message and 1 attachment came in.\n")
+    assert (done.code, done.out) == (0, "1 imported; 1 message and 1 attachment imported.\n")
     for command in ("import", "prune"):
         said = " ".join(holdfast("sessions", command, "--help").out.split())
         assert "--revive" in said

@@ -144,7 +144,7 @@ def test_who_only_looks_makes_no_store(holdfast: Holdfast, home: Path, arguments
     ("text", "place", "what"),
     [
         ("[gateway]\nbusy = 'loud'", "gateway.busy", "loud"),
-        ("[gateway]\nprofil = 'x'", "gateway.profil", "no such setting"),
+        ("[gateway]\nprofil = 'x'", "gateway.profil", "unknown setting"),
         ("[gateway.admins]\ntelegram = ['*']", "gateway.admins.telegram", "`*` stands in `allow` only"),
         ("[gateway.allow]\ntelegram = [' 42']", "gateway.allow.telegram", "no id of a person"),
         ("[gateway.allow]\nTelegram = [42]", "gateway.allow.Telegram", "small letters"),
@@ -415,7 +415,7 @@ def test_without_settings_it_listens_here_and_says_in_one_line_how_to_talk_to_it
         ("[gateway.loopback]\nsocket = 'config.toml'", [], "is there, and is no socket"),
         ("[gateway.loopback]\nsocket = 'nowhere/s'", [], "the folder of"),
         ("[gateway.http.tokens]\nann = 'ANN_TOKEN'", [], "should be in ANN_TOKEN, which is not set"),
-        ("", ["--model", "nobody/none"], "names no model"),
+        ("", ["--model", "nobody/none"], "is not a model"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_a_sentence_that_helps(

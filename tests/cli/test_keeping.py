@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, config, errors, types
-from holdfast.cli import backup, console
+from holdfast.cli import console, sessions_edit
 from holdfast.store import store_meta
 from holdfast.store.driver import Tx
 from holdfast.tools.shell import process_folders
@@ -84,7 +84,7 @@ def test_backup_that_is_asked_for_is_made_though_another_was_begun(
 def test_backup_without_a_target_or_a_folder_is_exit_2(holdfast: Holdfast, trip: Path) -> None:
     done = holdfast("backup", "--db", trip)
     assert done.code == 2
-    assert "name a TARGET" in done.sentence
+    assert "Name a TARGET" in done.sentence
 
 
 def test_restore_without_yes_says_what_would_go_and_changes_nothing(
@@ -107,7 +107,7 @@ def test_restore_brings_back_and_keeps_what_was_there(holdfast: Holdfast, trip: 
     holdfast("sessions", "delete", "other", "--yes", "--db", trip)
     done = holdfast("restore", tmp_path / "copy.db", "--yes", "--db", trip)
     assert done.code == 0
-    assert "back again: other" in done.out
+    assert "and restored: other" in done.out
     assert ids(trip) == EVERY
     (kept,) = tmp_path.glob("trip.db-before-restore-*.db")
     assert ids(kept) == {TRIP, BRANCH}
@@ -152,7 +152,7 @@ def test_restore_says_when_the_backup_was_made_not_when_its_file_was_touched(
     os.utime(copy, (1_000_000_000, 1_000_000_000))
     assert f"{copy} was made 2023-11-14" in holdfast("restore", copy, "--db", trip).out.replace("\n", " ")
     told = holdfast("restore", trip, "--db", tmp_path / "new.db").out.replace("\n", " ")
-    assert f"{trip} is no backup but a store" in told
+    assert f"{trip} is a store, not a backup" in told
 
 
 def test_restore_makes_a_store_that_was_not_there_only_when_asked(
@@ -273,10 +273,10 @@ def test_what_went_before_one_that_got_a_branch_meanwhile_is_told_of(
 ) -> None:
     out = console.Console(config.Settings(home=str(trip.parent), database=str(trip), colour=False, columns=None))
     with SessionDB(trip) as db:
-        assert backup._delete(out, db, ["other", TRIP]) == ["other"]
+        assert sessions_edit._delete(out, db, ["other", TRIP]) == ["other"]
         with pytest.raises(errors.HasBranches):
-            backup._delete(out, db, [TRIP])
-    assert f"{TRIP} not deleted: " in capsys.readouterr().err
+            sessions_edit._delete(out, db, [TRIP])
+    assert f"Not deleted: {TRIP}. " in capsys.readouterr().err
     assert ids(trip) == {TRIP, BRANCH}
 
 
@@ -320,7 +320,7 @@ def test_removal_a_reader_keeps_from_being_scrubbed_says_so_and_doctor_finishes_
     (note,) = [each for each in holdfast("doctor", "--json", "--db", trip).data["findings"] if each["kind"] == "scrub"]
     assert note["level"] == "note"
     mended = holdfast("doctor", "--fix", "--json", "--db", trip).data
-    assert "cleared the files of what was deleted and redacted" in mended["done"]
+    assert "removed deleted and redacted text from the files" in mended["done"]
     assert [each["kind"] for each in mended["findings"]] == []
     for path in trip.parent.glob("trip.db*"):
         assert b"only in the branch" not in path.read_bytes()
@@ -332,7 +332,7 @@ def test_redact_shows_and_removes(holdfast: Holdfast, trip: Path, tmp_path: Path
     assert done.out.splitlines() == ["3  user  message 3", "1  user  message 1"]
     done = holdfast("sessions", "redact", TRIP, "3", "1", "--yes", "--json", "--db", trip)
     assert done.data == {"redacted": True, "scrubbed": True, "conversation": TRIP, "seqs": [1, 3], "copies": []}
-    assert holdfast("sessions", "redact", TRIP, "3", "--db", trip).out == "3  user  [redacted already]\n"
+    assert holdfast("sessions", "redact", TRIP, "3", "--db", trip).out == "3  user  [already redacted]\n"
     with SessionDB(trip) as db:
         assert [message.seq for message in db.transcript(TRIP) if message.redacted] == [1, 3]
     for path in tmp_path.glob("trip.db*"):
@@ -388,9 +388,9 @@ def test_prune_without_yes_shows_what_would_go_and_what_stays(holdfast: Holdfast
     done = holdfast("sessions", "prune", "--older-than", "0", "--db", trip)
     assert done.code == 1
     shown = {line.split()[0]: line for line in done.out.splitlines()}
-    assert "stays: a branch reads from it" in shown[TRIP]
-    assert "stays: a route is bound to it" in shown["other"]
-    assert "goes" in shown[BRANCH]
+    assert "kept: a branch reads from it" in shown[TRIP]
+    assert "kept: a route is bound to it" in shown["other"]
+    assert "delete" in shown[BRANCH]
     assert ids(trip) == EVERY
     assert not (tmp_path / "archive").exists()
 
@@ -446,7 +446,7 @@ def test_redact_says_that_the_title_goes_and_takes_it_from_every_file(
         db.append_message("bank", role="user", content="My password is hunter2 for the bank")
         db.branch("bank", branch_id="branch")
     shown = holdfast("sessions", "redact", "bank", "1", "--db", trip)
-    assert "The title goes too, since it has words of that: My password is hunter2\n" in shown.out
+    assert "The title is removed, too, because it contains words of the text: My password is hunter2\n" in shown.out
     assert "My password is hunter2 #2" in shown.out
     assert holdfast("sessions", "redact", "bank", "1", "--yes", "--json", "--db", trip).code == 0
     assert "hunter2" not in holdfast("sessions", "list", "--json", "--db", trip).out
@@ -460,9 +460,9 @@ def test_prune_says_what_stays_for_a_damaged_attachment(holdfast: Holdfast, tmp_
         db.append_message("album", role="user", content=[{"type": "image", "blob": blob.digest}])
         Path(db.blobs.files.path(blob.digest)).write_bytes(b"p?cture")
     done = holdfast("sessions", "prune", "--max-size", "0kb", "--yes", "--db", tmp_path / "album.db")
-    assert "Removed 0 conversations" in done.out
-    assert "album stays: it changed or came to be needed meanwhile, or an attachment of it is damaged." in done.err
-    assert f"Attachment {blob.digest} is missing here, or damaged, and is not in the archive." in done.err
+    assert "Deleted 0 conversations" in done.out
+    assert "album was kept: it changed or is needed now, or one of its attachments is damaged." in done.err
+    assert f"The attachment {blob.digest} is missing or damaged, and is not in the archive." in done.err
 
 
 def test_prune_into_a_file_of_the_store_is_one_sentence(holdfast: Holdfast, trip: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, content_parts, errors
-from holdfast.cli import latest_session
+from holdfast.cli import session_choice
 from tests.cli import ready, terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
@@ -28,14 +28,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(db: SessionDB, *, one_shots: bool = False) -> tuple[str, str | None]:
-    head, notice = latest_session.find(db, one_shots=one_shots)
+    head, notice = session_choice.find_latest(db, one_shots=one_shots)
     return head.id, notice
 
 
 def test_most_recent_conversation_of_the_folder_is_continued_before_newer_ones_elsewhere(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latest_session, "PAGE", 5)
+    monkeypatch.setattr(session_choice, "PAGE", 5)
     with SessionDB(":memory:") as db:
         spoken(db, "elsewhere", here / "other")
         assert found(db) == ("elsewhere", f"{NOTICE}, from {here / 'other'}.")
@@ -43,7 +43,7 @@ def test_most_recent_conversation_of_the_folder_is_continued_before_newer_ones_e
         assert found(db) == ("nowhere", f"{NOTICE}.")
         spoken(db, "older", here)
         spoken(db, "newer", here)
-        for number in range(latest_session.PAGE + 1):  # of no folder, so listed in each
+        for number in range(session_choice.PAGE + 1):  # of no folder, so listed in each
             spoken(db, f"chat{number}", None)
         spoken(db, "last", here / "other")
         assert found(db) == ("newer", None)
@@ -53,7 +53,7 @@ def test_one_shot_conversation_is_continued_only_with_a_prompt_or_once_it_was_co
     with SessionDB(":memory:") as db:
         spoken(db, "shot", here, "cli")
         with pytest.raises(errors.NoSuchSession, match="-c -p TEXT"):
-            latest_session.find(db, one_shots=False)
+            session_choice.find_latest(db, one_shots=False)
         spoken(db, "chat", here / "other")
         assert found(db) == ("chat", f"{NOTICE}, from {here / 'other'}.")
         assert found(db, one_shots=True) == ("shot", None)

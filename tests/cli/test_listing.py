@@ -87,7 +87,7 @@ def test_an_empty_store_has_no_lines(holdfast: Holdfast, tmp_path: Path) -> None
     SessionDB(tmp_path / "new.db").close()
     done = holdfast("sessions", "list", "--db", tmp_path / "new.db")
     assert (done.code, done.out) == (0, "")
-    assert "No conversations" in done.err
+    assert "no conversations" in done.err
 
 
 def test_a_hostile_title_reaches_the_terminal_spelled_out(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:

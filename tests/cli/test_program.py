@@ -54,7 +54,7 @@ def test_a_fault_of_the_program_is_called_one_and_logged_with_its_trace(
     monkeypatch.setitem(cli.COMMANDS, "faulty", (f"{__name__}:faulty", "Fails."))
     done = inside.run(tmp_path, "faulty")
     assert done.code == 1
-    assert done.sentence.startswith("holdfast: a fault of the program (AssertionError).")
+    assert done.sentence.startswith("holdfast: internal error (AssertionError).")
     assert "doctor" not in done.err
     assert "one and one is three" in caplog.text
 
@@ -312,9 +312,7 @@ def test_output_that_cannot_be_written_is_an_error(trip: Path, tmp_path: Path) -
             encoding="utf-8",
             check=False,
         )
-    assert program.Run(done.returncode, "", done.stderr).sentence.startswith(
-        "holdfast: the output could not be written"
-    )
+    assert program.Run(done.returncode, "", done.stderr).sentence.startswith("holdfast: cannot write the output")
     assert done.returncode == 1
 
 

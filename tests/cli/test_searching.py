@@ -28,7 +28,7 @@ def test_a_hit_is_shown_with_its_place(holdfast: Holdfast, trip: Path) -> None:
 def test_nothing_found_says_so_and_exits_with_1(holdfast: Holdfast, trip: Path) -> None:
     done = holdfast("sessions", "search", "walrus", "--db", trip)
     assert (done.code, done.out) == (1, "")
-    assert "Nothing was found" in done.err
+    assert "Nothing found" in done.err
 
 
 def test_json_has_hits_and_neighbours(holdfast: Holdfast, trip: Path) -> None:

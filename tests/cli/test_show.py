@@ -36,8 +36,8 @@ TRANSCRIPT = f"""\
 6  assistant  2026-05-28 20:31  [hidden]
     message 6
 
-── {TRIP} ended: compression; {SECOND} goes on
-── compaction: messages up to 4 stand in the context as this summary
+── {TRIP} ended: compression; continued in {SECOND}
+── compaction: this summary replaces messages up to 4 in the context
     They plan a trip.
 
 7  assistant  2026-05-28 20:33
@@ -47,8 +47,8 @@ TRANSCRIPT = f"""\
     result of c1:
     etc home
 
-── {SECOND} ended: compression; {THIRD} goes on
-── compaction (not in force): messages up to 6 stand in the context as this summary
+── {SECOND} ended: compression; continued in {THIRD}
+── compaction (not in effect): this summary replaces messages up to 6 in the context
     Packed.
 """
 
@@ -66,7 +66,7 @@ def test_last_is_the_most_recently_active(holdfast: Holdfast, trip: Path) -> Non
 
 def test_a_branch_shows_what_it_shares_and_where_it_begins(holdfast: Holdfast, trip: Path) -> None:
     lines = holdfast("sessions", "show", BRANCH, "--db", trip).out.splitlines()
-    begins = lines.index(f"── here the branch {BRANCH} begins")
+    begins = lines.index(f"── the branch {BRANCH} begins")
     assert "    message 5" in lines[:begins]
     assert "    only in the branch" in lines[begins:]
     assert not any("message 6" in line or "goes on" in line for line in lines)
@@ -169,8 +169,8 @@ def test_an_unknown_name_is_an_error_that_says_where_to_look(holdfast: Holdfast,
     done = holdfast("sessions", command, "nothing", "--db", trip)
     assert done.code == 1
     assert done.sentence == (
-        "holdfast: There is no session 'nothing'. `holdfast sessions list` names those there are, "
-        "and `holdfast -r` lets you pick one."
+        "holdfast: There is no session 'nothing'. Run `holdfast sessions list` to list conversations, "
+        "or `holdfast -r` to pick one."
     )
 
 
@@ -202,7 +202,7 @@ def test_a_damaged_message_does_not_hide_the_others(holdfast: Holdfast, trip: Pa
         execute("DROP TRIGGER message_is_only_redacted")
         execute("UPDATE messages SET body = '{broken' WHERE seq = 3")
     out = holdfast("sessions", "show", TRIP, "--db", trip).out
-    assert "(This message cannot be read back. Run `holdfast doctor`.)" in out
+    assert "(This message is damaged. Run `holdfast doctor`.)" in out
     assert "    message 4\n" in out
     assert "cannot be read" in holdfast("sessions", "show", TRIP, "--json", "--db", trip).sentence
 

@@ -24,7 +24,7 @@ ODD = [
     b"\xff\xfe\x80",
     b"\0",
     b"text\0text",
-    b"x" * stdin_text.LOOKED_AT + b"\0",
+    b"x" * stdin_text.BINARY_CHECK_BYTES + b"\0",
     b"\xed\xa0\x80",
     "\ufeff\u202e\u2028\x7f\x1b[2J".encode(),
     b"{}\n]]>\"'\\",
@@ -176,7 +176,7 @@ def test_a_pipe_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "More than 16 MB" in program.Run(2, done.stdout, done.stderr).sentence
+    assert "larger than 16 MB" in program.Run(2, done.stdout, done.stderr).sentence
 
 
 def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
@@ -188,11 +188,11 @@ def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--model", "nobody/x"], "names no model"),
+        (["--model", "nobody/x"], "is not a model"),
         (["--db", "."], "is a directory"),
         (["-c"], "There is no database"),
-        (["-r"], "Say which conversation"),
-        (["-c", "-r", "x"], "two conversations"),
+        (["-r"], "Name the conversation"),
+        (["-c", "-r", "x"], "not both"),
         (["--profile", "nobody"], "no profile 'nobody'"),
         (["--max-steps", "none"], "'none' is not a valid integer"),
     ],
@@ -219,7 +219,7 @@ def test_settings_that_are_wrong_are_a_document_too(tmp_path: Path, form: str, w
     env = {"HOLDFAST_HOME": str(home), **({"HOLDFAST_PROFILE": "nobody"} if wrong == "profile" else {})}
     done = inside.run(tmp_path, "-p", "hi", "--output-format", form, env=env)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "`holdfast config check` names every mistake." in done.err
+    assert "Run `holdfast config check` to list all mistakes." in done.err
     result = done.data if form == "json" else done.data["result"]
     assert ("`colour`" if wrong == "file" else "'nobody'") in result["error"]
 

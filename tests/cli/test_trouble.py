@@ -65,7 +65,7 @@ def test_what_the_model_did_not_answer_is_said_to_whoever_goes_on(tmp_path: Path
         assert waiting.run(tmp_path, "-p", "hello there", env=played.env).code == 1
     done = waiting.run(tmp_path, "-c", "-p", "again", env=OFFLINE)
     assert done.code == 0
-    assert done.err == "The answer to the last message (1) was not finished. Say it again, or go on.\n"
+    assert done.err == "The answer to the last message (1) was not finished. Send it again, or continue.\n"
     assert waiting.run(tmp_path, "-c", "-p", "again", env=OFFLINE).err == ""
 
 

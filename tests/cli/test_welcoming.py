@@ -21,7 +21,7 @@ def first_screen(home: Path, env: dict[str, str]) -> str:
 def test_without_a_key_it_is_offline_and_says_where_settings_would_be_once(tmp_path: Path) -> None:
     shown = first_screen(tmp_path, {})
     assert "this is the built-in offline model" in shown
-    assert "would be in ~/data/config.toml" in " ".join(shown.split())
+    assert "no settings in ~/data/config.toml" in " ".join(shown.split())
     again = first_screen(tmp_path, {})
     assert "this is the built-in offline model" in again
     assert HINT not in again
@@ -40,14 +40,15 @@ def test_what_to_do_for_a_real_model_is_said_once_and_not_again_by_the_answer(
 def test_with_a_key_it_says_which_model_that_means_and_never_the_key(tmp_path: Path, variable: str) -> None:
     shown = first_screen(tmp_path, {variable: "key-of-mine"})
     provider_name = variable.partition("_")[0].lower()
-    assert f"{variable} is set, so you talk to {provider_name}/" in shown
+    assert f"Using {provider_name}/" in shown
+    assert f"because {variable} is set." in shown
     assert "key-of-mine" not in shown
-    assert "so you talk to" not in first_screen(tmp_path, {variable: "key-of-mine"})
+    assert "because" not in first_screen(tmp_path, {variable: "key-of-mine"})
 
 
 def test_whoever_named_a_model_is_not_told_why(tmp_path: Path) -> None:
     shown = first_screen(tmp_path, {"HOLDFAST_MODEL": "offline", "OPENAI_API_KEY": "key"})
-    assert "so you talk to" not in shown
+    assert "because" not in shown
     assert HINT in shown
 
 

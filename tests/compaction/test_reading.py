@@ -53,7 +53,7 @@ def test_wherever_a_secret_stands_in_a_long_text_it_is_found_whole(secret: str) 
         text = f"{words[:begin]} {secret} {words[begin:]}"
         found = sentences.redact(text)
         assert parts_of(found) == [], begin
-        assert found == redaction.redacted(text), begin
+        assert found == redaction.redact(text), begin
 
 
 def test_a_text_full_of_secrets_is_read_without_any_of_them() -> None:
@@ -63,7 +63,7 @@ def test_a_text_full_of_secrets_is_read_without_any_of_them() -> None:
 
 
 def test_a_very_long_text_is_searched_in_stretches_so_that_others_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    longest, real = [0], redaction.redacted
+    longest, real = [0], redaction.redact
 
     def measured(text: str) -> str:
         longest[0] = max(longest[0], len(text))

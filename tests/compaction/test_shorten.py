@@ -99,7 +99,7 @@ def image() -> dict[str, Any]:
 
 
 def kinds(message: types.Message) -> list[type]:
-    return [type(part) for part in content_parts.read(message.content)]
+    return [type(part) for part in content_parts.parse(message.content)]
 
 
 def test_image_stays_while_there_is_room_for_it() -> None:

@@ -108,7 +108,7 @@ def test_a_picture_is_a_part_of_the_message_and_a_file_can_be_read() -> None:
         with db.db.blobs.open(found.parts[0]["blob"]) as kept:
             assert kept.read() == PICTURE
         assert found.parts[1]["text"].startswith("[Attached: my table.csv, text/csv, 7 bytes;")
-        assert isinstance(content_parts.read(found.parts)[0], content_parts.Image)
+        assert isinstance(content_parts.parse(found.parts)[0], content_parts.Image)
 
     stage.run(story)
 

@@ -38,7 +38,7 @@ def test_this_process_is_alive() -> None:
 
 def holder_of(process: subprocess.Popen[bytes]) -> leases.Holder:
     return msgspec.structs.replace(
-        leases.current_holder("it"), pid=process.pid, started=process_info.started(process.pid)
+        leases.current_holder("it"), pid=process.pid, started=process_info.start_ticks(process.pid)
     )
 
 

@@ -140,7 +140,7 @@ def test_only_the_private_group_of_a_user_may_write(
         pwd, "getpwuid", lambda uid: pwd.struct_passwd(("ann", "x", uid, 7, "", "/home/ann", "/bin/sh"))
     )
     monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
-    assert file_modes.is_shared(os.stat_result((mode, 0, 0, 1, 7, gid, 0, 0, 0, 0))) is shared
+    assert file_modes.is_writable_by_others(os.stat_result((mode, 0, 0, 1, 7, gid, 0, 0, 0, 0))) is shared
 
 
 @pytest.mark.parametrize("open_to", [0o720, 0o702, 0o777, 0o1777])

@@ -31,7 +31,11 @@ class Leash:
 
     def at_large(self) -> list[str]:
         """The processes of this test that run now, by their command lines."""
-        return [line for pid in process_info.marked(self.mark) if (line := process_info.read(f"/proc/{pid}/cmdline"))]
+        return [
+            line
+            for pid in process_info.find_by_env(self.mark)
+            if (line := process_info.read_text(f"/proc/{pid}/cmdline"))
+        ]
 
 
 @contextlib.contextmanager
@@ -42,7 +46,7 @@ def leashed() -> Iterator[Leash]:
         yield leash
         until(lambda: not leash.at_large(), "no process is left")
     finally:
-        process_info.kill_marked(leash.mark)
+        process_info.kill_by_env(leash.mark)
 
 
 def until(so: Callable[[], Any], what: str, seconds: float = 60) -> None:

@@ -36,7 +36,7 @@ class Sleeper:
         return [
             int(pid)
             for pid in os.listdir("/proc")
-            if pid.isdigit() and wanted in process_info.read(f"/proc/{pid}/cmdline")
+            if pid.isdigit() and wanted in process_info.read_text(f"/proc/{pid}/cmdline")
         ]
 
 
@@ -61,7 +61,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
 
 
 def state(pid: int) -> str:
-    return process_info.read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1]
+    return process_info.read_text(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1]
 
 
 # --- the program is there ----------------------------------------------------------------------------------
@@ -243,4 +243,4 @@ def test_a_process_whose_wardens_are_stopped_can_be_killed(leash: Leash, sleeper
 
 
 def stopped(leash: Leash) -> int:
-    return [state(pid) for pid in process_info.marked(leash.mark)].count("T")
+    return [state(pid) for pid in process_info.find_by_env(leash.mark)].count("T")

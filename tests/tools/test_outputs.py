@@ -207,7 +207,7 @@ def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_only(tmp_
         assert (await db.blobs.collect(0)).blobs == 0
         assert (await fetch(digest)).decode() == LONG
         seen = model.requests[1]
-        assert content_parts.read(seen.messages[-1].content) == (content_parts.Text(stored.content[0]["text"]),)
+        assert content_parts.parse(seen.messages[-1].content) == (content_parts.Text(stored.content[0]["text"]),)
         for request in (_openai(seen), _anthropic(seen)):
             assert request.count(digest) == 1  # in the pointer
             assert '"blob"' not in request

@@ -47,7 +47,7 @@ def test_a_picture_is_shown_to_the_model(tmp_path: Path, kind: str) -> None:
     data, width, height = KINDS[kind]
     (tmp_path / "shot").write_bytes(data)
     result = doing.Doing(tmp_path)("read_file", path="shot")
-    told, image = content_parts.read(result.content)
+    told, image = content_parts.parse(result.content)
     assert told == content_parts.Text(f"[shot: {kind}, {width} x {height}, {len(data)} bytes]")
     assert image == content_parts.Image(media_type=kind, data=base64.b64encode(data).decode())
 

@@ -218,10 +218,12 @@ def test_one_whose_warden_and_guard_were_killed_is_gone_with_all_it_started(play
         process = await scene.start("trap '' TERM; setsid sleep 1001 & setsid sleep 1002 & echo up; wait")
         await until_async(lambda: supervisor_client.read(place(process)).text, "it is up")
         warden, command = pids(process)
-        guard = int(process_info.read(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
+        guard = int(process_info.read_text(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
         for number, pid in ((signal.SIGSTOP, guard), (signal.SIGKILL, warden), (signal.SIGKILL, guard)):
             os.kill(pid, number)
-        await until_async(lambda: not any(map(process_info.started, (guard, warden, command))), "all three are gone")
+        await until_async(
+            lambda: not any(map(process_info.start_ticks, (guard, warden, command))), "all three are gone"
+        )
         assert await scene.look() == (1, 1)
         assert scene.leash.at_large() == []
         [row] = await scene.book.every("c", False)
@@ -261,10 +263,12 @@ def test_one_left_process_is_counted_in_plain_words(play: Callable[[Story], Scen
         process = await scene.start("trap '' TERM; setsid sleep 1001 & echo up; wait")
         await until_async(lambda: supervisor_client.read(place(process)).text, "it is up")
         warden, command = pids(process)
-        guard = int(process_info.read(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
+        guard = int(process_info.read_text(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
         for number, pid in ((signal.SIGSTOP, guard), (signal.SIGKILL, warden), (signal.SIGKILL, guard)):
             os.kill(pid, number)
-        await until_async(lambda: not any(map(process_info.started, (guard, warden, command))), "all three are gone")
+        await until_async(
+            lambda: not any(map(process_info.start_ticks, (guard, warden, command))), "all three are gone"
+        )
         assert await scene.look() == (1, 1)
 
     assert "nobody saw how it ended; 1 of its processes was killed." in play(story).book.notices[0]

@@ -50,10 +50,10 @@ def test_a_result_is_known_as_one_whatever_its_words_are(begins: str, long: bool
     tools = registry.Registry([base.Tool(types.ToolSpec("own__find", "", {"properties": {"x": {}}}), run)])
     result, failed = (asyncio.run(tools.run(types.ToolCall("c", "own__find", given))) for given in ({}, {"x": 1}))
     assert (result.ok, failed.ok) == (True, False)
-    assert content_parts.went_well("own__find", result.content)
-    assert not content_parts.went_well("own__find", failed.content)
+    assert content_parts.is_success("own__find", result.content)
+    assert not content_parts.is_success("own__find", failed.content)
     assert content_parts.text(result.content).startswith(begins)
-    assert [type(part) for part in content_parts.read(result.content)] == [content_parts.Text]
+    assert [type(part) for part in content_parts.parse(result.content)] == [content_parts.Text]
 
 
 def test_the_past_is_quoted_with_its_place() -> None:

@@ -35,7 +35,7 @@ def told(leash: Leash, root: Path, command: str, **more: Any) -> str:
     """What the model is told; that it went well is said of what ended with 0, and of nothing else."""
     result = asyncio.run(called(leash, root, command, **more))
     assert result.ok == str(result.content).endswith("[exit code 0]"), result
-    assert content_parts.went_well("shell", result.content) == result.ok
+    assert content_parts.is_success("shell", result.content) == result.ok
     return str(result.content)
 
 
@@ -271,7 +271,7 @@ def test_a_command_cannot_reach_the_terminal_of_the_program(leash: Leash, tmp_pa
 def test_a_command_cannot_escape_by_changing_its_environment(leash: Leash, tmp_path: Path) -> None:
     escaping = f"env -i setsid sleep 1001 & echo $! > {tmp_path}/pid; echo up"
     assert "1 process it left" in told(leash, tmp_path, escaping)
-    assert not process_info.started(int((tmp_path / "pid").read_text()))
+    assert not process_info.start_ticks(int((tmp_path / "pid").read_text()))
 
 
 def test_the_marks_of_two_calls_differ(leash: Leash, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_daemon_that_ignores_every_request_dies_too(leash: Leash, tmp_path: Pa
     )
     assert written(tmp_path / "f") == "up\n"
     assert (status.left, status.stuck) == (1, 0)
-    assert not process_info.started(int(there.read_text()))
+    assert not process_info.start_ticks(int(there.read_text()))
 
 
 def test_one_that_ignores_the_request_is_killed(leash: Leash, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_with_warden_and_guard_killed_the_command_dies_and_the_rest_is_found_by_
         os.kill(warden, signal.SIGKILL)
         guard.kill()
         guard.wait(60)
-    until(lambda: not process_info.started(command), "the command is gone")
+    until(lambda: not process_info.start_ticks(command), "the command is gone")
     assert supervisor_client.status(str(tmp_path / "f")) is None
     assert supervisor_client.kill_left(tmp_path.name + leash.mark) == 1
 

@@ -204,7 +204,7 @@ def _mark(script: str) -> str:
 def _kill_marked(mark: str, settle_seconds: float = 0.0) -> int:
     """Kill the remaining processes of a command; return how many there were."""
     until = time.monotonic() + settle_seconds
-    while process_info.marked(f"{supervisor_client.MARK}={mark}") and time.monotonic() < until:
+    while process_info.find_by_env(f"{supervisor_client.MARK}={mark}") and time.monotonic() < until:
         time.sleep(0.02)
     return supervisor_client.kill_left(mark)
 
@@ -243,7 +243,7 @@ def format_output(found: schema.TerminalOutputResponse, timeout: float | None, l
     if timeout is not None:
         ending = f"[killed after {timeout:g} s; give it a longer `timeout`, or use start_process]"
     elif status is None or (status.exit_code is None and not status.signal):
-        ending = "[It was stopped; the exit code is unknown.]"  # `content_parts.went_well` knows this text.
+        ending = "[It was stopped; the exit code is unknown.]"  # `content_parts.is_success` knows this text.
     elif status.signal:
         ending = f"[killed by {errors.shown(status.signal, 20)}]"
     else:

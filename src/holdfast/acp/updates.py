@@ -188,7 +188,7 @@ class UpdateBuilder:
             case "tool":
                 call_id = message.tool_call_id or ""
                 name = self._calls[call_id].name if call_id in self._calls else ""
-                ok = content_parts.went_well(name, message.content)
+                ok = content_parts.is_success(name, message.content)
                 return self._finish(call_id, content_parts.text(message.content), ok)
             case "system":
                 return []
@@ -238,7 +238,7 @@ def _reply(message: types.Message) -> list[Update]:
     if message.redacted:
         return [agent_message(REDACTED, message.uid)]
     found: list[Update] = []
-    for part in content_parts.read(message.content):
+    for part in content_parts.parse(message.content):
         match part:
             case content_parts.Text(text) if text.strip():
                 found.append(agent_message(text, message.uid))

@@ -281,14 +281,14 @@ class AIAgent:
                 # A compaction beside the turn may have moved it after its last word.
                 result = msgspec.structs.replace(result, session_id=taken.run.session_id)
                 self.session_id = result.session_id
-                if taken.born and result.completed and not content_parts.noticed(content or ""):
+                if taken.born and result.completed and not content_parts.notice_kind(content or ""):
                     self._first_words = text
                 wanted, first_words = self.wanted_title, self._first_words
                 left = await agent_titles.settle(self.db, self.conversation_id, wanted, first_words, emit)
                 self.wanted_title, self._first_words = left
         emit(events.TurnFinished(result))
         # Where nothing is to be changed, nothing is noted either.
-        if not content_parts.noticed(content or "") and self.approvals.mode != "read-only":
+        if not content_parts.notice_kind(content or "") and self.approvals.mode != "read-only":
             self.remembering.over(result, self._allowance(taken.run))
         if self._left:
             await self.leave()

@@ -132,7 +132,7 @@ class Approvals:
         question = self._open.pop((conversation_id, given.request_id), None)
         if question is None:
             return "That is not asked any more."
-        who = redaction.redacted(given.by) or "a person"
+        who = redaction.redact(given.by) or "a person"
         if given.answer not in ("once", "conversation", "always"):
             # Whatever is not one of the ways to say yes is a no.
             reason = f" They said: {given.reason.strip()}" if given.reason.strip() else ""
@@ -306,7 +306,7 @@ class Approvals:
     # --- writing down --------------------------------------------------------------------------------
 
     async def _written(self, here: str, call: types.ToolCall, act: base.Act, decision: Decision) -> int:
-        what = redaction.redacted(act.detail if act.kind == "run" and act.detail else act.summary)
+        what = redaction.redact(act.detail if act.kind == "run" and act.detail else act.summary)
         try:
             return await loop.unhurried(
                 self._book.begin_audit(here, call.id, act.tool, what, decision.allowed, decision.by)

@@ -198,7 +198,7 @@ class Run:
         self.usage += reply.usage
         if reply.usage.cost is None and reply.usage.input + reply.usage.output:
             self._unpriced = reply.model or self._model.name
-        content = content_parts.written(reply.parts)
+        content = content_parts.encode(reply.parts)
         calls = distinct(reply.calls)
         if reply.finish == "length":
             content, calls, self.short = marked(content, NO_ROOM), (), True
@@ -295,7 +295,7 @@ class Run:
         self.usage += reply.usage
         self.answer = ""
         if reply.text.strip() or reply.usage != types.Usage():
-            content = marked(content_parts.written(reply.parts), why)
+            content = marked(content_parts.encode(reply.parts), why)
             self.answer = content_parts.text(content) if reply.text.strip() else ""
             await self.append(
                 types.NewMessage(role="assistant", content=content, model=reply.model or None, usage=reply.usage)

@@ -50,7 +50,7 @@ class Remembering:
 
         The review may cost `allowance` US dollars; None: any amount.
         """
-        spoke = any(each.role == "user" and not content_parts.noticed(each.content) for each in result.messages)
+        spoke = any(each.role == "user" and not content_parts.notice_kind(each.content) for each in result.messages)
         if self._review is not None and spoke and result.completed and result.api_calls:
             self._review.begin(memory_review.Turn(result.messages, allowance))
 

@@ -65,7 +65,7 @@ class Notes:
 
 def _kept(text: str) -> str:
     """Cleaned first: nothing that cannot be seen hides a key from being found."""
-    return redaction.redacted(records_memory.clean(text))
+    return redaction.redact(records_memory.clean(text))
 
 
 async def ordered(notes: Notes, order: str) -> tuple[str, bool]:

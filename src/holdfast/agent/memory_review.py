@@ -127,7 +127,7 @@ async def _looked_over(turn: Turn, model: models.Model, notes: memory.Notes, bil
         if not calls or reply.finish == "length":
             return
         calls_left -= len(calls)
-        said.append(_message("assistant", message_codec.encode(content_parts.written(reply.parts), calls)))
+        said.append(_message("assistant", message_codec.encode(content_parts.encode(reply.parts), calls)))
         for call in calls:
             result = await tools.run(call)
             said.append(_message("tool", message_codec.encode(result.content, (), call.id)))
@@ -157,7 +157,7 @@ def told(messages: Sequence[types.Message], known: Sequence[types.Memory]) -> st
         for each in messages
         if each.role in ("user", "assistant")
         and content_parts.text(each.content).strip()
-        and not content_parts.noticed(each.content)
+        and not content_parts.notice_kind(each.content)
     ]
     while len(exchange) > 2 and sum(len(each["text"]) for each in exchange) > ALL:
         # What was said first and last tells most.
@@ -167,5 +167,5 @@ def told(messages: Sequence[types.Message], known: Sequence[types.Memory]) -> st
 
 
 def _said(message: types.Message) -> str:
-    text = redaction.redacted(content_parts.text(message.content))
+    text = redaction.redact(content_parts.text(message.content))
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} […] {text[-LONGEST // 2 :]}"

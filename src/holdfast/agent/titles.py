@@ -53,7 +53,7 @@ async def _first_words(db: async_db.AsyncSessionDB, conversation_id: str) -> str
     begun = await db.transcript(conversation_id, 0, 2)
     answered = [message.role for message in begun] == ["user", "assistant"]
     said = begun[0].content if answered else ""
-    return content_parts.text(said) or None if not content_parts.noticed(said) else None
+    return content_parts.text(said) or None if not content_parts.notice_kind(said) else None
 
 
 async def _automatic(db: async_db.AsyncSessionDB, conversation_id: str, title: str, emit: Emit) -> None:

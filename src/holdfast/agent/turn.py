@@ -130,7 +130,7 @@ class Taking:
         )
         self.run = run = agent.new_run(taken, self._message.uid or "", self._emit, self._max_output)
         receipt = await self._received(run)
-        kind = content_parts.noticed(self._content)
+        kind = content_parts.notice_kind(self._content)
         self._emit(events.TurnStarted(receipt.conversation_id, receipt.session_id, self._text, receipt.seq, kind))
         await agent.announce(self._emit)
         if self._change is not None:

@@ -32,7 +32,7 @@ MODEL_LIST_SECONDS = 1.0
 class EditorProgram(NamedTuple):
     """The program as a server of sessions needs it."""
 
-    house: compose.House
+    house: compose.Services
     wire: channel.EditorChannel
     runtimes: list[runtime.Runtime]
     cleanup: client_terminals.TerminalCleanup
@@ -58,14 +58,14 @@ class EditorProgram(NamedTuple):
         capabilities = clients.parse_capabilities(self.wire.client_capabilities)
         async with AsyncExitStack() as stack:
             servers = await stack.enter_async_context(mcp_servers.open_servers(spec.servers, folder, settings.servers))
-            off_limits = toolset.off_limits(settings, house.database, folder)
-            permissions = approvals.Approvals(house.store.permissions, law=compose.law(settings, folder))
+            off_limits = toolset.protected_paths(settings, house.database, folder)
+            permissions = approvals.Approvals(house.store.permissions, law=compose.permission_law(settings, folder))
             terminals = None
             if capabilities.terminal:
                 terminals = client_terminals.ClientTerminals(client, spec.session_id, self.cleanup)
-            environment = toolset.environment(settings)
+            environment = toolset.command_environment(settings)
             shell = client_terminals.shell_tool(terminals, spec.folders, environment, risks.described)
-            machine = toolset.of_machine(house.processes, settings, spec.folders)
+            machine = toolset.build_shell_tools(house.processes, settings, spec.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 
             def project(epoch: Callable[[], object]) -> list[base.Tool]:
@@ -73,7 +73,9 @@ class EditorProgram(NamedTuple):
                     client, spec.session_id, capabilities, spec.folders, off_limits=off_limits, epoch=epoch
                 )
 
-            making = house.making(permissions, project, tools, servers, folder=folder, source=SOURCE, reviews=True)
+            making = house.agent_factory(
+                permissions, project, tools, servers, folder=folder, source=SOURCE, reviews=True
+            )
             opened = await stack.enter_async_context(
                 runtime.Runtime(house.store, making.agent, words=servers, models=house.models, approvals=permissions)
             )
@@ -93,9 +95,9 @@ async def serve(
             each.poke(conversation_id)
 
     async with AsyncExitStack() as stack:
-        housed = compose.housed(settings, poke, database=database, model=model, more=[plans.TOOL])
+        housed = compose.open_services(settings, poke, database=database, model=model, more=[plans.TOOL])
         house = await stack.enter_async_context(housed)
-        stack.push_async_callback(compose.stopped, await compose.watched(house.processes))
+        stack.push_async_callback(compose.cancel, await compose.watch_processes(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)
         cleanup = await stack.enter_async_context(client_terminals.TerminalCleanup())

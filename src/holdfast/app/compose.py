@@ -1,4 +1,4 @@
-"""Everything a front end needs, started and stopped by one `async with`."""
+"""Build the parts that a front end needs from the settings, and close them in one `async with`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import NamedTuple, TypedDict, Unpack
 
-from holdfast import app, config, errors
+from holdfast import config, errors
 from holdfast.agent import agent, approvals, loop
-from holdfast.app import models, process_records, toolset
+from holdfast.app import models, open_store, process_records, toolset
 from holdfast.compaction import policy, summary
 from holdfast.model import tokens
 from holdfast.runtime import runtime
@@ -26,26 +26,26 @@ from holdfast.tools.shell import background, process_folders
 
 logger = logging.getLogger("holdfast.app")
 
-EVERY = 900.0
+MAINTENANCE_INTERVAL = 900.0
 FIRST_LOOK = 5.0
-"""Seconds a start waits to learn which processes ended while nobody watched."""
+"""Seconds that a start waits to learn which background processes ended before it."""
 
 
-Project = Callable[[Callable[[], object]], list[tools_port.Tool]]
-"""The tools for files, for an agent whose view has this epoch."""
+FileTools = Callable[[Callable[[], object]], list[tools_port.Tool]]
+"""Builds the file tools of an agent, given a function that returns the epoch of its view."""
 
 
-class Where(TypedDict):
-    """What agents are told of where they work."""
+class AgentPlace(TypedDict):
+    """Where and for whom an agent works."""
 
     folder: str
     source: str
     reviews: bool
-    """Whether each turn may be reviewed in the background for something to remember."""
+    """Whether turns are reviewed in the background for facts to remember."""
 
 
-class Running(NamedTuple):
-    """The program at work: its store, its runtime, and what was found on the way."""
+class RunningProgram(NamedTuple):
+    """An open store and its runtime."""
 
     db: async_db.AsyncSessionDB
     runtime: runtime.Runtime
@@ -53,38 +53,38 @@ class Running(NamedTuple):
     notice: str | None
 
 
-class House(NamedTuple):
-    """What all doors of one process have in common, wherever each of them works."""
+class Services(NamedTuple):
+    """The parts that all runtimes of a process share."""
 
     settings: config.Settings
     database: str
     store: async_db.AsyncSessionDB
-    models: models.Models
+    models: models.ConversationModels
     summarizer: list[summary.ModelSummarizer] | None
     processes: background.Processes
     added: list[tools_port.Tool]
-    """The tools of other packages."""
+    """The tools of plugins."""
     meters: dict[str, tokens.Meter]
     model: str
     notice: str | None
 
-    def making(
+    def agent_factory(
         self,
         permissions: approvals.Approvals,
-        project: Project,
+        project: FileTools,
         machine: Sequence[tools_port.Tool],
         others: servers.Servers | None,
-        **where: Unpack[Where],
-    ) -> Making:
-        """What agents of one door are made of: with tools for files and the machine, and those of servers."""
-        return Making(
+        **where: Unpack[AgentPlace],
+    ) -> AgentFactory:
+        """Return a factory of agents with these file tools, shell tools and MCP servers."""
+        return AgentFactory(
             settings=self.settings,
             store=self.store,
             models=self.models,
             summarizer=self.summarizer,
             permissions=permissions,
             project=project,
-            tools=[*toolset.of_past(self.store), *machine, *self.added],
+            tools=[*toolset.build_recall_tools(self.store), *machine, *self.added],
             others=others.offered if others else None,
             meters=self.meters,
             **where,
@@ -92,7 +92,7 @@ class House(NamedTuple):
 
 
 @asynccontextmanager
-async def housed(
+async def open_services(
     settings: config.Settings,
     came_in: Callable[[str], object],
     *,
@@ -100,47 +100,48 @@ async def housed(
     model: str | None = None,
     folder: str | None = None,
     more: Sequence[tools_port.Tool] = (),
-) -> AsyncIterator[House]:
-    """A store that is open and a model that was chosen. `came_in` is told of conversations whose inboxes have more.
+) -> AsyncIterator[Services]:
+    """Open the store, choose the model and load plugins.
 
-    Tools of other packages are called like none of ours, nor like one `more` that doors have of their own.
+    `came_in` is called with the id of a conversation that may have new inbox entries. Tools of plugins must not have
+    the name of a built-in tool, or of one in `more`.
     """
     async with AsyncExitStack() as stack:
         chosen = await models.choose(settings, model)
-        answering = models.Models(settings, chosen.model)
+        answering = models.ConversationModels(settings, chosen.model)
         stack.push_async_callback(answering.close)
-        summarizer = await summarizer_of(stack, settings, chosen)
+        summarizer = await build_summarizers(stack, settings, chosen)
         database = database or settings.database
         store = await stack.enter_async_context(async_db.AsyncSessionDB(db.SessionDB(database)))
-        await store.run(partial(app.refuse_unfinished, store.db))
-        late = await late_backups(store, settings.backup)
-        stack.push_async_callback(stopped, asyncio.create_task(looking_after(store, settings.backup)))
-        known = known_processes(settings, store, came_in)
+        await store.run(partial(open_store.refuse_unfinished_copy, store.db))
+        overdue = await backup_warning(store, settings.backup)
+        stack.push_async_callback(cancel, asyncio.create_task(run_maintenance(store, settings.backup)))
+        processes = build_process_manager(settings, store, came_in)
         here = folder or os.getcwd()
-        common = [
-            *toolset.of_project(here, [], object),
-            *toolset.of_past(store),
-            *toolset.of_machine(known, settings, [here]),
+        built_in = [
+            *toolset.build_file_tools(here, [], object),
+            *toolset.build_recall_tools(store),
+            *toolset.build_shell_tools(processes, settings, [here]),
             *more,
         ]
-        added = await toolset.of_others(settings.plugins, common)
-        told = " ".join(line for line in (chosen.notice, late, *added.problems) if line)
-        yield House(
+        added = await toolset.load_plugin_tools(settings.plugins, built_in)
+        notice = " ".join(line for line in (chosen.notice, overdue, *added.problems) if line)
+        yield Services(
             settings=settings,
             database=database,
             store=store,
             models=answering,
             summarizer=summarizer,
-            processes=known,
+            processes=processes,
             added=list(added.tools),
             meters={},
             model=chosen.model.name,
-            notice=told or None,
+            notice=notice or None,
         )
 
 
 @asynccontextmanager
-async def started(
+async def start(
     settings: config.Settings,
     *,
     database: str | None = None,
@@ -149,56 +150,62 @@ async def started(
     folder: str | None = None,
     reviews: bool = True,
     yes: bool = False,
-) -> AsyncIterator[Running]:
-    """A store that is open, a model that was chosen, and the one door to agents of both.
-
-    `yes` allows what tools would ask for, but for what is dangerous or forbidden.
-    """
+) -> AsyncIterator[RunningProgram]:
+    """Open the services and one runtime. `yes` allows tool calls that would ask, except dangerous and denied ones."""
 
     def came_in(conversation_id: str) -> None:
-        door.poke(conversation_id)
+        opened.poke(conversation_id)
 
     async with AsyncExitStack() as stack:
         here = folder or os.getcwd()
-        house = await stack.enter_async_context(housed(settings, came_in, database=database, model=model, folder=here))
-        permissions = approvals.Approvals(house.store.permissions, law=law(settings, here), yes=yes)
-        others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
-        project = partial(toolset.of_project, here, toolset.off_limits(settings, house.database, here))
-        machine = toolset.of_machine(house.processes, settings, [here])
-        making = house.making(permissions, project, machine, others, folder=here, source=source, reviews=reviews)
-        door = await stack.enter_async_context(
-            runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
+        services = await stack.enter_async_context(
+            open_services(settings, came_in, database=database, model=model, folder=here)
         )
-        stack.push_async_callback(stopped, await watched(house.processes))
-        yield Running(house.store, door, house.model, house.notice)
+        permissions = approvals.Approvals(services.store.permissions, law=permission_law(settings, here), yes=yes)
+        others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
+        protected = toolset.protected_paths(settings, services.database, here)
+        factory = services.agent_factory(
+            permissions,
+            partial(toolset.build_file_tools, here, protected),
+            toolset.build_shell_tools(services.processes, settings, [here]),
+            others,
+            folder=here,
+            source=source,
+            reviews=reviews,
+        )
+        opened = await stack.enter_async_context(
+            runtime.Runtime(services.store, factory.agent, words=others, models=services.models, approvals=permissions)
+        )
+        stack.push_async_callback(cancel, await watch_processes(services.processes))
+        yield RunningProgram(services.store, opened, services.model, services.notice)
 
 
-def known_processes(
+def build_process_manager(
     settings: config.Settings, store: async_db.AsyncSessionDB, came_in: Callable[[str], object]
 ) -> background.Processes:
-    """The programs that agents have started, in this process or before it."""
+    """Return the manager of background processes, including those that an earlier process started."""
     return background.Processes(
-        process_records.Book(store, came_in),
+        process_records.ProcessRecords(store, came_in),
         settings.home,
-        toolset.environment(settings),
+        toolset.command_environment(settings),
         signature=process_folders.signature(store.db.path),
     )
 
 
-def law(settings: config.Settings, folder: str) -> rules.Law:
-    """The rules of the settings, as they hold in a folder."""
+def permission_law(settings: config.Settings, folder: str) -> rules.Law:
+    """Return the permission rules of the settings for a folder."""
     return rules.Law(settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
 
 
-class Making(NamedTuple):
-    """All an agent of this program is made of, but for its conversation."""
+class AgentFactory(NamedTuple):
+    """Creates the agents of conversations."""
 
     settings: config.Settings
     store: async_db.AsyncSessionDB
-    models: models.Models
+    models: models.ConversationModels
     summarizer: list[summary.ModelSummarizer] | None
     permissions: approvals.Approvals
-    project: Project
+    project: FileTools
     tools: list[tools_port.Tool]
     others: tools_port.Source | None
     meters: dict[str, tokens.Meter]
@@ -207,24 +214,23 @@ class Making(NamedTuple):
     reviews: bool
     owner: str = ""
     keep_folder: bool = True
-    """Whether the folder is the person's, so that conversations which begin in it belong to it."""
+    """Whether new conversations record the folder; only if the user chose it."""
 
     async def agent(self, conversation_id: str) -> agent.AIAgent:
         def epoch() -> object:
-            mark = made.view.mark
-            # Where the view is not known to stand, it may be another one each time.
-            return mark[0] if mark else object()
+            mark = created.view.mark
+            return mark[0] if mark else object()  # An unknown view may differ each time.
 
         model = self.models.of(conversation_id)
         compaction, limits, memory = self.settings.compaction, self.settings.limits, self.settings.memory
-        made = agent.AIAgent(
+        created = agent.AIAgent(
             db=self.store,
             model=model,
             session_id=conversation_id,
             tools=[*self.project(epoch), *self.tools],
             more_tools=self.others,
             approvals=self.permissions,
-            # What was learnt of how one model counts is not true of another.
+            # Token counts learned for one model are not valid for another.
             meter=self.meters.setdefault(model.name, tokens.Meter()),
             compaction_policy=policy.CompactionPolicy(soft=compaction.soft, hard=compaction.hard),
             # The offline model writes no summaries.
@@ -238,13 +244,13 @@ class Making(NamedTuple):
             # The offline model cannot judge what is worth remembering.
             reviews=memory.review and self.reviews and not models.is_offline(model),
         )
-        return made
+        return created
 
 
-async def summarizer_of(
-    stack: AsyncExitStack, settings: config.Settings, chosen: models.Chosen
+async def build_summarizers(
+    stack: AsyncExitStack, settings: config.Settings, chosen: models.ModelChoice
 ) -> list[summary.ModelSummarizer] | None:
-    """Who writes summaries, where settings name somebody; where that one cannot, the conversation's model does."""
+    """Return the summarizers of `compaction.model`, with the chosen model as fallback; None if it is not set."""
     if settings.compaction.model is None:
         return None
     small = await models.choose(settings, settings.compaction.model)
@@ -252,45 +258,47 @@ async def summarizer_of(
     return [summary.ModelSummarizer(each.model) for each in (small, chosen)]
 
 
-async def late_backups(store: async_db.AsyncSessionDB, kept: config.Backup) -> str | None:
-    """What there is to say of backups that do not come. One that never came may be the one that comes now."""
-    done, failed = (
-        await store.admin.get_meta(store_meta.BACKUP_DONE),
-        await store.admin.get_meta(store_meta.BACKUP_FAILED),
-    )
-    if kept.folder is None or (done is None and failed is None):
+# --- maintenance ---------------------------------------------------------------------------------------
+
+
+async def backup_warning(store: async_db.AsyncSessionDB, backup: config.Backup) -> str | None:
+    """Return a warning if scheduled backups are overdue; not before the first one, which may be about to run."""
+    done = await store.admin.get_meta(store_meta.BACKUP_DONE)
+    failed = await store.admin.get_meta(store_meta.BACKUP_FAILED)
+    if backup.folder is None or (done is None and failed is None):
         return None
-    said = backup_schedule.overdue_warning(done, failed, kept.every_hours, time.time())
-    return said and f"{said} `holdfast backup` says what is in the way."
+    warning = backup_schedule.overdue_warning(done, failed, backup.every_hours, time.time())
+    return warning and f"{warning} Run `holdfast backup` to see why."
 
 
-async def looking_after(store: async_db.AsyncSessionDB, kept: config.Backup) -> None:
-    """What a store needs now and then, beside the work: it is nobody's to wait for, and stops nothing."""
+async def run_maintenance(store: async_db.AsyncSessionDB, backup: config.Backup) -> None:
+    """Run upkeep, scheduled backups and blob collection periodically. Failures are logged."""
 
     async def back_up() -> None:
-        if kept.folder is not None:
-            await store.admin.backup_if_due(kept.folder, kept.every_hours, kept.keep)
+        if backup.folder is not None:
+            await store.admin.backup_if_due(backup.folder, backup.every_hours, backup.keep)
 
     while True:
-        for need in (store.admin.run_upkeep_once, back_up, store.blobs.collect):
+        for task in (store.admin.run_upkeep_once, back_up, store.blobs.collect):
             try:
-                await need()
+                await task()
             except errors.HoldfastError as error:
-                logger.warning("the store could not be looked after: %s", error)
-        await asyncio.sleep(EVERY)
+                logger.warning("maintenance of the store failed: %s", error)
+        await asyncio.sleep(MAINTENANCE_INTERVAL)
 
 
-async def watched(known: background.Processes) -> asyncio.Task[None]:
-    """What ended while nobody watched is in the inbox before anybody speaks, unless the store takes too long."""
-    watcher = background.Watcher(known)
+async def watch_processes(processes: background.Processes) -> asyncio.Task[None]:
+    """Record processes that ended before this start, unless the store is too slow, and keep watching in a task."""
+    watcher = background.Watcher(processes)
     try:
         async with asyncio.timeout(FIRST_LOOK):
             await watcher.look()
     except (errors.HoldfastError, TimeoutError) as error:
-        logger.warning("processes cannot be looked after yet: %s", error)
+        logger.warning("background processes could not be checked: %s", error)
     return asyncio.create_task(watcher.run())
 
 
-async def stopped(task: asyncio.Task[None]) -> None:
+async def cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end."""
     task.cancel()
     await asyncio.wait([task])

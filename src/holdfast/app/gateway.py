@@ -16,9 +16,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from holdfast import app, config, errors
+from holdfast import config, errors
 from holdfast.agent import approvals
-from holdfast.app import compose, daily_cleanup, models, toolset, tracing
+from holdfast.app import compose, daily_cleanup, models, open_store, toolset, tracing
 from holdfast.compaction import summary
 from holdfast.gateway import access, gateway, gateway_context, limits, metrics, route_keys
 from holdfast.gateway import platform as gateway_platform
@@ -106,8 +106,8 @@ async def served(
         )
         desks.ended.append(opened.router.wake)
         tidies = asyncio.create_task(daily_cleanup.looking_after(store, wanted.remember))
-        stack.push_async_callback(compose.stopped, tidies)
-        stack.push_async_callback(compose.stopped, await compose.watched(desks.processes))
+        stack.push_async_callback(compose.cancel, tidies)
+        stack.push_async_callback(compose.cancel, await compose.watch_processes(desks.processes))
         await stack.enter_async_context(opened)
         yield Serving(store, opened, desks.model, desks.notices, tuple(ways.where), lines)
 
@@ -219,7 +219,7 @@ class _Desks(NamedTuple):
     settings: config.Settings
     database: str
     store: async_db.AsyncSessionDB
-    models: models.Models
+    models: models.ConversationModels
     model: str
     summarizer: list[summary.ModelSummarizer] | None
     processes: background.Processes
@@ -239,16 +239,22 @@ class _Desks(NamedTuple):
         permissions = approvals.Approvals(self.store.permissions, law=law, owner=owner)
         wanted = self.settings.gateway
         others = self.others if may(wanted.tools, owner) else None
-        making = compose.Making(
+        making = compose.AgentFactory(
             settings=self.settings,
             store=self.store,
             models=self.models,
             summarizer=self.summarizer,
             permissions=permissions,
-            project=partial(toolset.of_project, folder, toolset.off_limits(self.settings, self.database, folder)),
+            project=partial(
+                toolset.build_file_tools, folder, toolset.protected_paths(self.settings, self.database, folder)
+            ),
             tools=[
-                *toolset.of_past(self.store),
-                *(toolset.of_machine(self.processes, self.settings, [folder]) if may(wanted.shell, owner) else ()),
+                *toolset.build_recall_tools(self.store),
+                *(
+                    toolset.build_shell_tools(self.processes, self.settings, [folder])
+                    if may(wanted.shell, owner)
+                    else ()
+                ),
                 *(self.added if may(wanted.tools, owner) else ()),
             ],
             others=others.offered if others else None,
@@ -284,28 +290,28 @@ async def _desks(settings: config.Settings, database: str, model: str | None) ->
     async with AsyncExitStack() as stack:
         wrap = stack.enter_context(tracing.traced())
         chosen = await models.choose(settings, model)
-        chosen = models.Chosen(wrap(chosen.model), chosen.notice)
-        answering = models.Models(settings, chosen.model, wrap)
+        chosen = models.ModelChoice(wrap(chosen.model), chosen.notice)
+        answering = models.ConversationModels(settings, chosen.model, wrap)
         stack.push_async_callback(answering.close)
-        summarizer = await compose.summarizer_of(stack, settings, chosen)
+        summarizer = await compose.build_summarizers(stack, settings, chosen)
         store = await stack.enter_async_context(async_db.AsyncSessionDB(db.SessionDB(database)))
-        await store.run(partial(app.refuse_unfinished, store.db))
-        late = await compose.late_backups(store, settings.backup)
-        stack.push_async_callback(compose.stopped, asyncio.create_task(compose.looking_after(store, settings.backup)))
+        await store.run(partial(open_store.refuse_unfinished_copy, store.db))
+        late = await compose.backup_warning(store, settings.backup)
+        stack.push_async_callback(compose.cancel, asyncio.create_task(compose.run_maintenance(store, settings.backup)))
         ended = list[Callable[[], object]]()
 
         def came_in(_: str) -> None:
             for each in ended:
                 each()
 
-        known = compose.known_processes(settings, store, came_in)
+        known = compose.build_process_manager(settings, store, came_in)
         here = os.path.join(settings.home, "gateway")
         common = [
-            *toolset.of_project(here, [], object),
-            *toolset.of_past(store),
-            *toolset.of_machine(known, settings, [here]),
+            *toolset.build_file_tools(here, [], object),
+            *toolset.build_recall_tools(store),
+            *toolset.build_shell_tools(known, settings, [here]),
         ]
-        added = await toolset.of_others(settings.plugins, common)
+        added = await toolset.load_plugin_tools(settings.plugins, common)
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
         yield _Desks(
             settings=settings,

@@ -1,4 +1,4 @@
-"""Log lines of a program that runs for long: one a line, as text or JSON, and no secret in any of them."""
+"""Logging for processes that run for long: one record per line, as text or JSON, without secrets."""
 
 from __future__ import annotations
 
@@ -15,60 +15,60 @@ from typing import Literal, TextIO
 
 from holdfast import config, errors, redaction
 
-Form = Literal["text", "json"]
-SHORTEST = 6
-"""Characters of a secret that is looked for: a shorter one would take ordinary words away."""
+LogFormat = Literal["text", "json"]
+MIN_SECRET_LENGTH = 6
+"""Shorter secrets are not redacted, because they could be ordinary words."""
 
 _QUERY = re.compile(r"(\b[a-z][a-z0-9+.\-]{1,20}://[^\s\"'?#]+\?)[^\s\"'#]+", re.IGNORECASE)
-"""The query of a URL: several providers take the key there, under a name of their own."""
+"""The query of a URL, in which several providers take the API key."""
 
-MOST, WITHIN = 100, 10.0
-"""Lines of one kind that are written in so many seconds."""
+MAX_RECORDS, PERIOD_SECONDS = 100, 10.0
+"""The limit of records from one line of code per period."""
 
 
-class Lines(logging.Formatter):
-    """A record as one line. Besides what looks like a secret, those that are known are taken out."""
+class RedactingFormatter(logging.Formatter):
+    """Formats a record as one line, without known secrets and without text that looks like a secret."""
 
-    def __init__(self, form: Form, known: Iterable[str] = ()) -> None:
+    def __init__(self, form: LogFormat, known: Iterable[str] = ()) -> None:
         super().__init__()
         self._form = form
-        self._known = sorted({each for each in known if len(each) >= SHORTEST}, key=len, reverse=True)
+        self._known = sorted({each for each in known if len(each) >= MIN_SECRET_LENGTH}, key=len, reverse=True)
 
     def format(self, record: logging.LogRecord) -> str:
-        said = {
+        fields = {
             "time": self._time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "process": record.process,
-            "message": self._without(record.getMessage()),
+            "message": self._redact(record.getMessage()),
         }
         if left_out := getattr(record, "left_out", 0):
-            said["message"] = f"{said['message']} ({left_out:,} more like this were left out before it)"
+            fields["message"] = f"{fields['message']} ({left_out:,} earlier records like this were suppressed)"
         if record.exc_info:
-            said["error"] = self._without(self.formatException(record.exc_info))
+            fields["error"] = self._redact(self.formatException(record.exc_info))
         if self._form == "json":
-            return json.dumps(said)
-        message = " ".join(str(said["message"]).splitlines())
-        line = f"{said['time']} {record.levelname} {record.name}: {message}"
-        return f"{line}\n{said['error']}" if "error" in said else line
+            return json.dumps(fields)
+        message = " ".join(str(fields["message"]).splitlines())
+        line = f"{fields['time']} {record.levelname} {record.name}: {message}"
+        return f"{line}\n{fields['error']}" if "error" in fields else line
 
     def _time(self, record: logging.LogRecord) -> str:
         return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z"
 
-    def _without(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         for each in self._known:
             text = text.replace(each, redaction.MARK)
-        return redaction.redacted(_QUERY.sub(rf"\1{redaction.MARK}", text))
+        return redaction.redact(_QUERY.sub(rf"\1{redaction.MARK}", text))
 
 
-class File(logging.FileHandler):
-    """A log file that only its owner can read, also where it was there before. Raises SettingInvalid."""
+class PrivateFileHandler(logging.FileHandler):
+    """A log file that only its owner can read, even if it existed before. Raises SettingInvalid."""
 
     def __init__(self, path: str) -> None:
         try:
             super().__init__(path, encoding="utf-8")
         except OSError as error:
-            raise errors.SettingInvalid(f"The log {path} cannot be written: {error.strerror or error}.") from None
+            raise errors.SettingInvalid(f"The log file {path} cannot be written: {error.strerror or error}.") from None
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=_private)
@@ -82,48 +82,47 @@ def _private(path: str, flags: int) -> int:
     return fd
 
 
-class Seldom(logging.Filter):
-    """Lets so many lines from one place of the program through in a while, and says how many it left out: whatever
-    happens a thousand times a second does not fill the disk as well."""
+class RateLimitFilter(logging.Filter):
+    """Limits the records from one line of code per period, so that a repeated error does not fill the disk."""
 
-    def __init__(self, most: int = MOST, within: float = WITHIN) -> None:
+    def __init__(self, limit: int = MAX_RECORDS, period: float = PERIOD_SECONDS) -> None:
         super().__init__()
-        self._most, self._within = most, within
+        self._limit, self._period = limit, period
         self._seen: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         place = (record.pathname, record.lineno)
         began, count = self._seen.get(place, (record.created, 0))
         left_out = 0
-        if not 0 <= record.created - began < self._within:
-            left_out, began, count = max(0, count - self._most), record.created, 0
+        if not 0 <= record.created - began < self._period:
+            left_out, began, count = max(0, count - self._limit), record.created, 0
         self._seen[place] = (began, count + 1)
         record.left_out = left_out
-        return count < self._most
+        return count < self._limit
 
 
-def known(settings: config.Settings) -> list[str]:
-    """The secrets of these settings."""
+def known_secrets(settings: config.Settings) -> list[str]:
+    """Return the secrets of the settings."""
     return [*settings.keys.values(), *settings.secrets.values()]
 
 
 @contextmanager
-def kept(stream: TextIO, form: Form, level: str, settings: config.Settings) -> Iterator[None]:
+def log_to(stream: TextIO, form: LogFormat, level: str, settings: config.Settings) -> Iterator[None]:
     """Log this process to `stream` and to the log file of the settings until the end of the block.
 
-    `level` is the least that Holdfast's own loggers emit. Libraries log warnings only, unless it is "debug": at info an
-    HTTP client logs every URL it requests.
+    `level` is the minimum level of Holdfast's loggers. Libraries log warnings only, unless it is "debug": at level
+    info, an HTTP client logs every URL.
     """
     root, own, wanted = logging.getLogger(), logging.getLogger("holdfast"), logging.getLevelName(level.upper())
     handlers: list[logging.Handler] = [logging.StreamHandler(stream)]
     if settings.log is not None:
-        handlers.append(File(settings.log))
+        handlers.append(PrivateFileHandler(settings.log))
     # The gateway reports uvicorn's start and end itself.
     server = logging.getLogger("uvicorn")
     before = [(logger, logger.level) for logger in (root, own, server)]
     for handler in handlers:
-        handler.setFormatter(Lines(form, known(settings)))
-        handler.addFilter(Seldom())
+        handler.setFormatter(RedactingFormatter(form, known_secrets(settings)))
+        handler.addFilter(RateLimitFilter())
         root.addHandler(handler)
     own.setLevel(wanted)
     server.setLevel(max(logging.WARNING, wanted))

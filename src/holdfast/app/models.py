@@ -1,8 +1,7 @@
-"""From settings to a model that can be asked.
+"""Choose and create the model of the settings.
 
-The one that was named; else the first provider there is a key for; else the server at OPENAI_BASE_URL; else a server on
-this machine; else the built-in offline model. Adapters are loaded when one of theirs is made: the offline model needs
-none of them.
+In this order: the model that was named, the first provider with an API key, the server at OPENAI_BASE_URL, a model
+server on this machine, the built-in offline model. Provider adapters are imported when they are used.
 """
 
 from __future__ import annotations
@@ -11,104 +10,111 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast import config, errors, model
 from holdfast.model import base, local_servers, model_table, providers, retry
 
-# What is asked when only a key was given.
-USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
-LISTING = 10.0
+# The models that are used if only an API key is set.
+DEFAULT_MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
+LIST_TIMEOUT = 10.0
 """Seconds that a server may take to list its models."""
 FREE = base.Price(0.0, 0.0)
-"""What a server on this machine costs."""
+"""The price of models on this machine."""
 OFFLINE, OFFLINE_NAME = "offline", "holdfast/offline"
 
 ADVICE = (
-    "No key is set and no model server runs here: this is the built-in offline model. "
-    "Set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY, or start Ollama, for a real one."
+    "No API key is set and no model server runs here: this is the built-in offline model. "
+    "Set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY, or start Ollama, to use a language model."
 )
 
 
-class Chosen(NamedTuple):
-    """A model, and what is to be said about how it was chosen."""
+class ModelChoice(NamedTuple):
+    """A model, and a notice about how it was chosen."""
 
     model: base.Model
     notice: str | None = None
 
 
-class Models:
-    """Which model answers which conversation, until the program ends. Whoever makes it closes it."""
+class ConversationModels:
+    """The models of conversations: a default, and those chosen while the program runs. The creator closes it."""
 
     def __init__(
-        self, settings: config.Settings, usual: base.Model, wrap: Callable[[base.Model], base.Model] = lambda it: it
+        self, settings: config.Settings, default: base.Model, wrap: Callable[[base.Model], base.Model] = lambda it: it
     ) -> None:
-        self._settings, self._usual, self._wrap = settings, usual, wrap
-        self._made: dict[str, base.Model] = {usual.name: usual}
+        self._settings, self._default, self._wrap = settings, default, wrap
+        self._created: dict[str, base.Model] = {default.name: default}
         self._chosen: dict[str, base.Model] = {}
 
     def of(self, conversation_id: str) -> base.Model:
-        return self._chosen.get(conversation_id, self._usual)
+        return self._chosen.get(conversation_id, self._default)
 
     async def listed(self) -> list[str]:
-        """Those that settings name or a key is there for, those of servers on this machine, and the built-in one."""
+        """Return the names of the models in the settings, of providers with a key, of local servers, and `offline`."""
         settings = self._settings
         named = [settings.model, *settings.fallback, *settings.models]
-        usual = [f"{provider}/{name}" for provider, name in USUAL.items() if provider in settings.keys]
+        defaults = [f"{provider}/{name}" for provider, name in DEFAULT_MODELS.items() if provider in settings.keys]
         servers = [server for server in await local_servers.find() if local_servers.is_trusted(server.uids)]
-        here = [f"{server.kind}/{name}" for server in servers for name in server.models]
-        every = [self._usual.name, *(name for name in named if name and _to_be_had(settings, name)), *usual, *here]
+        local = [f"{server.kind}/{name}" for server in servers for name in server.models]
+        every = [
+            self._default.name,
+            *(name for name in named if name and _is_available(settings, name)),
+            *defaults,
+            *local,
+        ]
         return list(dict.fromkeys(name for name in (*every, OFFLINE_NAME) if name != OFFLINE))
 
     async def choose(self, conversation_id: str, name: str) -> base.Model:
-        """SettingInvalid when it cannot be had. One that was made is not made again: others may be using it."""
-        if name not in self._made:
-            self._made[name] = self._wrap((await choose(self._settings, name)).model)
-        self._chosen[conversation_id] = self._made[name]
-        return self._made[name]
+        """Use a model for a conversation. Raises SettingInvalid if it is not available. Models are created once."""
+        if name not in self._created:
+            self._created[name] = self._wrap((await choose(self._settings, name)).model)
+        self._chosen[conversation_id] = self._created[name]
+        return self._created[name]
 
     def follow(self, conversation_id: str, origin: str) -> None:
         if origin in self._chosen:
             self._chosen[conversation_id] = self._chosen[origin]
 
     async def close(self) -> None:
-        for made in self._made.values():
-            await made.close()
+        for model_ in self._created.values():
+            await model_.close()
 
 
 def is_offline(chosen: base.Model) -> bool:
-    """Whether it is the built-in one, and no language model at all."""
+    """Return whether a model is the built-in one, which is not a language model."""
     return chosen.name == OFFLINE_NAME
 
 
-async def choose(settings: config.Settings, named: str | None = None) -> Chosen:
-    """The model of these settings; SettingInvalid when one is named that cannot be had."""
+async def choose(settings: config.Settings, named: str | None = None) -> ModelChoice:
+    """Return the named model, or that of the settings. Raises SettingInvalid if it is not available."""
     name = named or settings.model
     if name is None:
-        return await _found(settings)
-    return Chosen(_chain(settings, (name, *settings.fallback)))
+        return await _detect(settings)
+    return ModelChoice(_chain(settings, (name, *settings.fallback)))
 
 
-async def _found(settings: config.Settings) -> Chosen:
-    for provider, usual in USUAL.items():
+async def _detect(settings: config.Settings) -> ModelChoice:
+    for provider, default in DEFAULT_MODELS.items():
         if provider in settings.keys:
-            return Chosen(_chain(settings, (f"{provider}/{usual}", *settings.fallback)))
+            return ModelChoice(_chain(settings, (f"{provider}/{default}", *settings.fallback)))
     openai = settings.providers.get("openai")
     if openai is not None and not config.needs_key("openai", openai):
-        return await _served(settings, openai)
+        return await _first_served(settings, openai)
     servers = [server for server in await local_servers.find() if server.models]
     for server in servers:
         if local_servers.is_trusted(server.uids):
             name = f"{server.kind}/{server.models[0]}"
             window = server.window or model_table.find_limits(server.models[0]).window
-            made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name, price=FREE)
-            return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
-    return Chosen(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
+            local = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name, price=FREE)
+            return ModelChoice(_retrying([local]), f"Using {name}, which runs on this machine.")
+    return ModelChoice(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
 
 
 def _not_used(server: local_servers.RunningServer) -> str:
-    """Say why a server on this machine is not used, and which setting would allow it."""
+    """Explain why a server on this machine is not used, and which setting allows it."""
     names = [local_servers.user_name(uid) or "unknown" for uid in server.uids]
     users = ", ".join(f"{name} (uid {uid})" for name, uid in zip(names, server.uids, strict=True))
-    # The name comes from a server that is not trusted, and people copy it to a shell.
+    # The name comes from an untrusted server, and users copy it to a shell.
     name = server.models[0] if re.fullmatch(r"[\w.:/\-]{1,80}", server.models[0], re.ASCII) else "MODEL"
     owner = f"it belongs to the user {users}" if users else "the system does not show which user runs it"
     return (
@@ -118,56 +124,57 @@ def _not_used(server: local_servers.RunningServer) -> str:
     )
 
 
-async def _served(settings: config.Settings, openai: config.Provider) -> Chosen:
-    """The first model that the server at OPENAI_BASE_URL lists; SettingInvalid where it lists none."""
-    asked = model.OpenAIModel(
-        "", base_url=openai.base_url or "", window=1, key_env=openai.key_env, name="openai", timeout=LISTING
+async def _first_served(settings: config.Settings, openai: config.Provider) -> ModelChoice:
+    """Return the first model that the server at OPENAI_BASE_URL lists. Raises SettingInvalid if it lists none."""
+    client = model.OpenAIModel(
+        "", base_url=openai.base_url or "", window=1, key_env=openai.key_env, name="openai", timeout=LIST_TIMEOUT
     )
     try:
-        listed = await asked.list_served()
-        why = "the list is empty." if listed else "the answer is not a list of models."
+        listed = await client.list_served()
+        why = "the list is empty." if listed else "the response is not a list of models."
     except errors.ModelError as error:
         listed, why = None, str(error)
     finally:
-        await asked.close()
+        await client.close()
     if listed is None or not listed.models:
         raise errors.SettingInvalid(
             f"OPENAI_BASE_URL is set, but no model is named and the server lists none: {why} "
             "Name a model with HOLDFAST_MODEL=openai/NAME; set OPENAI_API_KEY if the server needs a key."
         )
     name = f"openai/{listed.models[0]}"
-    made = [_made(settings, name, listed.window), *(_made(settings, each) for each in settings.fallback)]
-    return Chosen(_chained(made), f"Using {name}, the first model that the server at OPENAI_BASE_URL lists.")
+    chain = [_create(settings, name, listed.window), *(_create(settings, each) for each in settings.fallback)]
+    return ModelChoice(_retrying(chain), f"Using {name}, the first model that the server at OPENAI_BASE_URL lists.")
 
 
 def _chain(settings: config.Settings, names: tuple[str, ...]) -> base.Model:
-    return _chained([_made(settings, name) for name in names])
+    return _retrying([_create(settings, name) for name in names])
 
 
-def _chained(made: list[base.Model]) -> base.Model:
-    patient = [retry.RetryingModel(one) for one in made]
-    return patient[0] if len(patient) == 1 else retry.FallbackModel(patient)
+def _retrying(models: list[base.Model]) -> base.Model:
+    """Add retries to each model, and fallback to the next one."""
+    retrying = [retry.RetryingModel(each) for each in models]
+    return retrying[0] if len(retrying) == 1 else retry.FallbackModel(retrying)
 
 
-def _made(settings: config.Settings, name: str, told_window: int | None = None) -> base.Model:
+def _create(settings: config.Settings, name: str, served_window: int | None = None) -> base.Model:
     if name in (OFFLINE, OFFLINE_NAME):
         return model.OfflineModel(name=OFFLINE_NAME)
     provider, _, bare = name.partition("/")
-    found = settings.providers.get(provider) or _on_this_machine(provider)
+    found = settings.providers.get(provider) or _local_provider(provider)
     if not bare or found is None:
         names = ", ".join([*settings.providers, *(kind.name for kind in providers.LOCAL_SERVERS)])
         raise errors.SettingInvalid(
-            f"{errors.shown(name)} names no model: say provider/model, as in `openai/gpt-5`, or `{OFFLINE}`. "
+            f"{errors.shown(name)} is not a model. Use provider/model, as in `openai/gpt-5`, or `{OFFLINE}`. "
             f"Providers: {names}."
         )
     key = settings.keys.get(provider)
     if key is None and config.needs_key(provider, found):
-        raise errors.SettingInvalid(f"{name} needs a key: set {found.key_env}.")
-    said = settings.models.get(name, config.Known())
-    window = said.window or found.window or told_window or model_table.find_limits(bare).window
+        raise errors.SettingInvalid(f"{name} needs an API key: set {found.key_env}.")
+    known = settings.models.get(name, config.ModelSettings())
+    window = known.window or found.window or served_window or model_table.find_limits(bare).window
     url = found.base_url or config.PROVIDERS[found.kind].base_url or ""
     listed = model_table.find_price(url, bare) if provider in settings.providers else FREE
-    price = base.Price(*_values(said.price)) if said.price else listed
+    price = base.Price(*msgspec.structs.astuple(known.price)) if known.price else listed
     if settings.limits.cost is not None and price is None and not model_table.reports_cost(url):
         raise errors.SettingInvalid(
             f"The price of {name} is not known, so the cost limit (`--max-cost`, `limits.cost`) cannot be enforced. "
@@ -175,25 +182,21 @@ def _made(settings: config.Settings, name: str, told_window: int | None = None) 
             "in US dollars per million tokens, 0 if it is free. Or leave the limit out."
         )
     if found.kind == "anthropic":
-        longest = said.max_output or model_table.find_limits(bare).max_output or window
+        longest = known.max_output or model_table.find_limits(bare).max_output or window
         return model.AnthropicModel(
             bare, window=window, key=key, base_url=url, name=name, price=price, max_output=longest
         )
     return model.OpenAIModel(bare, base_url=url, window=window, key=key, key_env=found.key_env, name=name, price=price)
 
 
-def _to_be_had(settings: config.Settings, name: str) -> bool:
-    """Whether its provider is known, and its key is there if it needs one."""
+def _is_available(settings: config.Settings, name: str) -> bool:
+    """Return whether the provider is known, and its key is set if it needs one."""
     provider, _, bare = name.partition("/")
     found = settings.providers.get(provider)
     return bool(bare and found) and (provider in settings.keys or not (found and config.needs_key(provider, found)))
 
 
-def _values(price: config.Price) -> tuple[float, float, float | None, float | None]:
-    return price.input, price.output, price.cache_read, price.cache_write
-
-
-def _on_this_machine(provider: str) -> config.Provider | None:
+def _local_provider(provider: str) -> config.Provider | None:
     for kind in providers.LOCAL_SERVERS:
         if kind.name == provider:
             return config.Provider("openai", f"http://{providers.LOCALHOST}:{kind.port}/v1")

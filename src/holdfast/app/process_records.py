@@ -1,4 +1,4 @@
-"""Processes as the store knows them, for whoever starts and watches them."""
+"""Records of background processes in the store."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from holdfast import types
 from holdfast.store import async_db
 
 
-class Book:
-    """What is written down of processes; whoever listens to a conversation is told when one of it has ended.
+class ProcessRecords:
+    """Stores the starts and ends of processes.
 
-    `came_in` is called with a conversation when there may be a notice for it: one that was written here, and one
-    that another program wrote, which is seen by its process not running any more.
+    `came_in` is called with the id of a conversation that may have a new inbox entry: when an end is recorded here, and
+    when another process recorded one.
     """
 
     def __init__(self, db: async_db.AsyncSessionDB, came_in: Callable[[str], object]) -> None:
@@ -20,12 +20,12 @@ class Book:
         self._running: dict[str, str] = {}
 
     async def started(self, process: types.Process) -> None:
-        """Written down before it starts."""
+        """Record a process before it starts."""
         await self._db.processes.record_start(process)
         self._running[process.id] = process.conversation_id
 
     async def ended(self, id: str, state: types.ProcessState, exit_code: int | None, text: str) -> bool:
-        """Its end, and the notice of it; False when somebody else was first."""
+        """Record the end of a process and its notice; returns False if another process recorded it first."""
         first = await self._db.processes.record_end(id, state, exit_code, text)
         conversation_id = self._running.pop(id, None)
         if conversation_id is not None:
@@ -33,12 +33,12 @@ class Book:
         return first
 
     async def every(self, conversation_id: str | None = None, running_only: bool = False) -> list[types.Process]:
-        """Those of a conversation, or all; only those that run, or all."""
+        """Return the processes of a conversation, or all."""
         before = dict(self._running)
         found = await self._db.processes.all(conversation_id, running_only)
         running = {each.id: each.conversation_id for each in found if each.state == "running"}
         if conversation_id is None:
-            # Known before this look, and not in it: what was started meanwhile may be missing and runs all the same.
+            # Only processes known before this query: one that started meanwhile may be missing in its result.
             for id_ in before.keys() - running.keys():
                 self._running.pop(id_, None)
                 self._came_in(before[id_])

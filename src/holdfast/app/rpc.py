@@ -22,7 +22,7 @@ async def open_server(
 ) -> AsyncIterator[server.RpcServer]:
     """Open a server; its sessions are closed at the end of the block."""
     async with (
-        compose.started(settings, database=database, model=model, source="rpc") as started,
+        compose.start(settings, database=database, model=model, source="rpc") as started,
         server.RpcServer(
             started.runtime,
             program=f"Holdfast {holdfast.__version__}",

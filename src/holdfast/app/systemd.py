@@ -1,4 +1,4 @@
-"""Tells whoever started this process how it stands, where they asked to be told: systemd's NOTIFY_SOCKET."""
+"""Notify systemd of the state of this process, by the protocol of sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ logger = logging.getLogger("holdfast.app")
 
 
 def notify(environ: Mapping[str, str], *lines: str) -> bool:
-    """Say this, as in `READY=1`; whether there was somebody to say it to. Nothing fails for it."""
-    where = environ.get("NOTIFY_SOCKET", "")
-    if not where.startswith(("/", "@")):
+    """Send lines such as `READY=1` to NOTIFY_SOCKET; returns whether they were sent. Errors are logged."""
+    path = environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
         return False
-    # One that begins with @ is in the abstract namespace.
-    address = f"\0{where[1:]}" if where.startswith("@") else where
+    # A path that begins with @ is in the abstract namespace.
+    address = f"\0{path[1:]}" if path.startswith("@") else path
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as said:
-            said.connect(address)
-            said.sendall("\n".join(lines).encode())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+            connection.connect(address)
+            connection.sendall("\n".join(lines).encode())
     except OSError as error:
-        logger.warning("NOTIFY_SOCKET could not be told: %s", error)
+        logger.warning("cannot send to NOTIFY_SOCKET: %s", error)
         return False
     return True
 
 
-def watchdog(environ: Mapping[str, str]) -> float | None:
-    """Seconds between two signs of life, half of those within which one is wanted; None: nobody wants any of this."""
+def watchdog_interval(environ: Mapping[str, str]) -> float | None:
+    """Return half of the watchdog timeout in seconds; None if no watchdog is configured for this process."""
     wanted, process = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", str(os.getpid()))
     if not (wanted.isascii() and wanted.isdigit() and int(wanted)) or process != str(os.getpid()):
         return None
@@ -38,22 +38,21 @@ def watchdog(environ: Mapping[str, str]) -> float | None:
 
 
 @asynccontextmanager
-async def watched(environ: Mapping[str, str]) -> AsyncIterator[None]:
-    """Give signs of life to the end of the block. They come from the loop that does all the work: where that stands
-    still they do not come, and this process is started again."""
-    every = watchdog(environ)
-    if every is None:
+async def send_heartbeats(environ: Mapping[str, str]) -> AsyncIterator[None]:
+    """Send watchdog notifications from the event loop within the block, so that systemd restarts a blocked process."""
+    interval = watchdog_interval(environ)
+    if interval is None:
         yield
         return
-    beating = asyncio.create_task(_beat(environ, every))
+    task = asyncio.create_task(_send_heartbeats(environ, interval))
     try:
         yield
     finally:
-        beating.cancel()
-        await asyncio.wait([beating])
+        task.cancel()
+        await asyncio.wait([task])
 
 
-async def _beat(environ: Mapping[str, str], every: float) -> None:
+async def _send_heartbeats(environ: Mapping[str, str], interval: float) -> None:
     while True:
         notify(environ, "WATCHDOG=1")
-        await asyncio.sleep(every)
+        await asyncio.sleep(interval)

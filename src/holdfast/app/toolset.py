@@ -1,4 +1,4 @@
-"""The tools of the program, each with the part of the store, the settings and the machine it needs."""
+"""Build the tools of the program."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ from holdfast.tools.shell import background, background_tools, shell
 from holdfast.tools.shell import environment as shell_environment
 
 
-def environment(settings: config.Settings) -> shell.Environment:
-    """What commands find in their environment: no secrets, and the session they work for."""
+def command_environment(settings: config.Settings) -> shell.Environment:
+    """Return a function that builds the environment of shell commands: without secrets, with the session id."""
     keys = (provider.key_env for provider in settings.providers.values() if provider.key_env)
     named = frozenset({*settings.gateway.variables, *settings.secrets, *keys})
 
-    def made() -> dict[str, str]:
+    def build() -> dict[str, str]:
         here = current_session.current_session_id()
         more = {current_session.VARIABLE: here} if here else {}
         return shell_environment.of_commands(config.environment(), settings.shell.environment, named, **more)
 
-    return made
+    return build
 
 
-def of_machine(known: background.Processes, settings: config.Settings, folders: Sequence[str]) -> list[base.Tool]:
-    """The tools that run commands; the first folder is where they begin."""
-    run = shell.shell(folders, environment(settings), risks.described)
+def build_shell_tools(
+    known: background.Processes, settings: config.Settings, folders: Sequence[str]
+) -> list[base.Tool]:
+    """Build the tools that run commands; they start in the first folder."""
+    run = shell.shell(folders, command_environment(settings), risks.described)
     return [run, *background_tools.tools(known, folders, risks.described)]
 
 
-def of_project(folder: str, own: Sequence[str], epoch: Callable[[], object]) -> list[base.Tool]:
-    """The tools for files of the folder the agent was started in."""
-    return file_tools.tools([folder], off_limits=own, epoch=epoch)
+def build_file_tools(folder: str, protected: Sequence[str], epoch: Callable[[], object]) -> list[base.Tool]:
+    """Build the tools for files of a folder. `protected` paths are refused."""
+    return file_tools.tools([folder], off_limits=protected, epoch=epoch)
 
 
-def of_past(store: async_db.AsyncSessionDB) -> list[base.Tool]:
-    """The tools that look into the past of a conversation."""
+def build_recall_tools(store: async_db.AsyncSessionDB) -> list[base.Tool]:
+    """Build the tools that search and read the log of the conversation."""
 
     async def find(query: str, limit: int) -> Sequence[types.Hit]:
         here = current_session.current_conversation_id()
@@ -51,33 +53,33 @@ def of_past(store: async_db.AsyncSessionDB) -> list[base.Tool]:
         here = current_session.current_conversation_id()
         return await store.transcript(here, first - 1, last) if here else []
 
-    async def kept(name: str) -> bytes:
+    async def read_blob(name: str) -> bytes:
         def read() -> bytes:
             with store.db.blobs.open(name) as found:
                 return found.read()
 
         return await store.run(read)
 
-    return [recall.search_conversation(find), recall.recall(fetch), long_output.read_output(kept)]
+    return [recall.search_conversation(find), recall.recall(fetch), long_output.read_output(read_blob)]
 
 
-async def of_others(wanted: config.Plugins, given: Sequence[base.Tool]) -> plugins.Found:
-    """The tools of other packages. Off the loop: loading one runs whatever its author wrote."""
-    taken = {memory.NAME, *(tool.spec.name for tool in given)}
-    return await asyncio.to_thread(plugins.load, taken, wanted.disabled)
+async def load_plugin_tools(settings: config.Plugins, built_in: Sequence[base.Tool]) -> plugins.Found:
+    """Load the tools of plugins, in a thread: importing a plugin may block."""
+    taken = {memory.NAME, *(tool.spec.name for tool in built_in)}
+    return await asyncio.to_thread(plugins.load, taken, settings.disabled)
 
 
-def off_limits(settings: config.Settings, database: str, folder: str) -> list[str]:
-    """What the program keeps for itself: tools for files leave it alone, also where it lies in the project."""
+def protected_paths(settings: config.Settings, database: str, folder: str) -> list[str]:
+    """Return the files and folders of the program, which file tools refuse even within the project."""
     parts = [
-        None if "://" in database else database,  # a server is no file
+        None if "://" in database else database,  # a server is not a file
         settings.user_file,
         settings.backup.folder,
         settings.log,
         os.path.join(settings.home, "processes"),
     ]
     here = os.path.realpath(folder) + os.sep
-    # Who works within the home of the program has the rest of it open: otherwise nothing would be.
+    # A project within the data directory could not be used if all of that directory were refused.
     wide = [settings.home, os.path.dirname(settings.user_file)]
     whole = [path for path in wide if path and not here.startswith(os.path.realpath(path).rstrip(os.sep) + os.sep)]
     return [path for path in (*parts, *whole) if path]

@@ -1,4 +1,4 @@
-"""The program. `--version` answers before anything else is loaded."""
+"""The command line. `--version` is handled before anything else is imported."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import holdfast
 
 
 def main() -> None:
-    """What the `holdfast` command runs."""
+    """Run the `holdfast` command."""
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"holdfast {holdfast.__version__}")
         return
     try:
         signal = importlib.import_module("signal")
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            # In the middle of loading, an exception may end up anywhere; nothing is open yet that it could harm.
-            signal.signal(signal.SIGINT, _leave)
+            # An exception raised during imports could be swallowed. Nothing is open yet, so exit at once.
+            signal.signal(signal.SIGINT, _exit)
         program = importlib.import_module("holdfast.cli.program")
-        if signal.getsignal(signal.SIGINT) is _leave:
+        if signal.getsignal(signal.SIGINT) is _exit:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         program.run()
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _leave(*_: object) -> None:
+def _exit(*_: object) -> None:
     os._exit(130)

@@ -61,7 +61,7 @@ async def _serve(
             settings = profiled or out.settings
             if is_initialized:
                 logs, agent = await asyncio.to_thread(_load)
-                with logs.kept(out.err, *log, settings):
+                with logs.log_to(out.err, *log, settings):
                     await agent.serve(wire, settings, database=path, model=model)
         except errors.HoldfastError as error:
             # The editor waits for answers and is the only place where the user would see the error.

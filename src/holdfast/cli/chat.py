@@ -1,6 +1,6 @@
-"""`holdfast` alone, or `holdfast chat`: talk to the agent, in a chat or with one message.
+"""`holdfast` or `holdfast chat`: start the chat, or send one message with -p.
 
-What a chat needs is loaded when one opens, and what one message needs when there is one.
+The modules of the chat and of -p are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -13,225 +13,217 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from holdfast import app, config, errors, events, types
-from holdfast.app import logs
-from holdfast.cli import console, json_output, lazy_group, sessions, stdin_text
+from holdfast import config, errors, events, types
+from holdfast.app import logs, open_store
+from holdfast.cli import console, json_output, lazy_group, session_choice, stdin_text
 from holdfast.store import conversation_row
 from holdfast.store import db as store
 
-# The source of conversations that -p begins.
-ONE_SHOT = "cli"
-DOCUMENTS = ("json", "stream-json")
-FORMATS = ("text", *DOCUMENTS)
-# What --resume is when it is given without its value.
-NOTHING_SAID = "-"
-# What --prompt is then: no system passes on such a word, so nobody can mean it.
+JSON_FORMATS = ("json", "stream-json")
+FORMATS = ("text", *JSON_FORMATS)
+PICK = "-"
+"""The value of --resume without an argument."""
 PIPED = "\0"
+"""The value of --prompt without an argument; no command line can contain it."""
 
 
 class Start(NamedTuple):
-    """What to talk with, and where."""
+    """The conversation, store, model and settings of a chat or a single message."""
 
     database: str
     model: str | None
     conversation_id: str
     settings: config.Settings
-    begins: bool = False
-    """Whether nothing was said there yet."""
+    is_new: bool = False
     notice: str | None = None
-    """What the user should know about the conversation before it continues."""
+    """A message for the user about the conversation that is continued."""
 
 
-class Command(click.Command):
-    """The chat. Whoever asked for a document gets one also where the rest of the command line is wrong."""
+class Options(NamedTuple):
+    """The options of the command line."""
+
+    go_on: bool = False
+    resume: str | None = None
+    words: str | None = None
+    form: str | None = None
+    yes: bool = False
+    model: str | None = None
+    steps: int | None = None
+    cost: float | None = None
+    settings: config.Settings | None = None
+    path: str | None = None
+
+
+class ChatCommand(click.Command):
+    """A command that reports usage errors as JSON if a JSON format was requested."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        form = _form(args)
+        form = _requested_json(args)
         try:
-            return super().parse_args(ctx, self._filled(args))
+            return super().parse_args(ctx, self._fill_prompt(args))
         except click.UsageError as error:
             if form is not None:
-                _document(ctx.obj, form, error.format_message())
+                _print_error(ctx.obj, form, error.format_message())
             raise
 
-    def _filled(self, args: list[str]) -> list[str]:
-        """--prompt without its value takes what is piped in. A value may begin with a dash: it is no option by that."""
+    def _fill_prompt(self, args: list[str]) -> list[str]:
+        """Give --prompt without an argument a value. An argument may begin with a dash if it is not an option."""
         options = {name for parameter in self.params for name in parameter.opts}
         filled = list[str]()
-        for place, each in enumerate(args):
-            filled.append(each)
-            behind = args[place + 1 : place + 2]
-            if each in ("-p", "--prompt") and (not behind or behind[0].partition("=")[0] in options):
+        for index, argument in enumerate(args):
+            filled.append(argument)
+            following = args[index + 1 : index + 2]
+            if argument in ("-p", "--prompt") and (not following or following[0].partition("=")[0] in options):
                 filled.append(PIPED)
         return filled
 
 
-def _form(args: list[str]) -> str | None:
-    """The form for programs that these words ask for, before all of them are understood."""
-    words = [word for each in args for word in each.split("=", 1)]
-    named = [after for before, after in itertools.pairwise(words) if before == "--output-format"]
-    return named[-1] if named and named[-1] in DOCUMENTS else None
+def _requested_json(args: list[str]) -> str | None:
+    """Return the JSON format that a command line requests, before it is parsed."""
+    words = [word for argument in args for word in argument.split("=", 1)]
+    values = [value for option, value in itertools.pairwise(words) if option == "--output-format"]
+    return values[-1] if values and values[-1] in JSON_FORMATS else None
 
 
-@click.command(name="chat", cls=Command)
+@click.command(name="chat", cls=ChatCommand)
 @click.option(
     "-c",
     "--continue",
     "go_on",
     is_flag=True,
-    help="Go on with the most recent conversation of this folder, else of any; with -p also with those -p began.",
+    help="Continue the most recent conversation of this folder, else of any folder. With -p, this includes "
+    "conversations that -p created.",
 )
 @click.option(
     "-r",
     "--resume",
     metavar="[ID]",
     is_flag=False,
-    flag_value=NOTHING_SAID,
+    flag_value=PICK,
     shell_complete=lazy_group.conversations,
-    help="Go on with this conversation: an id, the beginning of one, or a title. Without it, pick one from a list.",
+    help="Continue this conversation: an id, the beginning of one, or a title. Without ID, pick one from a list.",
 )
 @click.option(
     "-p",
     "--prompt",
     "words",
     metavar="[TEXT]",
-    help="Send one message, print the answer and leave. What is piped in comes after the text, or is the message. "
-    "A /command is carried out; two slashes begin a message with one.",
+    help="Send one message, print the answer and exit. Standard input is appended to TEXT, or is the message. "
+    "A /command is executed; start a message with two slashes to send one that begins with a slash.",
 )
 @click.option(
     "--output-format",
     "form",
     type=click.Choice(FORMATS),
-    help="How one answer is printed: as text while it comes, as one JSON object, or as one JSON event a line.",
+    help="Format of the answer to -p: streamed text, one JSON object, or one JSON event per line.",
 )
-@click.option(
-    "--yes",
-    is_flag=True,
-    help="With -p: let tools do what they would ask for, but for what is dangerous or forbidden by a rule.",
-)
-@click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
-@click.option("--max-steps", "steps", type=click.IntRange(1), help="How often the model is asked in one turn.")
-@click.option("--max-cost", "cost", type=click.FloatRange(0), metavar="DOLLARS", help="What one turn may cost.")
+@click.option("--yes", is_flag=True, help="With -p: allow tool calls that would ask, except dangerous and denied ones.")
+@lazy_group.model
+@click.option("--max-steps", "steps", type=click.IntRange(1), help="Maximum number of model calls per turn.")
+@click.option("--max-cost", "cost", type=click.FloatRange(0), metavar="DOLLARS", help="Maximum cost of a turn.")
 @lazy_group.profile
 @lazy_group.database
 @click.pass_obj
 def command(out: console.Console, /, **given: Any) -> int:
-    """Talk to the agent. `holdfast` alone does this, too."""
-    asked = Asked(**given)
+    """Chat with the agent. This is the default command."""
+    options = Options(**given)
     try:
-        settings = asked.settings or out.settings
-        if asked.go_on and asked.resume is not None:
-            raise click.UsageError("--continue and --resume name two conversations.")
-        if asked.words == PIPED and not stdin_text.piped():
-            raise click.UsageError("There is no message: -p TEXT sends one, and so does what is piped in.")
-        message = stdin_text.message(out, None if asked.words == PIPED else asked.words)
+        settings = options.settings or out.settings
+        if options.go_on and options.resume is not None:
+            raise click.UsageError("Use either --continue or --resume, not both.")
+        if options.words == PIPED and not stdin_text.is_piped():
+            raise click.UsageError("There is no message: use -p TEXT, or pipe one to standard input.")
+        message = stdin_text.read_message(out, None if options.words == PIPED else options.words)
         if message is None:
-            return _without_message(out, asked, settings)
+            return _chat(out, options, settings)
         if not message.strip():
             raise click.UsageError("There is no message.")
-        if asked.resume == NOTHING_SAID:
-            raise click.UsageError("Say which conversation to resume.")
-        return _once(out, asked, settings, message)
+        if options.resume == PICK:
+            raise click.UsageError("Name the conversation to resume: --resume ID.")
+        return _prompt(out, options, settings, message)
     except (errors.HoldfastError, click.UsageError) as error:
-        if asked.form in DOCUMENTS and (asked.words is not None or stdin_text.piped()):
-            # Whoever reads a document gets one, also where no turn began.
-            _document(out, asked.form, error.format_message() if isinstance(error, click.UsageError) else str(error))
+        if options.form in JSON_FORMATS and (options.words is not None or stdin_text.is_piped()):
+            _print_error(
+                out, options.form, error.format_message() if isinstance(error, click.UsageError) else str(error)
+            )
         raise
 
 
-class Asked(NamedTuple):
-    """What the command line says."""
-
-    go_on: bool
-    resume: str | None
-    words: str | None
-    form: str | None
-    yes: bool
-    model: str | None
-    steps: int | None
-    cost: float | None
-    settings: config.Settings | None
-    path: str | None
-
-
-def _once(out: console.Console, asked: Asked, settings: config.Settings, message: str) -> int:
-    """One message, or one command. What is piped in is never a command: others may have written it."""
-    given = "" if asked.words == PIPED else stdin_text.given(asked.words)
+def _prompt(out: console.Console, options: Options, settings: config.Settings, message: str) -> int:
+    """Send one message or run one command. Standard input is never a command, because others may have written it."""
+    text = "" if options.words == PIPED else stdin_text.decode(options.words)
     commands = lazy_group.load("holdfast.agent.commands")
-    slash = commands.is_command(given)
-    if slash and message != given:
-        raise click.UsageError("A command takes nothing from standard input.")
-    begins = start(out, asked, settings, one_shots=True)
-    if begins.notice:
-        out.note(begins.notice)
-    module = lazy_group.load("holdfast.cli.slash_command" if slash else "holdfast.cli.prompt")
-    code: int = module.run(
-        out, begins, message[1:] if commands.escapes(given) else message, asked.form or "text", asked.yes
-    )
+    is_command = commands.is_command(text)
+    if is_command and message != text:
+        raise click.UsageError("A command takes no standard input.")
+    start = find_start(out, options, settings, one_shots=True)
+    if start.notice:
+        out.note(start.notice)
+    prompt = lazy_group.load("holdfast.cli.prompt")
+    run = prompt.run_command if is_command else prompt.run
+    code: int = run(out, start, message[1:] if commands.escapes(text) else message, options.form or "text", options.yes)
     return code
 
 
-def _without_message(out: console.Console, asked: Asked, settings: config.Settings) -> int:
-    if asked.yes:
-        raise click.UsageError("--yes is for one message: give it with -p.")
-    if asked.form is not None:
-        raise click.UsageError("--output-format is for one message: give it with -p.")
-    if not (out.tty and stdin_text.tty()):
-        if stdin_text.tty() or any(value is not None and value is not False for value in asked):
-            raise click.UsageError("A chat needs a terminal; -p TEXT sends one message without it.")
-        # Nobody is there to talk to, and nothing was asked.
+def _chat(out: console.Console, options: Options, settings: config.Settings) -> int:
+    if options.yes:
+        raise click.UsageError("--yes works only with -p.")
+    if options.form is not None:
+        raise click.UsageError("--output-format works only with -p.")
+    if not (out.tty and stdin_text.is_terminal()):
+        if stdin_text.is_terminal() or any(value is not None and value is not False for value in options):
+            raise click.UsageError("The chat needs a terminal. Use -p TEXT to send one message without it.")
         context = click.get_current_context()
         out.print((context.parent or context).get_help())
         return 0
-    begins = start(out, asked, settings)
-    code: int = lazy_group.load("holdfast.cli.chat_session").run(out, begins)
+    start = find_start(out, options, settings)
+    code: int = lazy_group.load("holdfast.cli.interactive").run_chat(out, start)
     return code
 
 
-def _document(out: console.Console, form: str, error: str) -> None:
+def _print_error(out: console.Console, form: str, error: str) -> None:
     if form == "json":
         out.json(json_output.failed(error))
     else:
-        out.line({"type": events.TurnFinished.__struct_config__.tag, "result": json_output.failed(error)})
+        out.json_line({"type": events.TurnFinished.__struct_config__.tag, "result": json_output.failed(error)})
 
 
 # --- the conversation ----------------------------------------------------------------------------------
 
 
-def start(out: console.Console, asked: Asked, settings: config.Settings, *, one_shots: bool = False) -> Start:
-    """What to talk with and where, as the command line says. With `one_shots`, -c considers those that -p made, too."""
-    settings = _limited(settings, asked)
-    keep_logs(settings)
-    target = asked.path or settings.database
-    if not asked.go_on and asked.resume is None:
-        return Start(target, asked.model, conversation_row.generate_session_id(time.time()), settings, begins=True)
-    # Who goes on never makes a store: nothing is there to go on with.
-    with app.open_to_look(target) as db:
-        notices = list[str | None]()
-        if asked.resume is None:
-            found, elsewhere = lazy_group.load("holdfast.cli.latest_session").find(db, one_shots=one_shots)
-            notices.append(elsewhere)
-        elif asked.resume != NOTHING_SAID:
-            found = sessions.find(db, asked.resume)
+def find_start(out: console.Console, options: Options, settings: config.Settings, *, one_shots: bool = False) -> Start:
+    """Return the conversation that the options name. With `one_shots`, -c considers those that -p created, too."""
+    given = {name: value for name, value in (("steps", options.steps), ("cost", options.cost)) if value is not None}
+    settings = msgspec.structs.replace(settings, limits=msgspec.structs.replace(settings.limits, **given))
+    log_to_file(settings)
+    target = options.path or settings.database
+    if not options.go_on and options.resume is None:
+        new_id = conversation_row.generate_session_id(time.time())
+        return Start(target, options.model, new_id, settings, is_new=True)
+    with open_store.open_existing(target) as db:
+        elsewhere = None
+        if options.resume is None:
+            found, elsewhere = session_choice.find_latest(db, one_shots=one_shots)
+        elif options.resume != PICK:
+            found = session_choice.find(db, options.resume)
         else:
-            found = lazy_group.load("holdfast.cli.session_picker").chosen(out, db)
-        notices.append(_unfinished(db, found))
-    notice = " ".join(each for each in notices if each) or None
-    return Start(target, asked.model, found.conversation_id, settings, notice=notice)
+            found = session_choice.pick(out, db)
+        notices = [notice for notice in (elsewhere, _unfinished_turn(db, found)) if notice]
+    return Start(target, options.model, found.conversation_id, settings, notice=" ".join(notices) or None)
 
 
-def _unfinished(db: store.SessionDB, head: types.Session) -> str | None:
-    """What there is to say of a turn that was ended in its middle. One that runs elsewhere is not over."""
+def _unfinished_turn(db: store.SessionDB, head: types.Session) -> str | None:
+    """Return a notice if the last turn was cut off and no process is running it."""
     last = db.transcript(head.id, max(head.last_seq - 1, 0))
     if not last or (last[-1].role == "assistant" and not last[-1].tool_calls):
         return None
-    if _turn_runs(db, head.conversation_id):
+    if _has_turn_lease(db, head.conversation_id):
         return None
-    return f"The answer to the last message ({last[-1].seq}) was not finished. Say it again, or go on."
+    return f"The answer to the last message ({last[-1].seq}) was not finished. Send it again, or continue."
 
 
-def _turn_runs(db: store.SessionDB, conversation_id: str) -> bool:
-    """Whether a turn of the conversation holds its lease; False where leases cannot be read."""
+def _has_turn_lease(db: store.SessionDB, conversation_id: str) -> bool:
+    """Return whether a turn of the conversation is running; False if leases cannot be read."""
     try:
         held = db.leases()
     except Exception:  # noqa: BLE001 -- a failed lock never stops a turn
@@ -241,20 +233,10 @@ def _turn_runs(db: store.SessionDB, conversation_id: str) -> bool:
     )
 
 
-def _limited(settings: config.Settings, asked: Asked) -> config.Settings:
-    """The settings, with the limits that were given for this time."""
-    said = {"steps": asked.steps, "cost": asked.cost}
-    limits = {name: value for name, value in said.items() if value is not None}
-    return msgspec.structs.replace(settings, limits=msgspec.structs.replace(settings.limits, **limits))
-
-
-# --- the log -------------------------------------------------------------------------------------------
-
-
-def keep_logs(settings: config.Settings) -> None:
+def log_to_file(settings: config.Settings) -> None:
     """Log warnings and errors to the log file of the settings, without secrets, and never to the terminal."""
     handler: logging.Handler = logging.NullHandler()
     if settings.log is not None:
-        handler = logs.File(settings.log)
-        handler.setFormatter(logs.Lines("text", logs.known(settings)))
+        handler = logs.PrivateFileHandler(settings.log)
+        handler.setFormatter(logs.RedactingFormatter("text", logs.known_secrets(settings)))
     logging.getLogger().addHandler(handler)

@@ -1,7 +1,7 @@
-"""Every mistake in a file of settings, each with its place. Pure, but for reading the file.
+"""Find all mistakes in a settings file, with their lines.
 
-A file is refused at its first mistake; whoever mends one wants to see them all. So what is wrong is taken out of a
-copy, and the rest is looked at again, until nothing wrong is left.
+msgspec stops at the first invalid value. To find all, each invalid value is removed from a copy, which is then
+validated again.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import config, errors
-from holdfast.model import providers
+from holdfast.model import local_server_kinds
 from holdfast.tools.permissions import rules
 
-# The model that needs no provider, by its short name and by the one it is shown with.
-OFFLINE = "offline"
-BUILT_IN = (OFFLINE, f"holdfast/{OFFLINE}")
-_WRONG = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
+OFFLINE_MODELS = ("offline", "holdfast/offline")
+_ERROR = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _HEADER = re.compile(r"\s*\[+\s*([^\[\]#]+?)\s*\]+\s*(?:#.*)?")
 _KEY = re.compile(r"\s*([^=#\[\]]+?)\s*=")
 
 
 class Mistake(NamedTuple):
-    """Something a file may not say."""
+    """An invalid setting in a file."""
 
     file: str
     line: int | None
-    """Where it stands, if that can be told."""
+    """None if it is unknown."""
     place: str
     """The setting, as `table.name`."""
     what: str
@@ -44,16 +42,16 @@ class Mistake(NamedTuple):
 
 
 def files() -> list[str]:
-    """The files of settings that count here: the user's, which need not be there, and that of the project."""
-    mine, theirs = config.user_file(), config.project_file(None)
-    return [mine, *([theirs] if theirs and os.path.realpath(theirs) != os.path.realpath(mine) else [])]
+    """Return the path of the user's settings file, which may not exist, and of the project's, if there is one."""
+    mine, project = config.user_file(), config.project_file(None)
+    return [mine, *([project] if project and os.path.realpath(project) != os.path.realpath(mine) else [])]
 
 
-def everywhere() -> list[Mistake]:
-    """All that is wrong with them, or with them together: a profile that is chosen elsewhere, and is not there."""
+def check_all() -> list[Mistake]:
+    """Return the mistakes in all settings files, or the one in HOLDFAST_PROFILE."""
     mine = config.user_file()
-    if wrong := [each for path in files() for each in found(path, project=path != mine)]:
-        return wrong
+    if mistakes := [each for path in files() for each in check_file(path, project=path != mine)]:
+        return mistakes
     try:
         config.load()
     except errors.SettingInvalid as error:
@@ -61,17 +59,17 @@ def everywhere() -> list[Mistake]:
     return []
 
 
-def found(path: str, *, project: bool = False) -> list[Mistake]:
-    """All that is wrong with this file; nothing when there is none."""
+def check_file(path: str, *, project: bool = False) -> list[Mistake]:
+    """Return all mistakes in a file; none if it does not exist."""
     try:
-        said = config.parsed(path) if project else config.user_settings(path)
+        values = config.parse_file(path) if project else config.read_user_file(path)
     except errors.SettingInvalid as error:
-        told = str(error).removeprefix(f"{path} ").rstrip(".")
-        line = re.search(r"\(at line (\d+),", told)
-        return [Mistake(path, int(line[1]) if line else None, "", f"It {told}.")]
-    if said is None:
+        message = str(error).removeprefix(f"{path} ").rstrip(".")
+        line = re.search(r"\(at line (\d+),", message)
+        return [Mistake(path, int(line[1]) if line else None, "", f"The file {message}.")]
+    if values is None:
         return []
-    wrong = list(_of_project(said) if project else _of_user(said))
+    wrong = list(_check_project(values) if project else _check_user(values))
     with open(path, encoding="utf-8") as file:
         lines = _lines(file.read())
     return [Mistake(path, _line(lines, place), _dotted(place), what) for place, what in wrong]
@@ -80,89 +78,89 @@ def found(path: str, *, project: bool = False) -> list[Mistake]:
 Place = tuple[str, ...]
 
 
-def _of_project(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
-    for key in said:
-        if key not in config.OF_PROJECT:
-            yield (key,), "a project's file may not set this; set it in your own."
-    yield from _of_user({key: value for key, value in said.items() if key in config.OF_PROJECT})
+def _check_project(values: dict[str, Any]) -> Iterator[tuple[Place, str]]:
+    for key in values:
+        if key not in config.PROJECT_KEYS:
+            yield (key,), "a project's file may not set this; set it in your own file."
+    yield from _check_user({key: value for key, value in values.items() if key in config.PROJECT_KEYS})
 
 
-def _of_user(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.File)}
-    named = said["providers"] if isinstance(said.get("providers"), dict) else {}
-    known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in providers.LOCAL_SERVERS), *named]))
-    for key, value in said.items():
+def _check_user(values: dict[str, Any]) -> Iterator[tuple[Place, str]]:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.SettingsFile)}
+    named = values["providers"] if isinstance(values.get("providers"), dict) else {}
+    known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in local_server_kinds.KINDS), *named]))
+    for key, value in values.items():
         if key not in fields:
-            yield (key,), "there is no such setting."
+            yield (key,), "unknown setting."
         elif typing.get_origin(fields[key]) is dict and isinstance(value, dict):
-            # Of a table of tables, the library does not tell which one it means.
+            # msgspec does not report the key of a table within a table.
             for name, inner in value.items():
-                yield from _of_table(inner, typing.get_args(fields[key])[1], (key, name), known)
+                yield from _check_table(inner, typing.get_args(fields[key])[1], (key, name), known)
         else:
-            yield from _of_table({key: value}, config.File, (), known)
+            yield from _check_table({key: value}, config.SettingsFile, (), known)
 
 
-def _of_table(said: object, kind: Any, at: Place, known: list[str]) -> Iterator[tuple[Place, str]]:
-    rest = copy.deepcopy(said)
+def _check_table(values: object, kind: Any, at: Place, known: list[str]) -> Iterator[tuple[Place, str]]:
+    rest = copy.deepcopy(values)
     while True:
         try:
-            right = msgspec.convert(rest, kind)
+            valid = msgspec.convert(rest, kind)
             break
         except msgspec.ValidationError as error:
-            place, what = _told(str(error))
+            place, what = _parse_error(str(error))
             yield (*at, *place), what
-            if not _taken_out(rest, place):
+            if not _remove(rest, place):
                 return
-    if isinstance(right, config.File | config.Profile):
-        yield from (((*at, *place), what) for place, what in _of_meaning(right, known))
+    if isinstance(valid, config.SettingsFile | config.Profile):
+        yield from (((*at, *place), what) for place, what in _check_meaning(valid, known))
 
 
-def _of_meaning(right: config.File | config.Profile, known: list[str]) -> Iterator[tuple[Place, str]]:
-    """What has the right form and cannot be meant all the same."""
-    named = [(("model",), right.model), (("compaction", "model"), right.compaction.model)]
-    for place, name in [*named, *((("fallback",), name) for name in right.fallback)]:
-        provider, slash, bare = (name or OFFLINE).partition("/")
-        if name is not None and name not in BUILT_IN and not (slash and bare and provider in known):
-            yield place, f"{errors.shown(name)} names no model. Providers: {', '.join(known)}; or `{OFFLINE}`."
+def _check_meaning(valid: config.SettingsFile | config.Profile, known: list[str]) -> Iterator[tuple[Place, str]]:
+    """Find values of the right type that are invalid for another reason."""
+    named = [(("model",), valid.model), (("compaction", "model"), valid.compaction.model)]
+    for place, name in [*named, *((("fallback",), name) for name in valid.fallback)]:
+        provider, slash, bare = (name or "").partition("/")
+        if name is not None and name not in OFFLINE_MODELS and not (slash and bare and provider in known):
+            yield place, f"{errors.shown(name)} is not a model. Use PROVIDER/MODEL ({', '.join(known)}) or `offline`."
     says: tuple[rules.Say, ...] = ("allow", "ask", "deny")
     for say in says:
-        for rule in getattr(right.permissions, say):
+        for rule in getattr(valid.permissions, say):
             try:
                 rules.rule(say, rule)
             except errors.SettingInvalid as error:
                 yield ("permissions", say), str(error)
-    if isinstance(right, config.File) and right.retention.max_size is not None:
+    if isinstance(valid, config.SettingsFile) and valid.retention.max_size is not None:
         try:
-            config.size(right.retention.max_size)
+            config.parse_size(valid.retention.max_size)
         except errors.SettingInvalid as error:
             yield ("retention", "max_size"), str(error)
-    if isinstance(right, config.File) and (wrong := right.gateway.wrong()) is not None:
+    if isinstance(valid, config.SettingsFile) and (wrong := valid.gateway.wrong()) is not None:
         yield ("gateway", *wrong[0]), wrong[1]
 
 
-def _told(said: str) -> tuple[Place, str]:
-    """The place and the words of what the library says."""
-    parts = _WRONG.fullmatch(said)
-    what, where = (parts["what"], parts["where"] or "") if parts else (said, "")
+def _parse_error(text: str) -> tuple[Place, str]:
+    """Split an error message of msgspec into the path of the setting and the message."""
+    parts = _ERROR.fullmatch(text)
+    what, where = (parts["what"], parts["where"] or "") if parts else (text, "")
     place = tuple(part for part in where.partition("[")[0].split(".") if part)
     unknown = _UNKNOWN.fullmatch(what)
     if unknown:
-        return (*place, unknown[1]), "there is no such setting."
+        return (*place, unknown[1]), "unknown setting."
     return place, f"{what[:1].lower()}{what[1:].rstrip('.')}."
 
 
-def _taken_out(said: object, place: Place) -> bool:
-    """Whether what was wrong could be removed, so that there is something else to look at."""
+def _remove(values: object, place: Place) -> bool:
+    """Remove a value; returns whether it was there."""
     for key in place[:-1]:
-        said = said.get(key) if isinstance(said, dict) else None
-    return isinstance(said, dict) and bool(place) and said.pop(place[-1], said) is not said
+        values = values.get(key) if isinstance(values, dict) else None
+    return isinstance(values, dict) and bool(place) and values.pop(place[-1], values) is not values
 
 
-# --- where it stands -----------------------------------------------------------------------------------
+# --- lines -----------------------------------------------------------------------------------
 
 
 def _lines(text: str) -> dict[str, int]:
-    """The line of each table and setting that begins one."""
+    """Return the line number of each table and setting."""
     lines: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -175,7 +173,7 @@ def _lines(text: str) -> dict[str, int]:
 
 
 def _line(lines: dict[str, int], place: Place) -> int | None:
-    """That of the setting, else that of the table it is in."""
+    """Return the line of a setting, or of its table."""
     for length in range(len(place), 0, -1):
         if (line := lines.get(".".join(place[:length]))) is not None:
             return line

@@ -1,4 +1,4 @@
-"""Every setting with its value, and where that comes from. What may be secret is never among the values."""
+"""List every setting with its value and its source. Values that may be secret are hidden."""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ Place = tuple[str, ...]
 
 
 class Value(NamedTuple):
-    """A setting."""
+    """A setting, its value and its source."""
 
     key: str
     value: Any
     source: str
 
 
-def listed(settings: config.Settings, environ: Mapping[str, str], flags: Mapping[str, str]) -> list[Value]:
-    """All of them; `flags` are the settings that a flag gave, and its name."""
+def list_settings(settings: config.Settings, environ: Mapping[str, str], flags: Mapping[str, str]) -> list[Value]:
+    """Return all settings. `flags` maps settings that were given on the command line to the name of the flag."""
     read = config.read(settings.user_file, config.project_file(None), settings.profile)
     found = [
-        Value("home", settings.home, "HOLDFAST_HOME" if environ.get("HOLDFAST_HOME") else DEFAULT),
-        Value("profile", settings.profile, flags.get("profile") or _of("HOLDFAST_PROFILE", environ)),
-        *_of_file(settings, read, environ),
+        Value("home", settings.home, _variable_or_default("HOLDFAST_HOME", environ)),
+        Value("profile", settings.profile, flags.get("profile") or _variable_or_default("HOLDFAST_PROFILE", environ)),
+        *_list_file_settings(settings, read, environ),
     ]
     keys = ((name, settings.providers[name].key_env or DEFAULT) for name in settings.keys)
     return [*found, *(Value(f"keys.{_quoted(name)}", HIDDEN, variable) for name, variable in keys)]
 
 
-def _of_file(settings: config.Settings, read: config.Read, environ: Mapping[str, str]) -> Iterator[Value]:
-    said = msgspec.to_builtins(read.file)
-    said |= {"database": settings.database, "model": settings.model}
-    counted = ("backup", "retention", "gateway", "providers")
-    said |= {name: msgspec.to_builtins(getattr(settings, name)) for name in counted}
-    said.pop("profiles")
-    for place, value in _leaves(said, ()):
-        yield Value(".".join(map(_quoted, place)), _shown(place, value), _source(place, read.layers, environ))
+def _list_file_settings(
+    settings: config.Settings, read: config.LoadedFiles, environ: Mapping[str, str]
+) -> Iterator[Value]:
+    values = msgspec.to_builtins(read.file)
+    values |= {"database": settings.database, "model": settings.model}
+    resolved = ("backup", "retention", "gateway", "providers")
+    values |= {name: msgspec.to_builtins(getattr(settings, name)) for name in resolved}
+    values.pop("profiles")
+    for place, value in _leaves(values, ()):
+        yield Value(".".join(map(_quoted, place)), _hide_secrets(place, value), _source(place, read.layers, environ))
     for name in read.file.profiles:
         yield Value(f"profiles.{_quoted(name)}", "chosen" if name == settings.profile else "not chosen", read.files[0])
 
@@ -66,38 +68,38 @@ def _source(place: Place, layers: tuple[config.Layer, ...], environ: Mapping[str
         variable = config.ADDRESSES.get(place[1], "")
     if environ.get(variable):
         return variable
-    saying = [layer.name for layer in layers if _says(layer.said, place)]
-    # Permissions add up; of all else, the first that says it counts.
-    return (" and ".join(saying) if place[0] == "permissions" else saying[0]) if saying else DEFAULT
+    names = [layer.name for layer in layers if _has(layer.values, place)]
+    # Permissions of all layers apply; of other settings, that of the first layer.
+    return (" and ".join(names) if place[0] == "permissions" else names[0]) if names else DEFAULT
 
 
-def _says(said: Any, place: Place) -> bool:
+def _has(values: Any, place: Place) -> bool:
     for key in place:
-        if not isinstance(said, dict) or key not in said:
+        if not isinstance(values, dict) or key not in values:
             return False
-        said = said[key]
+        values = values[key]
     return True
 
 
-def _of(variable: str, environ: Mapping[str, str]) -> str:
+def _variable_or_default(variable: str, environ: Mapping[str, str]) -> str:
     return variable if environ.get(variable) else DEFAULT
 
 
-# --- what may be shown ---------------------------------------------------------------------------------
+# --- secrets ---------------------------------------------------------------------------------
 
 
-def _shown(place: Place, value: Any) -> Any:
+def _hide_secrets(place: Place, value: Any) -> Any:
     if place == ("database",):
         return hide_password(str(value))
     if place[0] == "mcpServers" and len(place) > 3 and place[2] in ("env", "headers"):
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else HIDDEN
     if isinstance(value, list):
-        return [_argument(value, number) for number in range(len(value))]
-    return redaction.redacted(value, HIDDEN) if isinstance(value, str) else value
+        return [_hide_argument(value, number) for number in range(len(value))]
+    return redaction.redact(value, HIDDEN) if isinstance(value, str) else value
 
 
-def _argument(values: list[Any], number: int) -> Any:
-    """One of a list; what stands behind the name of a secret is one."""
+def _hide_argument(values: list[Any], number: int) -> Any:
+    """Return an item of a list, hidden if it follows the name of a secret."""
     value, before = values[number], values[number - 1] if number else ""
     if not isinstance(value, str) or _REFERENCE.fullmatch(value):
         return value
@@ -106,7 +108,7 @@ def _argument(values: list[Any], number: int) -> Any:
     name, sign, _ = value.partition("=")
     if sign and _NAMES_SECRET.fullmatch(name):
         return f"{name}={HIDDEN}"
-    return redaction.redacted(value, HIDDEN)
+    return redaction.redact(value, HIDDEN)
 
 
 def _quoted(key: str) -> str:

@@ -1,97 +1,339 @@
-"""`holdfast demo`: the same race twice, on naive tables and on the store, and what became of both.
+"""`holdfast demo`: run the same race on naive tables and on the store, and compare the results.
 
-Real processes compact one conversation and write to it at the same time. Everything printed is measured
-from the two databases after all of them have gone.
+Several processes compact one conversation and append to it at the same time. All figures are read back from the two
+databases after the processes have ended. The naive tables are an id, a parent and a flag, as many programs keep them:
+each statement is correct by itself.
 """
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
+import multiprocessing
 import os
 import random
 import signal
+import sqlite3
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from multiprocessing import resource_tracker
+from typing import Any
 
 import click
 
-from holdfast import errors, safe_text
-from holdfast.cli import console, layout, lazy_group
-from holdfast.cli.demo_race import naive, run, steady, values
+from holdfast import errors, safe_text, types
+from holdfast.cli import console, lazy_group
+from holdfast.store import db as store
 
-NARROWEST = 100
-"""Columns from which on both lineages fit next to each other."""
-MOST_LINES = 40
+FIRST = "start"
+KEPT_MESSAGES = 3
+"""The number of newest messages that a compaction leaves unchanged."""
+TERMINATION = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+ROWS = {
+    "acknowledged": "messages acknowledged",
+    "in_log": "still stored",
+    "in_context": "known to the model",
+    "lost": "lost to the model",
+    "heads": "heads",
+    "forks": "forks",
+}
 
 
-class Both(NamedTuple):
-    """The whole demo, measured."""
+def measure(
+    sessions: Sequence[tuple[str, str | None, bool, set[str]]], sent: set[str], context: Iterable[str]
+) -> dict[str, Any]:
+    """Return the figures of one database. Each message is a unique word, and a summary is the words it replaces."""
+    known = {word for text in context for word in text.split()}
+    children = collections.Counter(parent for _, parent, _, _ in sessions if parent is not None)
+    return {
+        "acknowledged": len(sent),
+        "in_log": len(sent.intersection(set[str]().union(*(texts for *_, texts in sessions)))),
+        "in_context": len(sent & known),
+        "lost": len(sent - known),
+        "heads": sum(live for _, _, live, _ in sessions),
+        "forks": sum(count > 1 for count in children.values()),
+        "sessions": [
+            {"id": name, "parent": parent, "live": live, "messages": len(texts & sent)}
+            for name, parent, live, texts in sessions
+        ],
+    }
 
-    plan: run.Plan
-    naive: values.Result
-    holdfast: values.Result
-    seconds: float
 
-    @property
-    def held(self) -> bool:
-        """Whether the store kept its promises: one head, nothing lost, one winner a round."""
-        here = self.holdfast
-        return (
-            not (here.lost or here.forks or here.violations)
-            and here.heads == 1
-            and here.logged == frozenset(here.acknowledged)
-            and here.outcomes.get("committed") == self.plan.rounds == len(here.places) - 1
-        )
+# --- naive tables --------------------------------------------------------------------------------------
+
+
+class NaiveTables:
+    def __init__(self, path: str) -> None:
+        self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
+
+    def create(self) -> None:
+        self._db.execute("CREATE TABLE sessions (id TEXT PRIMARY KEY, parent TEXT, ended TEXT)")
+        self._db.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, session TEXT, text TEXT)")
+        self._db.execute("INSERT INTO sessions VALUES (?, NULL, NULL)", (FIRST,))
+
+    def head(self) -> str:
+        row = self._db.execute("SELECT id FROM sessions ORDER BY ended IS NULL DESC, rowid DESC LIMIT 1").fetchone()
+        return str(row[0])
+
+    def append(self, session: str, texts: Sequence[str]) -> int:
+        rows = [(session, text) for text in texts]
+        self._db.executemany("INSERT INTO messages (session, text) VALUES (?, ?)", rows)
+        return 0
+
+    def read(self) -> tuple[str, list[str]]:
+        return self.head(), self._texts(self.head())
+
+    def compact(self, view: tuple[str, list[str]], child: str) -> str:
+        session, texts = view
+        cut = max(0, len(texts) - KEPT_MESSAGES)
+        self._db.execute("UPDATE sessions SET ended = 'compression' WHERE id = ?", (session,))
+        self._db.execute("INSERT INTO sessions VALUES (?, ?, NULL)", (child, session))
+        self.append(child, [" ".join(texts[:cut]), *texts[cut:]])
+        return "committed"
+
+    def measure(self, sent: set[str]) -> dict[str, Any]:
+        rows = self._db.execute("SELECT id, parent, ended FROM sessions ORDER BY rowid").fetchall()
+        sessions = [(name, parent, ended is None, set(self._texts(name))) for name, parent, ended in rows]
+        return measure(sessions, sent, self._texts(self.head()))
+
+    def _texts(self, session: str) -> list[str]:
+        return [
+            row[0] for row in self._db.execute("SELECT text FROM messages WHERE session = ? ORDER BY id", (session,))
+        ]
+
+    def close(self) -> None:
+        self._db.close()
+
+
+# --- the store -----------------------------------------------------------------------------------------
+
+
+class Store:
+    def __init__(self, path: str) -> None:
+        self._db = store.SessionDB(path)
+
+    def create(self) -> None:
+        self._db.create_session(FIRST, source="demo", title="The race")
+
+    def head(self) -> str:
+        return self._db.head(FIRST).id
+
+    def append(self, session: str, texts: Sequence[str]) -> int:
+        receipts = [self._db.append_message(session, role="user", content=text, uid=text) for text in texts]
+        return sum(receipt.moved_from is not None for receipt in receipts)
+
+    def read(self) -> types.Snapshot:
+        return self._db.snapshot(FIRST)
+
+    def compact(self, view: types.Snapshot, child: str) -> str:
+        try:
+            context = self._db.context(FIRST, upto=view.last_seq)
+            cut = max(context.cut_seq, context.last_seq - KEPT_MESSAGES)
+            summary = " ".join(str(message.content) for message in context if message.seq <= cut)
+            self._db.commit_compaction(view, summary=summary, cut_seq=cut, child_id=child)
+        except errors.Superseded:
+            return "refused"
+        return "committed"
+
+    def measure(self, sent: set[str]) -> dict[str, Any]:
+        transcript, found = self._db.transcript(FIRST), self._db.admin.fsck().violations
+        violations = [f"{violation.promise}: {violation.detail}" for violation in found]
+        if sorted(message.uid for message in transcript) != sorted(sent):
+            violations.append("P1: the log differs from the acknowledged messages")
+        stored = collections.defaultdict[str, set[str]](set)
+        for message in transcript:
+            stored[message.session_id].add(message.uid)
+        # All sessions of the store: a stray session of another conversation must show up, too.
+        listed = reversed(self._db.list_sessions(every=True, limit=100_000))
+        sessions = [(each.id, each.parent_session_id, each.live, stored[each.id]) for each in listed]
+        context = [str(message.content) for message in self._db.context(FIRST)]
+        return {**measure(sessions, sent, context), "violations": violations}
+
+    def close(self) -> None:
+        self._db.close()
+
+
+# --- the race ------------------------------------------------------------------------------------------
+
+Side = type[NaiveTables] | type[Store]
+Run = Callable[[Side, str, Sequence[tuple[Any, ...]]], list[Any]]
+"""Runs method calls on a database in worker processes, and returns their results in order."""
+SIDES: dict[str, Side] = {"naive": NaiveTables, "holdfast": Store}
+
+
+def _call(side: Side, path: str, method: str, *arguments: Any) -> Any:
+    """Open the database, call one method, and close it. Runs in a worker process."""
+    opened = side(path)
+    try:
+        return getattr(opened, method)(*arguments)
+    finally:
+        opened.close()
+
+
+def race(
+    run: Run, side: Side, path: str, processes: int, rounds: int, seed: int, progress: Callable[[int], None]
+) -> dict[str, Any]:
+    """Run all rounds on a new database. Appenders keep the session that was the head when the round began."""
+    chance, compactors = random.Random(seed), (processes + 1) // 2
+    acknowledged: list[str] = []
+    followed, outcomes = 0, collections.Counter[str]()
+
+    def appends(head: str) -> list[tuple[Any, ...]]:
+        calls = []
+        for number in range(compactors, processes):
+            texts = [f"a{number + 1}.{len(acknowledged) + index}" for index in range(chance.randint(1, 3))]
+            acknowledged.extend(texts)
+            calls.append(("append", head, texts))
+        return calls
+
+    _call(side, path, "create")
+    for round_ in range(1, rounds + 1):
+        progress(round_)
+        head = _call(side, path, "head")
+        followed += sum(run(side, path, appends(head)))
+        views = run(side, path, [("read",)] * compactors)
+        followed += sum(run(side, path, appends(head)))
+        commits = [("compact", view, f"r{round_}.c{number}") for number, view in enumerate(views, 1)]
+        results = run(side, path, [*commits, *appends(head)])
+        outcomes.update(results[:compactors])
+        followed += sum(results[compactors:])
+    measured: dict[str, Any] = _call(side, path, "measure", set(acknowledged))
+    return {**measured, "compactions": dict(outcomes), "followed": followed}
+
+
+@contextmanager
+def _workers(processes: int) -> Iterator[Run]:
+    """Start worker processes."""
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(processes, spawn, _prepare_worker) as pool:
+
+        def run(side: Side, path: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+            try:
+                with _signals_blocked():
+                    futures = [pool.submit(_call, side, path, *call) for call in calls]
+                return [future.result() for future in futures]
+            except BrokenProcessPool:
+                message = "A process of the demo ended unexpectedly. Run `holdfast demo` again."
+                raise errors.HoldfastError(message) from None
+
+        with _signals_blocked():
+            for _ in range(processes):
+                pool.submit(os.getpid)  # starts a process if no worker is idle
+        yield run
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block signals while processes start: they inherit the mask, so that only this process handles Ctrl-C.
+
+    A process that is terminated while it starts would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # Otherwise it starts with the first process, and unblocks SIGINT.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *TERMINATION})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _prepare_worker() -> None:
+    """Make this worker exit when the parent process dies."""
+
+    def exit_with_parent() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(TERMINATION))  # The pool terminates workers with SIGTERM.
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+
+
+# --- the command ---------------------------------------------------------------------------------------
 
 
 @click.command(name="demo")
 @lazy_group.as_json
-@click.option("--processes", type=click.IntRange(3, 32), default=6, show_default=True, help="Racing processes.")
-@click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="Compactions raced for.")
-@click.option("--seed", type=click.IntRange(0), help="How much is said when is decided by this (default: by chance).")
-@click.option("--keep", type=click.Path(file_okay=False), metavar="DIR", help="Leave both databases in this directory.")
+@click.option("--processes", type=click.IntRange(3, 32), default=6, show_default=True, help="Number of processes.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="Number of compactions.")
+@click.option("--seed", type=click.IntRange(0), help="Seed for the number of messages per step (default: random).")
+@click.option("--keep", type=click.Path(file_okay=False), metavar="DIR", help="Keep both databases in this directory.")
 @click.pass_obj
 def command(
     out: console.Console, as_json: bool, processes: int, rounds: int, seed: int | None, keep: str | None
 ) -> int:
-    """Race processes that compact and append on one conversation: naive tables first, then the store."""
-    plan = run.Plan(processes, rounds, random.randrange(100_000) if seed is None else seed)
-    with _folder(keep) as folder, _tidy_when_ended():
-        both = _raced(out, folder, plan)
+    """Run processes that compact one conversation and append to it at the same time.
+
+    The race runs twice: on naive tables, which fork and lose messages, and on the store, which does not.
+    """
+    seed = random.randrange(100_000) if seed is None else seed
+    sides: dict[str, dict[str, Any]] = {}
+    started = time.monotonic()
+    with _directory(keep) as folder, _exit_on_termination(), _workers(processes) as run:
+        try:
+            for name, side in SIDES.items():
+                progress = partial(_show_progress, out, name, rounds)
+                sides[name] = race(run, side, os.path.join(folder, f"{name}.db"), processes, rounds, seed, progress)
+        finally:
+            out.progress("")
+    ok, seconds = keeps_promises(sides["holdfast"], rounds), round(time.monotonic() - started, 3)
     if as_json:
-        out.json(_shape(both))
+        plan = {"processes": processes, "rounds": rounds, "seed": seed, "compactors": (processes + 1) // 2}
+        out.json({"ok": ok, **plan, "seconds": seconds, **sides})
     else:
-        _print(out, both)
+        out.prose(
+            f"{(processes + 1) // 2} processes compacted one conversation while {processes // 2} appended to it: "
+            f"{safe_text.count(rounds, 'round')}, seed {seed}."
+        )
+        _print(out, sides["naive"], sides["holdfast"], ok, seconds)
         if keep:
             out.note(f"Both databases are in {folder}.")
-    return 0 if both.held else 1
+    return 0 if ok else 1
 
 
-def _raced(out: console.Console, folder: str, plan: run.Plan) -> Both:
-    began = time.monotonic()
-    try:
-        first = _side(out, "naive", naive, folder, plan)
-        second = _side(out, "holdfast", steady, folder, plan)
-    finally:
-        out.progress("")
-    return Both(plan, first, second, time.monotonic() - began)
+def keeps_promises(side: dict[str, Any], rounds: int) -> bool:
+    """Return whether there is one head, no lost message, and one compaction per round."""
+    broken = side["lost"] or side["forks"] or side["violations"] or side["heads"] != 1
+    return not broken and side["compactions"].get("committed") == rounds == len(side["sessions"]) - 1
 
 
-def _side(out: console.Console, name: str, side: values.Side, folder: str, plan: run.Plan) -> values.Result:
-    def progress(number: int) -> None:
-        out.progress(f"{name}: round {number} of {plan.rounds}")
-
-    return run.race(side, os.path.join(folder, f"{name}.db"), plan, progress)
+def _show_progress(out: console.Console, name: str, rounds: int, number: int) -> None:
+    out.progress(f"{name}: round {number} of {rounds}")
 
 
-# --- a place to race in ------------------------------------------------------------------------------
+def _print(out: console.Console, naive: dict[str, Any], side: dict[str, Any], ok: bool, seconds: float) -> None:
+    out.print()
+    for row in [("", "naive tables", "Holdfast"), *((name, naive[key], side[key]) for key, name in ROWS.items())]:
+        line = f"{row[0]:<21}  {row[1]:>12}  {row[2]:>8}"
+        out.print(out.style(line, "bold") if not row[0] else line)
+    out.print()
+    for violation in side["violations"]:
+        out.prose(f"broken: {violation}", "red")
+    if not ok:
+        out.print(out.style("The store did not keep its promises.", "red"))
+        return
+    counts = (
+        safe_text.count(side["compactions"]["committed"], "compaction"),
+        safe_text.count(side["followed"], "message"),
+    )
+    refused = side["compactions"].get("refused", 0)
+    out.prose(
+        f"The store committed {counts[0]}, refused {refused}, and wrote {counts[1]} for an ended session to the head."
+    )
+    out.print(out.style(f"One head, nothing lost. It took {seconds:.1f} s.", "green"))
 
 
 @contextmanager
-def _folder(keep: str | None) -> Iterator[str]:
+def _directory(keep: str | None) -> Iterator[str]:
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
             yield folder
@@ -102,135 +344,16 @@ def _folder(keep: str | None) -> Iterator[str]:
     except OSError as error:
         raise errors.StoreUnusable(f"{keep} cannot keep the databases: {error.strerror}.") from error
     if taken:
-        raise errors.StoreUnusable(f"{keep} holds {taken[0]} already; name a directory without it.")
+        raise errors.StoreUnusable(f"{keep} already contains {taken[0]}. Name another directory.")
     yield os.path.abspath(keep)
 
 
 @contextmanager
-def _tidy_when_ended() -> Iterator[None]:
-    """Ended from outside, or its terminal closed: leave by the ordinary way, which cleans up."""
-    signals = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    before = [signal.signal(number, lambda caught, _: sys.exit(128 + caught)) for number in signals]
+def _exit_on_termination() -> Iterator[None]:
+    """Raise SystemExit on SIGTERM and SIGHUP, so that processes and files are cleaned up."""
+    before = [signal.signal(number, lambda caught, _: sys.exit(128 + caught)) for number in TERMINATION]
     try:
         yield
     finally:
-        for number, handler in zip(signals, before, strict=True):
+        for number, handler in zip(TERMINATION, before, strict=True):
             signal.signal(number, handler)
-
-
-# --- telling -----------------------------------------------------------------------------------------
-
-
-def _shape(both: Both) -> dict[str, Any]:
-    return {
-        "ok": both.held,
-        **both.plan._asdict(),
-        "compactors": both.plan.compactors,
-        "seconds": round(both.seconds, 3),
-        "naive": _side_shape(both.naive),
-        "holdfast": {
-            **_side_shape(both.holdfast),
-            "followed": both.holdfast.followed,
-            "violations": list(both.holdfast.violations),
-        },
-    }
-
-
-def _side_shape(side: values.Result) -> dict[str, Any]:
-    return {
-        "acknowledged": len(side.acknowledged),
-        "in_log": len(side.logged & set(side.acknowledged)),
-        "in_context": len(side.acknowledged) - len(side.lost),
-        "lost": len(side.lost),
-        "heads": side.heads,
-        "forks": side.forks,
-        "compactions": side.outcomes,
-        "sessions": [
-            {"id": place.id, "parent": place.parent, "live": place.live, "messages": len(place.messages)}
-            for place in side.places
-        ],
-    }
-
-
-def _print(out: console.Console, both: Both) -> None:
-    plan = both.plan
-    out.prose(
-        f"{plan.compactors} processes compact one conversation while {plan.processes - plan.compactors} write to it, "
-        f"{safe_text.count(plan.rounds, 'round')}, seed {plan.seed}."
-    )
-    out.print()
-    left = [layout.Line("", "naive tables", ("bold",)), *_lineage(out, both.naive)]
-    right = [layout.Line("", "Holdfast", ("bold",)), *_lineage(out, both.holdfast)]
-    room = out.width or NARROWEST
-    if room >= NARROWEST:
-        lines = layout.beside(out, left, right, min(room, 140))
-    else:
-        lines = [layout.drawn(out, line, room) for line in [*left, layout.Line("", ""), *right]]
-    for line in [*lines, "", *_counts(both)]:
-        out.print(line)
-    out.print()
-    _verdict(out, both)
-
-
-def _lineage(out: console.Console, side: values.Result) -> list[layout.Line]:
-    """The tree of sessions; a conversation that never forked is a straight line."""
-    children: dict[str | None, list[values.Place]] = {}
-    for place in side.places:
-        children.setdefault(place.parent, []).append(place)
-    nodes: dict[str, layout.Node] = {}
-    lost = set(side.lost)
-    for place in reversed(side.places):
-        below = children.get(place.id, [])
-        nodes[place.id] = _place(out, place, lost, [nodes[child.id] for child in below if child.id in nodes])
-    if side.forks:
-        lines = [line for root in children.get(None, []) for line in layout.tree(nodes[root.id], out.glyphs)]
-    else:
-        lines = [layout.Line("", nodes[place.id].line, nodes[place.id].style) for place in side.places]
-    if len(lines) > MOST_LINES:
-        rest = len(lines) - MOST_LINES
-        lines[MOST_LINES:] = [layout.Line("", f"{out.glyphs.more} and {safe_text.count(rest, 'more session')}")]
-    return lines
-
-
-def _place(out: console.Console, place: values.Place, lost: set[str], below: list[layout.Node]) -> layout.Node:
-    mark = out.glyphs.live if place.live else out.glyphs.ended
-    parts = [f"{mark} {place.id}", safe_text.count(len(place.messages), "message")]
-    gone = len(place.messages & lost)
-    if place.live:
-        parts.append("a head")
-    if len(below) > 1:
-        parts.append("FORKED")
-    if gone:
-        parts.append(f"{gone} lost")
-    bad = gone or len(below) > 1
-    return layout.Node("  ".join(parts), below, ("red",) if bad else ("green",) if place.live else ())
-
-
-def _counts(both: Both) -> list[str]:
-    first, second = _side_shape(both.naive), _side_shape(both.holdfast)
-    names = {
-        "acknowledged": "messages acknowledged",
-        "in_log": "still stored",
-        "in_context": "known to the model",
-        "lost": "lost to the model",
-        "heads": "heads",
-        "forks": "forks",
-    }
-    rows = [("", "naive", "Holdfast"), *((name, str(first[key]), str(second[key])) for key, name in names.items())]
-    return layout.columns(rows)
-
-
-def _verdict(out: console.Console, both: Both) -> None:
-    side = both.holdfast
-    for violation in side.violations:
-        out.prose(f"broken: {violation}", "red")
-    if not both.held:
-        out.print(out.style("The store did not keep its promises.", "red"))
-        return
-    refused = side.outcomes.get("refused", 0) + side.outcomes.get("busy", 0)
-    out.prose(
-        f"On the store {safe_text.count(side.outcomes['committed'], 'compaction')} committed, {refused} stood back or "
-        f"were refused, and {safe_text.count(side.followed, 'message')} written to an ended session went to the "
-        "head instead."
-    )
-    out.print(out.style(f"One head, nothing lost. It took {both.seconds:.1f} s.", "green"))

@@ -1,7 +1,7 @@
-"""`holdfast doctor`: whether the store keeps its promises, and what to do where it does not.
+"""`holdfast doctor`: check whether the store keeps its promises, and repair what can be repaired.
 
-It looks at the files before it opens them, since opening mends some of what it would report. Nothing
-else is changed unless `--fix` is given, and a database that does not exist is not made.
+File modes are read before the store is opened, because opening corrects some of them. Without `--fix` nothing else is
+changed, and a missing database is not created.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import stat
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,215 +18,189 @@ import click
 import msgspec
 
 import holdfast
-from holdfast import app, config, errors, safe_text, types
-from holdfast.cli import config_check, console, doctor_findings, doctor_repairs, lazy_group, open_files
+from holdfast import config, errors, safe_text, types
+from holdfast.app import open_store
+from holdfast.cli import config_check, console, doctor_findings, doctor_repairs, lazy_group
+from holdfast.cli.doctor_findings import Finding
 from holdfast.store import db as store
 from holdfast.store import store_meta
-from holdfast.store.driver import SchemaFault, hide_password, is_postgres
+from holdfast.store.driver import hide_password, is_postgres
 
-SHOWN = 20
+MAX_FINDINGS = 20
 
 
 class Examination(NamedTuple):
-    """All the doctor has to say, in the shape --json prints it."""
+    """The result of the doctor, with the fields that --json prints."""
 
-    ok: bool
-    findings: list[doctor_findings.Finding]
+    findings: list[Finding]
     store: dict[str, Any]
     versions: dict[str, str | None]
-    processes: list[open_files.Visitor] | None
+    processes: list[doctor_findings.StoreUser] | None
     leases: list[types.LeaseHeld]
     report: types.Report | None
     search: dict[str, Any] | None
     repairs: list[doctor_repairs.Repair]
-    done: list[str]
+    done: Sequence[str] = ()
 
-
-class Look(NamedTuple):
-    """What only a store that opens can tell."""
-
-    leases: list[types.LeaseHeld]
-    faults: list[SchemaFault]
-    report: types.Report
-    search: dict[str, Any]
-    facts: dict[str, Any]
-    leftovers: list[str]
-    claimed_at: str | None
-    done_at: str | None
-    failed_at: str | None
-    removed_at: float | None
-    upkeep_due: bool
-
-    def sick(self) -> doctor_repairs.Sick:
-        stale = sum(lease.state != "held" for lease in self.leases)
-        return doctor_repairs.Sick(
-            facts=self.facts,
-            faults=self.faults,
-            stale_leases=stale,
-            leftovers=self.leftovers,
-            unscrubbed=self.removed_at is not None,
-            search=self.search,
-            upkeep_due=self.upkeep_due,
-            damaged=doctor_findings.damaged(self.report),
-        )
+    @property
+    def ok(self) -> bool:
+        return not any(finding.level == "problem" for finding in self.findings)
 
 
 @click.command(name="doctor")
 @lazy_group.database
 @lazy_group.as_json
-@click.option("--fix", is_flag=True, help="Do the repairs that are offered, then look again.")
+@click.option("--fix", is_flag=True, help="Run the listed repairs, then check again.")
 @click.pass_obj
 def command(out: console.Console, path: str | None, as_json: bool, fix: bool) -> int:
-    """Check every promise over the whole store, its schema, files, leases, leftovers and search index.
+    """Check the store: every promise, schema, files, leases, leftover files and search index.
 
-    Nothing is changed without --fix. What --fix would do is listed; no repair touches a message.
+    Nothing is changed without --fix. The repairs that --fix would run are listed; none changes a message.
 
-    Exits with 0 when all is well (notes may be there), with 1 when there is a problem that --fix did not put
-    right, and with 2 when used wrongly.
+    Exits with 0 if there is no problem (notes are not problems), with 1 if there is a problem that --fix did not
+    repair, and with 2 on a usage error.
     """
-    settings = _settings(out)
+    settings = _load_settings(out)
     target = path or settings.database
     found = examine(target, out, settings.backup)
     if fix and found.repairs:
-        done, failed = mend(target, found.repairs, out)
-        found = examine(target, out, settings.backup)._replace(done=done)
-        found = found._replace(findings=found.findings + failed, ok=found.ok and not failed)
+        done, failed = _repair(target, found.repairs, out)
+        found = examine(target, out, settings.backup)
+        found = found._replace(done=done, findings=found.findings + failed)
     if as_json:
-        out.json(_shape(found))
+        out.json(_to_json(found))
     else:
         _print(out, found)
     return 0 if found.ok else 1
 
 
-# --- examining ---------------------------------------------------------------------------------------
+# --- examination -----------------------------------------------------------------------------------------
 
 
-def _settings(out: console.Console) -> config.Settings:
-    """Those that hold; where a file is wrong, those of the environment, and the store that is named all the same."""
+def _load_settings(out: console.Console) -> config.Settings:
+    """Return the settings; if a file is invalid, those of the environment, with the store that the file names."""
     try:
         return out.settings
     except errors.SettingInvalid:
-        given = config.load(files=False)
-        named = None if config.environment().get("HOLDFAST_DB") else config.named_store()
-        return msgspec.structs.replace(given, database=named or given.database)
+        settings = config.load(files=False)
+        named = None if config.environment().get("HOLDFAST_DB") else config.database_in_user_file()
+        return msgspec.structs.replace(settings, database=named or settings.database)
 
 
-def examine(target: str, out: console.Console, kept: config.Backup) -> Examination:
-    found: list[doctor_findings.Finding] = doctor_findings.of_settings(config_check.everywhere() if out.wrong else [])
-    before = doctor_findings.modes(target)
-    # Whoever is connected to a server may be anywhere: `holdfast db status` counts them.
-    here = [] if is_postgres(target) else open_files.visitors(target)
-    look: Look | None = None
+def examine(target: str, out: console.Console, backup: config.Backup) -> Examination:
+    """Check the settings, the files and, if it opens, the store."""
+    findings = doctor_findings.check_settings(config_check.check_all() if out.settings_error else [])
+    modes = doctor_findings.read_modes(target)
+    # The clients of a server may be on other machines: `holdfast db status` counts them.
+    users = [] if is_postgres(target) else doctor_findings.find_store_users(target)
+    found = Examination(
+        findings=findings,
+        store={"path": hide_password(target), "directory": _directory(target)},
+        versions={},
+        processes=users,
+        leases=[],
+        report=None,
+        search=None,
+        repairs=[],
+    )
     try:
-        with app.open_to_look(target, whole=False) as db:
-            look = _look(db, found, out)
+        with open_store.open_existing(target, allow_unfinished=True) as db:
+            found = _examine_store(db, found, out, backup)
+        # A file that does not open may belong to another program.
+        findings += doctor_findings.check_modes(target, modes)
     except errors.HoldfastError as error:
-        found.append(doctor_findings.of_error(error, target))
+        findings.append(doctor_findings.explain_error(error, target))
     finally:
         out.progress("")
-    # What did not open may be a file of another program, whose modes are its own affair.
-    found += _about(look, target, before, kept) if look else []
-    found += doctor_findings.of_visitors(here)
-    versions = _versions(found)
-    facts = look.facts if look else {"path": hide_password(target)}
-    return Examination(
-        ok=not any(finding.level == "problem" for finding in found),
-        findings=found,
-        store={**facts, "directory": _directory(target)},
-        versions=versions,
-        processes=here,
-        leases=look.leases if look else [],
-        report=look.report if look else None,
-        search=look.search if look else None,
-        repairs=list(doctor_repairs.offered(look.sick())) if look else [],
-        done=[],
-    )
+    findings += doctor_findings.check_store_users(users)
+    return found._replace(versions=_versions(findings))
 
 
-def _look(db: store.SessionDB, found: list[doctor_findings.Finding], out: console.Console) -> Look:
-    facts = db.admin.status()
-    leases = _leases(db, found)
-    faults = db.admin.schema_faults()
+def _examine_store(db: store.SessionDB, found: Examination, out: console.Console, backup: config.Backup) -> Examination:
+    facts, faults = db.admin.status(), db.admin.schema_faults()
+    leases = _read_leases(db, found.findings)
     report = db.admin.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
     out.progress("checking the search index")
-    return Look(
-        leases=leases,
-        faults=faults,
-        report=report,
-        search=db.admin.search_status(),
+    search = db.admin.search_status()
+    leftovers = doctor_repairs.find_leftovers(str(facts["path"]))
+    unscrubbed_since = _unscrubbed_since(db)
+    claimed, done, failed = map(
+        db.admin.get_meta, (store_meta.BACKUP_CLAIMED, store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED)
+    )
+    found.findings.extend(
+        [
+            *doctor_findings.check_configuration(facts),
+            *doctor_findings.check_report(report, db.path),
+            *doctor_findings.check_schema(faults),
+            *doctor_findings.check_leases(leases),
+            *doctor_findings.check_leftovers(leftovers),
+            *doctor_findings.check_scrubbed(unscrubbed_since, is_postgres(db.path)),
+            *doctor_findings.check_backups(backup, claimed, done, failed),
+            *doctor_findings.check_disk(facts),
+            *doctor_findings.check_search(search),
+        ]
+    )
+    condition = doctor_repairs.Condition(
         facts=facts,
-        leftovers=doctor_repairs.leftovers(str(facts["path"])),
-        claimed_at=db.admin.get_meta(store_meta.BACKUP_CLAIMED),
-        done_at=db.admin.get_meta(store_meta.BACKUP_DONE),
-        failed_at=db.admin.get_meta(store_meta.BACKUP_FAILED),
-        removed_at=_removed_at(db),
+        faults=faults,
+        stale_leases=sum(lease.state != "held" for lease in leases),
+        leftovers=leftovers,
+        unscrubbed=unscrubbed_since is not None,
+        search=search,
         upkeep_due=db.admin.get_meta("upkeep_done_at") is None,
+        damaged=doctor_findings.is_damaged(report),
+    )
+    return found._replace(
+        store={**facts, "directory": found.store["directory"]},
+        leases=leases,
+        report=report,
+        search=search,
+        repairs=list(doctor_repairs.list_repairs(condition)),
     )
 
 
-def _removed_at(db: store.SessionDB) -> float | None:
+def _unscrubbed_since(db: store.SessionDB) -> float | None:
     try:
         return db.admin.unscrubbed_since()
     except (errors.StoreCorrupt, errors.StoreBroken):
-        return None  # fsck has said it already
+        return None  # fsck reports it.
 
 
-def _leases(db: store.SessionDB, found: list[doctor_findings.Finding]) -> list[types.LeaseHeld]:
+def _read_leases(db: store.SessionDB, findings: list[Finding]) -> list[types.LeaseHeld]:
     try:
         return db.leases()
     except errors.LeasesUnavailable as error:
         advice = "Stop every process that uses the store, then open it again."
-        found.append(doctor_findings.Finding("problem", "lease", str(error), advice))
+        findings.append(Finding("problem", "lease", str(error), advice))
         return []
 
 
-def _about(
-    look: Look, target: str, before: dict[str, os.stat_result], kept: config.Backup
-) -> list[doctor_findings.Finding]:
-    return [
-        *doctor_findings.of_standing(look.facts),
-        *doctor_findings.of_report(look.report, target),
-        *doctor_findings.of_schema(look.faults),
-        *doctor_findings.of_leases(look.leases),
-        *doctor_findings.of_leftovers(look.leftovers),
-        *doctor_findings.of_removals(look.removed_at, is_postgres(target)),
-        *doctor_findings.of_claim(look.claimed_at),
-        *doctor_findings.of_schedule(kept, look.done_at, look.failed_at),
-        *doctor_findings.of_files(target, before),
-        *doctor_findings.of_disk(look.facts),
-        *doctor_findings.of_wal(look.facts),
-        *doctor_findings.of_search(look.search),
-    ]
+def _repair(target: str, repairs: list[doctor_repairs.Repair], out: console.Console) -> tuple[list[str], list[Finding]]:
+    """Run the repairs, and return their results and failures. A failed repair does not stop the others."""
 
+    def progress(name: str, done: int, total: int) -> None:
+        out.progress(f"{name}: {done:,} of {total:,}")
 
-def mend(
-    target: str, repairs: list[doctor_repairs.Repair], out: console.Console
-) -> tuple[list[str], list[doctor_findings.Finding]]:
-    """Do what was offered; what came of each, and what failed. One that fails hinders no other."""
     done, failed = [], []
-    with app.open_to_look(target) as db:
+    with open_store.open_existing(target) as db:
         for repair in repairs:
             try:
-                done.append(repair.do(db, partial(_mending, out, repair.name)))
+                done.append(repair.run(db, partial(progress, repair.name)))
             except errors.HoldfastError as error:
-                what = f"The repair of {repair.name} failed: {error}"
-                failed.append(doctor_findings.Finding("problem", "repair", what, "Run `holdfast doctor --fix` again."))
+                what = f"The repair `{repair.name}` failed: {error}"
+                failed.append(Finding("problem", "repair", what, "Run `holdfast doctor --fix` again."))
             out.progress("")
     return done, failed
 
 
-def _mending(out: console.Console, name: str, done: int, total: int) -> None:
-    out.progress(f"{name}: {done:,} of {total:,}")
-
-
-def _versions(found: list[doctor_findings.Finding]) -> dict[str, str | None]:
+def _versions(findings: list[Finding]) -> dict[str, str | None]:
     sqlite: str | None = None
     try:
         with store.SessionDB(":memory:") as scratch:
             sqlite = scratch.admin.info()["version"]
     except errors.HoldfastError as error:
         advice = "Reinstall Holdfast: pip install --force-reinstall holdfast"
-        found.append(doctor_findings.Finding("problem", "version", str(error), advice))
+        findings.append(Finding("problem", "version", str(error), advice))
     return {
         "holdfast": holdfast.__version__,
         "python": platform.python_version(),
@@ -242,11 +217,10 @@ def _directory(target: str) -> dict[str, Any] | None:
         return None
 
 
-# --- telling -----------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------
 
 
-def _shape(found: Examination) -> dict[str, Any]:
-    report = msgspec.to_builtins(found.report)
+def _to_json(found: Examination) -> dict[str, Any]:
     return {
         "ok": found.ok,
         "findings": [finding._asdict() for finding in found.findings],
@@ -254,10 +228,10 @@ def _shape(found: Examination) -> dict[str, Any]:
         "versions": found.versions,
         "processes": None if found.processes is None else [each._asdict() for each in found.processes],
         "leases": msgspec.to_builtins(found.leases),
-        "report": {"ok": found.report.ok, **report} if found.report else None,
+        "report": {"ok": found.report.ok, **msgspec.to_builtins(found.report)} if found.report else None,
         "search": found.search,
         "repairs": [{"name": repair.name, "would": repair.would} for repair in found.repairs],
-        "done": found.done,
+        "done": list(found.done),
     }
 
 
@@ -265,12 +239,12 @@ def _print(out: console.Console, found: Examination) -> None:
     for name, line in _lines(found):
         out.print(safe_text.safe(f"{name:<11} {line}"))
     problems = [finding for finding in found.findings if finding.level == "problem"]
-    for finding in found.findings[:SHOWN]:
+    for finding in found.findings[:MAX_FINDINGS]:
         out.print()
         out.prose(f"{finding.level}: {finding.what}", "red" if finding.level == "problem" else "yellow")
         out.prose(f"   next: {finding.next}")
-    if len(found.findings) > SHOWN:
-        out.print(f"\n{out.glyphs.more} and {len(found.findings) - SHOWN:,} more; --json has them all.")
+    if len(found.findings) > MAX_FINDINGS:
+        out.print(f"\n{out.glyphs.more} and {len(found.findings) - MAX_FINDINGS:,} more; --json lists all.")
     for line in found.done:
         out.prose(f"done: {line}", "green")
     if found.repairs:
@@ -284,45 +258,40 @@ def _print(out: console.Console, found: Examination) -> None:
 
 
 def _lines(found: Examination) -> list[tuple[str, str]]:
-    """The state of things, line by line: a name and what is to be said of it."""
-    lines = [("versions", ", ".join(f"{name} {version}" for name, version in found.versions.items()))]
+    """Return the status lines, each with its label."""
     facts = found.store
-    lines.append(("database", str(facts["path"])))
+    lines = [
+        ("versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())),
+        ("database", str(facts["path"])),
+    ]
     if "engine" in facts:
-        place = facts.get("filesystem") or "file system unknown"
-        kept = (
-            f"{facts['journal']}, survives {facts['durability']}, {place}" if "journal" in facts else facts["version"]
-        )
-        lines.append(("engine", f"{facts['engine']}, {kept}"))
+        details = facts["version"]
+        if "journal" in facts:
+            filesystem = facts.get("filesystem") or "file system unknown"
+            details = f"{facts['journal']}, durability {facts['durability']}, {filesystem}"
+        lines.append(("engine", f"{facts['engine']}, {details}"))
     for suffix, entry in (facts.get("files") or {}).items():
         if entry:
             lines.append(("", f"{suffix:<7} {safe_text.size(entry['bytes'])}, mode {entry['mode']}"))
     if facts["directory"]:
         lines.append(("directory", f"{facts['directory']['path']}, mode {facts['directory']['mode']}"))
-    if found.report:
-        lines.append(("contents", _contents(found.report)))
+    if report := found.report:
+        counts = ((report.conversations, "conversation"), (report.sessions, "session"), (report.messages, "message"))
+        contents = ", ".join(safe_text.count(*each) for each in counts)
+        lines.append(("contents", f"{contents}, checked in {report.seconds:.2f} s"))
     if found.search:
-        lines.append(("search", _indexed(found.search)))
+        lines.append(("search", _search_state(found.search)))
     lines += [("used by", f"process {each.pid}: {each.command}") for each in found.processes or ()]
     if found.processes is None:
-        lines.append(("used by", "this system does not tell which processes have the store open"))
-    return lines + [("lease", _lease(lease)) for lease in found.leases]
+        lines.append(("used by", "unknown: this system does not show which processes have the store open"))
+    for lease in found.leases:
+        lines.append(("lease", f"{lease.conversation_id} {lease.purpose}: {doctor_findings.lease_state(lease)}"))
+    return lines
 
 
-def _lease(lease: types.LeaseHeld) -> str:
-    return f"{lease.conversation_id} {lease.purpose}: {doctor_findings.lease_state(lease)}"
-
-
-def _contents(report: types.Report) -> str:
-    return (
-        f"{safe_text.count(report.conversations, 'conversation')}, {safe_text.count(report.sessions, 'session')}, "
-        f"{safe_text.count(report.messages, 'message')}, checked in {report.seconds:.2f} s"
-    )
-
-
-def _indexed(search: dict[str, Any]) -> str:
+def _search_state(search: dict[str, Any]) -> str:
     if not search["exists"]:
-        return "no index yet; the first search makes it"
+        return "no index yet; the first search creates it"
     if search["errors"]:
         return "damaged"
     return f"{safe_text.count(search['behind'], 'message')} behind" if search["behind"] else "up to date"

@@ -1,7 +1,8 @@
-"""What `holdfast doctor` may find: each with a level, a kind that programs can rely on, and what to do next."""
+"""The checks of `holdfast doctor`. Each finding has a level, a kind that programs can rely on, and advice."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shlex
@@ -11,18 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, promises, safe_text, time_format, types
-from holdfast.cli import config_check, open_files
+from holdfast.cli import config_check
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.driver import SchemaFault, hide_password, is_postgres
 from holdfast.store.sqlite import paths as sqlite_paths
 
-LARGE_WAL = 256 * 1024 * 1024
-FILES = ("", "-wal", "-shm", ".queue")
-NOTHING = "Nothing: whoever asks next takes it over. `holdfast doctor --fix` frees it now."
+LARGE_WAL_BYTES = 256 * 1024 * 1024
+PROC = "/proc"
+STORE_SUFFIXES = ("", "-wal", "-shm", ".queue")
+STALE_LEASE = "Nothing to do: the next process takes it over. `holdfast doctor --fix` frees it now."
 
 
 class Finding(NamedTuple):
-    """Something worth knowing. A problem makes the doctor's answer no; a note does not."""
+    """A problem, which makes the doctor exit with 1, or a note."""
 
     level: Literal["problem", "note"]
     kind: str
@@ -30,52 +32,52 @@ class Finding(NamedTuple):
     next: str
 
 
-def of_settings(wrong: Sequence[config_check.Mistake]) -> list[Finding]:
-    advice = "Put it right; `holdfast config edit` opens your file. Until then no other command goes by it."
-    return [Finding("problem", "settings", str(each), advice) for each in wrong]
+def check_settings(mistakes: Sequence[config_check.Mistake]) -> list[Finding]:
+    advice = "Correct it with `holdfast config edit`. Until then, most commands refuse to run."
+    return [Finding("problem", "settings", str(each), advice) for each in mistakes]
 
 
-# --- what does not open, or does not keep its promises -------------------------------------------------
+# --- errors, damage and broken promises -------------------------------------------------
 
 
-def of_error(error: errors.HoldfastError, target: str) -> Finding:
-    """Why the store could not be examined."""
+def explain_error(error: errors.HoldfastError, target: str) -> Finding:
+    """Return a finding for the error that stopped the examination."""
     advice: tuple[tuple[type[errors.HoldfastError], str, str], ...] = (
-        (errors.StoreCorrupt, "damage", f"If it is the right file: {rescue(target, opens=False)}"),
-        (errors.StoreBusy, "busy", "Find the process that holds it (see `used by`), let it finish, and try again."),
-        (errors.StoreUnreachable, "server", "See that the server runs and can be reached, and try again."),
+        (errors.StoreCorrupt, "damage", f"If it is the right file: {recovery_steps(target, opens=False)}"),
+        (errors.StoreBusy, "busy", "Wait for the process that holds the lock (see `used by`), and try again."),
+        (errors.StoreUnreachable, "server", "Check that the server is running and reachable, and try again."),
         (errors.StoreFull, "full", "Free some space on that disk, and try again."),
         (errors.SchemaTooNew, "version", "Upgrade Holdfast: pip install --upgrade holdfast"),
         (errors.StoreBroken, "schema", "Stop every process that uses it, then open it with the newest Holdfast."),
-        (errors.HoldfastError, "store", "Do as it says, then run `holdfast doctor` again."),
+        (errors.HoldfastError, "store", "Follow the message, then run `holdfast doctor` again."),
     )
     kind, what = next((kind, what) for type_, kind, what in advice if isinstance(error, type_))
     return Finding("problem", kind, str(error), what)
 
 
-def rescue(target: str, *, opens: bool) -> str:
-    """The way out of a damaged file, to be copied and run; what is on a server, its keeper brings back."""
+def recovery_steps(target: str, *, opens: bool) -> str:
+    """Return commands to recover a damaged file; the data of a server is restored by its administrator."""
     if is_postgres(target):
         return (
-            "stop every process that uses it, and bring back a backup of the server. With a backup of Holdfast: make "
-            "an empty schema or database, and `holdfast restore BACKUP --db` its address."
+            "stop every process that uses it, and restore a backup of the server. With a backup made by Holdfast: "
+            "create an empty schema or database, and run `holdfast restore BACKUP --db ADDRESS`."
         )
     path = os.path.abspath(target)
     stem, end = os.path.splitext(path)
     again = f"holdfast restore BACKUP --db {shlex.quote(path)}"
-    # What opens is replaced in place, and is no backup of anything; what does not has to go out of the way.
+    # A store that opens is replaced in place; otherwise its files must be renamed first.
     restore = f"{again} --no-keep" if opens else " && ".join([*_moves(path), again])
     return (
         f"stop every process that uses it, and keep a copy of all its files. With a backup: `{restore}`. Without: "
         f"`holdfast salvage {shlex.quote(path)} {shlex.quote(f'{stem}-salvaged{end}')}` "
-        "reads what can be read into a new store, and lists what was lost."
+        "recovers readable data into a new store, and lists what was lost."
     )
 
 
 def _moves(path: str) -> Iterator[str]:
-    """The database and its log, under one new name, so that a salvage can still read them together."""
+    """Yield commands that rename the database and its WAL alike, so that a salvage can still read both."""
     aside = next(name for name in _asides(path) if not os.path.lexists(name))
-    for suffix in FILES:
+    for suffix in STORE_SUFFIXES:
         if os.path.lexists(path + suffix):
             yield f"mv {shlex.quote(path + suffix)} {shlex.quote(aside + suffix)}"
 
@@ -85,69 +87,69 @@ def _asides(path: str) -> Iterator[str]:
     yield from (f"{path}.damaged-{number}" for number in itertools.count(2))
 
 
-def of_report(report: types.Report, target: str) -> Iterator[Finding]:
-    """Every promise that is broken. What is wrong with the schema is told of by itself."""
+def check_report(report: types.Report, target: str) -> Iterator[Finding]:
+    """Yield the broken promises of a report, except those of the schema."""
     for violation in report.violations:
         if violation.promise != "schema":
             where = f" in {violation.conversation_id}" if violation.conversation_id else ""
             what = f"{violation.promise} is broken{where}: {violation.detail}."
-            advice = attachment(target) if violation.promise == "blobs" else rescue(target, opens=True)
+            advice = attachment_steps(target) if violation.promise == "blobs" else recovery_steps(target, opens=True)
             yield Finding("problem", "damage", what, advice[0].upper() + advice[1:])
 
 
-def attachment(target: str) -> str:
-    """The way to get back what a message names, where the database itself is sound."""
+def attachment_steps(target: str) -> str:
+    """Return the steps to recover a missing attachment."""
     if is_postgres(target):
         again = f"holdfast sessions import EXPORT --db {shlex.quote(hide_password(target))}"
-        return f"import an export that has it in its folder: `{again}` brings back what is missing."
+        return f"import an export that contains it: `{again}` restores what is missing."
     path = os.path.abspath(target)
     return (
-        f"copy the file of this name from the folder of a backup (BACKUP.blobs) to the same place in {path}.blobs, or "
-        f"import an export that has it in its folder: `holdfast sessions import EXPORT --db {shlex.quote(path)}` "
-        "brings back what is missing."
+        f"copy the file of this name from the folder of a backup (BACKUP.blobs) to {path}.blobs, or "
+        f"import an export that contains it: `holdfast sessions import EXPORT --db {shlex.quote(path)}` "
+        "restores what is missing."
     )
 
 
-def damaged(report: types.Report) -> bool:
-    """Whether the database itself is not what it was; its schema can be made again, attachments lie beside it."""
+def is_damaged(report: types.Report) -> bool:
+    """Return whether the database itself is damaged, and not only its schema or its attachments."""
     return any(violation.promise not in ("schema", "blobs") for violation in report.violations)
 
 
-def of_schema(faults: Sequence[SchemaFault]) -> Iterator[Finding]:
-    """Promises rest on the schema: one that was changed keeps other promises, or none."""
+def check_schema(faults: Sequence[SchemaFault]) -> Iterator[Finding]:
+    """Yield differences between the schema and its declaration: constraints enforce the promises."""
     for fault in faults:
         what = f"In the database, {fault}."
         if fault.repairable:
-            yield Finding("problem", "schema", what, "Run `holdfast doctor --fix`: it is made again as declared.")
+            yield Finding("problem", "schema", what, "Run `holdfast doctor --fix` to create it again as declared.")
         elif fault.kind == "trigger":
-            advice = f"If nobody put it there on purpose, remove it: DROP TRIGGER {fault.name}"
+            advice = f"If it was not added on purpose, remove it: DROP TRIGGER {fault.name}"
             yield Finding("problem", "schema", what, advice)
         else:
             advice = (
-                "Nothing, if an older version made this store: a table takes new columns, not new rules. To have "
-                "them all, export every conversation and import it into a new store."
+                "Nothing to do if an older version created this store: constraints cannot be added to existing tables. "
+                "To have them all, export every conversation and import it into a new store."
             )
             yield Finding("note", "schema", what, advice)
 
 
-def of_standing(standing: Mapping[str, Any]) -> Iterator[Finding]:
-    """What `holdfast db status` says too: how the database is set up, and which promises that breaks."""
-    for breach in promises.find_breaches(standing):
+def check_configuration(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the promises that the configuration of the database breaks, as in `holdfast db status`."""
+    for breach in promises.find_breaches(status):
         broken = " and ".join(breach.promises)
         what = f"{broken} would be broken {breach.when}: {breach.why}."
         yield Finding("problem", "promise", what, breach.remedy)
-    for note in promises.find_notes(standing):
+    for note in promises.find_notes(status):
         yield Finding("note", "server", *note)
 
 
-# --- what was left behind ------------------------------------------------------------------------------
+# --- leases, leftovers and backups ------------------------------------------------------------------------------
 
 
-def of_leases(leases: Sequence[types.LeaseHeld]) -> Iterator[Finding]:
+def check_leases(leases: Sequence[types.LeaseHeld]) -> Iterator[Finding]:
     for lease in leases:
         if lease.state != "held":
             what = f"The {lease.purpose} lease of {lease.conversation_id} is {lease_state(lease)}."
-            yield Finding("note", "lease", what, NOTHING)
+            yield Finding("note", "lease", what, STALE_LEASE)
 
 
 def lease_state(lease: types.LeaseHeld) -> str:
@@ -158,60 +160,56 @@ def lease_state(lease: types.LeaseHeld) -> str:
     return f"expired, held last by {who}" if lease.state == "expired" else f"dead: {who} is gone"
 
 
-def of_leftovers(leftovers: Sequence[str]) -> Iterator[Finding]:
+def check_leftovers(leftovers: Sequence[str]) -> Iterator[Finding]:
     if leftovers:
         more = f", and {len(leftovers) - 1:,} more" if len(leftovers) > 1 else ""
-        what = f"A process died while it wrote {leftovers[0]}{more}. Nothing reads that."
-        yield Finding("note", "leftover", what, "Run `holdfast doctor --fix`: it removes what dead processes left.")
+        what = f"A process died while it wrote {leftovers[0]}{more}. These files are not used."
+        yield Finding("note", "leftover", what, "Run `holdfast doctor --fix` to remove them.")
 
 
-def of_visitors(found: Sequence[open_files.Visitor] | None) -> Iterator[Finding]:
+def check_store_users(found: Sequence[StoreUser] | None) -> Iterator[Finding]:
     for each in found or ():
         if each.stale:
-            what = f"Process {each.pid} ({each.command}) has a file open that was at this path before."
-            yield Finding("note", "process", what, "End it and start it again; what it reads is not this store.")
+            what = f"Process {each.pid} ({each.command}) uses a file that was at this path before."
+            yield Finding("note", "process", what, "Restart it: it does not use this store.")
 
 
-def of_removals(removed_at: float | None, served: bool) -> Iterator[Finding]:
+def check_scrubbed(removed_at: float | None, served: bool) -> Iterator[Finding]:
     if removed_at is not None:
         whose = "the server's files" if served else "the files"
-        what = f"Text was removed {safe_text.when(removed_at)} that may still be found in {whose}."
-        file = "Run `holdfast doctor --fix`: it clears the files of what was removed."
+        what = f"Text that was deleted {safe_text.when(removed_at)} may still be in {whose}."
+        file = "Run `holdfast doctor --fix` to remove it from the files."
         server = (
-            "Vacuum frees its room, and what is written later goes over it. `holdfast db scrub`, as the owner of the "
-            "tables, takes it out now; everybody waits meanwhile."
+            "Vacuum frees its space, and later writes overwrite it. To remove it now, run `holdfast db scrub` as the "
+            "owner of the tables; other clients wait meanwhile."
         )
         yield Finding("note", "scrub", what, server if served else file)
 
 
-def of_claim(claimed_at: str | None) -> Iterator[Finding]:
-    """A scheduled backup that was begun and not finished."""
-    try:
-        since = time.time() - float(claimed_at or "")
-    except ValueError:
+def check_backups(
+    settings: config.Backup, claimed_at: str | None, done_at: str | None, failed_at: str | None
+) -> Iterator[Finding]:
+    """Yield a scheduled backup that was not finished, and backups that are overdue."""
+    with contextlib.suppress(ValueError):
+        begun = float(claimed_at or "")
+        if time.time() - begun > backup_schedule.CLAIM_TTL_SECONDS:
+            what = f"A scheduled backup began {safe_text.when(begun)} and never finished."
+            yield Finding("note", "backup", what, "Nothing to do: the next one runs when it is due.")
+    if settings.folder is None:
         return
-    if since > backup_schedule.CLAIM_TTL_SECONDS:
-        what = f"A scheduled backup was begun {safe_text.when(float(claimed_at or ''))} and never finished."
-        yield Finding("note", "backup", what, "Nothing: the next one that is due goes ahead.")
-
-
-def of_schedule(kept: config.Backup, done_at: str | None, failed_at: str | None) -> Iterator[Finding]:
-    """Backups that the settings ask for and that do not come."""
-    if kept.folder is None:
-        return
-    what = backup_schedule.overdue_warning(done_at, failed_at, kept.every_hours, time.time())
-    if what is not None:
-        advice = f"Run `holdfast backup`: it makes one in {kept.folder} now, or says what is in the way."
+    what = backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time()) or ""
+    if what:
+        advice = f"Run `holdfast backup` to make one in {settings.folder} now, or to see why it fails."
         yield Finding("note", "backup", what, advice)
 
 
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def modes(target: str) -> dict[str, os.stat_result]:
-    """The files of a store that exist, without opening any."""
+def read_modes(target: str) -> dict[str, os.stat_result]:
+    """Return the status of the files of a store, without opening them."""
     found = {}
-    for suffix in FILES:
+    for suffix in STORE_SUFFIXES:
         try:
             found[target + suffix] = os.stat(target + suffix)
         except (OSError, ValueError):
@@ -219,43 +217,90 @@ def modes(target: str) -> dict[str, os.stat_result]:
     return {path: entry for path, entry in found.items() if stat.S_ISREG(entry.st_mode)}
 
 
-def of_files(target: str, before: dict[str, os.stat_result]) -> Iterator[Finding]:
+def check_modes(target: str, before: dict[str, os.stat_result]) -> Iterator[Finding]:
     if os.name != "posix":
         return
-    now = modes(target)
+    now = read_modes(target)
     for path, was in before.items():
         entry = now.get(path, was)
         if entry.st_mode & 0o077:
-            what = f"Others may use {path} (mode {stat.S_IMODE(entry.st_mode):04o})."
+            what = f"Other users can access {path} (mode {stat.S_IMODE(entry.st_mode):04o})."
             yield Finding("problem", "mode", what, f"chmod 600 {shlex.quote(path)}")
         elif was.st_mode & 0o077:
-            what = f"Others could use {path} (mode {stat.S_IMODE(was.st_mode):04o}); opening it has closed it to them."
-            yield Finding("note", "mode", what, "Nothing, unless somebody has read it meanwhile.")
+            mode = f"{stat.S_IMODE(was.st_mode):04o}"
+            what = f"Other users could access {path} (mode {mode}); opening it has removed that access."
+            yield Finding("note", "mode", what, "Nothing to do, unless another user has read it.")
         if entry.st_uid != os.geteuid():
             what = f"{path} belongs to another user (uid {entry.st_uid})."
-            yield Finding("note", "owner", what, "Run Holdfast as that user, and as no other.")
+            yield Finding("note", "owner", what, "Run Holdfast as that user only.")
 
 
-def of_disk(facts: dict[str, Any]) -> Iterator[Finding]:
-    """Whether a store in a file can be written at all."""
+def check_disk(facts: dict[str, Any]) -> Iterator[Finding]:
+    """Yield a read-only store, a full disk, and a large WAL."""
     if facts.get("read_only"):
         what = f"{facts['path']} can only be read: {facts['read_only']}."
         yield Finding("problem", "read-only", what, "Make the file and its folder writable for this user.")
     elif facts.get("files") and sqlite_paths.is_full(os.path.dirname(facts["path"])):
         what = f"The disk of {facts['path']} is full, or a quota is reached: no message can be stored."
         yield Finding("problem", "full", what, "Free some space on that disk.")
-
-
-def of_wal(facts: dict[str, Any]) -> Iterator[Finding]:
     wal = (facts.get("files") or {}).get("-wal")
-    if wal and wal["bytes"] > LARGE_WAL:
+    if wal and wal["bytes"] > LARGE_WAL_BYTES:
         size = safe_text.size(wal["bytes"])
-        what = f"The write-ahead log has grown to {size}: some process has been reading for very long."
-        yield Finding("note", "wal", what, "End that process (see `used by`); the log shrinks with the next writes.")
+        what = f"The write-ahead log has grown to {size}, because a process has been reading for very long."
+        yield Finding("note", "wal", what, "Stop that process (see `used by`); the log shrinks with the next writes.")
 
 
-def of_search(search: dict[str, Any]) -> Iterator[Finding]:
+def check_search(search: dict[str, Any]) -> Iterator[Finding]:
     if search["errors"]:
         what = f"The search index is damaged ({search['errors'][0]})."
-        advice = "Run `holdfast doctor --fix`, or just search: it is made again by itself."
+        advice = "Run `holdfast doctor --fix` to rebuild it; the next search does that, too."
         yield Finding("problem", "search", what, advice)
+
+
+# --- processes -------------------------------------------------------------------------------------------
+
+
+class StoreUser(NamedTuple):
+    """A process that has the database open; `stale` if its file is no longer the one at the path."""
+
+    pid: int
+    command: str
+    stale: bool
+
+
+def find_store_users(path: str) -> list[StoreUser] | None:
+    """Return the other processes that have a SQLite store open, as far as this user may see; None without /proc."""
+    if not os.path.isdir(f"{PROC}/self/fd"):
+        return None
+    real, me = os.path.realpath(path), str(os.getpid())
+    found = []
+    for pid in filter(str.isdigit, os.listdir(PROC)):
+        names = set(_open_files(pid)) if pid != me else set()
+        if names & {real, f"{real} (deleted)"}:
+            found.append(StoreUser(int(pid), _command(pid), real not in names or not _has_current_file(real, pid)))
+    return sorted(found)
+
+
+def _open_files(pid: str) -> Iterator[str]:
+    """Yield the paths of its open files; none for a process that has ended or belongs to another user."""
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"{PROC}/{pid}/fd"):
+            yield os.readlink(f"{PROC}/{pid}/fd/{descriptor}")
+
+
+def _has_current_file(real: str, pid: str) -> bool:
+    """Return whether the process has the file that is now at the path open, and not a former file of that name."""
+    folder = f"{PROC}/{pid}/fd"
+    try:
+        now = os.stat(real)
+        return any(os.path.samestat(now, os.stat(f"{folder}/{each}")) for each in os.listdir(folder))
+    except OSError:
+        return True  # the file or the process is gone
+
+
+def _command(pid: str) -> str:
+    try:
+        with open(f"{PROC}/{pid}/cmdline", "rb") as file:
+            return file.read(500).replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -18,7 +18,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS, alone="run")
+@click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS, default_command="run")
 def command() -> None:
     """The agent for chats and programs: `holdfast gateway` runs it until it is asked to stop.
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import app, config, errors, safe_text, types
+from holdfast import config, errors, safe_text, types
+from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 from holdfast.gateway import settings as gateway
 from holdfast.store import db as store
@@ -35,7 +36,7 @@ def _id(_context: click.Context, _option: click.Parameter, sender: str) -> str:
 @click.pass_obj
 def pair(out: console.Console, code: str, platform: str | None, path: str | None, as_json: bool) -> None:
     """Let in whoever was given this code. It is good for an hour, and once; five wrong ones stop all for an hour."""
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         _tell(out, db.contacts.pair(platform, code, by=_who()), as_json)
 
 
@@ -70,7 +71,7 @@ def deny(out: console.Console, platform: str, sender: str, forget: bool, path: s
         with store.SessionDB(path or out.settings.database) as db:
             _tell(out, db.contacts.deny(platform, sender, by=_who()), as_json)
         return 0
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         known = db.contacts.delete(platform, sender)
     if as_json:
         out.json({"forgotten": known})
@@ -86,7 +87,7 @@ def deny(out: console.Console, platform: str, sender: str, forget: bool, path: s
 @click.pass_obj
 def people(out: console.Console, platform: str | None, path: str | None, as_json: bool) -> None:
     """List who was let in or denied, here and by settings."""
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         found = [*_by_settings(out.settings, platform), *map(_shape, db.contacts.all(platform))]
     if as_json:
         out.json({"people": found})

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from holdfast import app, errors, safe_text, time_format, types
+from holdfast import errors, safe_text, time_format, types
+from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 
 MOST = 1_000
@@ -20,7 +21,7 @@ WORDS = 60
 @click.pass_obj
 def failed(out: console.Console, limit: int, path: str | None, as_json: bool) -> None:
     """What could not be sent and is not tried again, the last first: its number, to whom, why, and how it begins."""
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         found = db.mail.failures(limit)
     if as_json:
         out.json({"failed": [_shape(each) for each in found]})
@@ -48,7 +49,7 @@ def retry(out: console.Console, numbers: tuple[int, ...], every: bool, path: str
     if bool(numbers) is every:
         raise click.UsageError("Name the messages to send again, or --all.")
     sent, wrong = list[dict[str, Any]](), list[str]()
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         # The oldest first, as they would have been sent.
         for number in sorted(each.id for each in db.mail.failures(MOST)) if every else numbers:
             try:

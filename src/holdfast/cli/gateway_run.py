@@ -51,7 +51,7 @@ def command(
     stdio: bool,
     model: str | None,
     grace: float | None,
-    log_format: logs.Form,
+    log_format: logs.LogFormat,
     log_level: str,
     path: str | None,
     settings: config.Settings | None,
@@ -68,7 +68,7 @@ def command(
     served = partial(app_gateway.served, wanted, stdio=stdio, database=path, model=model)
     server.raise_files()
     app_gateway.tune_garbage_collector()
-    with logs.kept(out.err, log_format, log_level, wanted):
+    with logs.log_to(out.err, log_format, log_level, wanted):
         return asyncio.run(_run(out, served, log_format))
 
 
@@ -83,7 +83,7 @@ def _with(settings: config.Settings, host: str | None, port: int | None, grace: 
     return msgspec.structs.replace(settings, gateway=said)
 
 
-async def _run(out: console.Console, served: Served, form: logs.Form) -> int:
+async def _run(out: console.Console, served: Served, form: logs.LogFormat) -> int:
     stop = Stop()
     try:
         with stop.heard():
@@ -95,10 +95,10 @@ async def _run(out: console.Console, served: Served, form: logs.Form) -> int:
     return 130 if stop.asked.done() and stop.asked.result() == signal.SIGINT else 0 if whole else 1
 
 
-async def _serve(stop: Stop, out: console.Console, served: Served, form: logs.Form) -> bool:
+async def _serve(stop: Stop, out: console.Console, served: Served, form: logs.LogFormat) -> bool:
     """Whether all that could be said was heard."""
     environ = config.environment()
-    async with served() as running, systemd.watched(environ):
+    async with served() as running, systemd.send_heartbeats(environ):
         stop.hurry = running.gateway.desks.abandon
         for line in running.notices:
             _tell(out, form, line)
@@ -114,7 +114,7 @@ async def _serve(stop: Stop, out: console.Console, served: Served, form: logs.Fo
     return running.stdio is None or not running.stdio.broken
 
 
-def _tell(out: console.Console, form: logs.Form, line: str) -> None:
+def _tell(out: console.Console, form: logs.LogFormat, line: str) -> None:
     """Whoever reads JSON reads nothing else."""
     (logger.info if form == "json" else out.note)(line)
 

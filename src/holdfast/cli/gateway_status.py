@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast import app, safe_text, time_format, types
+from holdfast import safe_text, time_format, types
+from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 from holdfast.gateway import settings
 from holdfast.store.mail import queue_status
@@ -36,7 +37,7 @@ class Standing(NamedTuple):
 @click.pass_obj
 def command(out: console.Console, path: str | None, as_json: bool) -> None:
     """What waits, what is worked on and by whom, what could not be sent, and which platforms are set up."""
-    with app.open_to_look(path or out.settings.database) as db:
+    with open_store.open_existing(path or out.settings.database) as db:
         found = Standing(
             db.mail.counts(),
             db.mail.backlog(),

@@ -1,4 +1,4 @@
-"""Values of the store as the objects that --json prints."""
+"""Convert values to the objects that --json prints."""
 
 from __future__ import annotations
 
@@ -8,44 +8,20 @@ import msgspec
 
 from holdfast import events, types
 
+conversation = compaction = hide = audited = msgspec.structs.asdict
+
 
 def session(value: types.Session) -> dict[str, Any]:
     return {**msgspec.structs.asdict(value), "live": value.live, "message_count": value.message_count}
 
 
-def conversation(value: types.Conversation) -> dict[str, Any]:
-    return msgspec.structs.asdict(value)
-
-
-def compaction(value: types.Compaction) -> dict[str, Any]:
-    return msgspec.structs.asdict(value)
-
-
-def hide(value: types.Hide) -> dict[str, Any]:
-    return msgspec.structs.asdict(value)
-
-
 def message(value: types.Message) -> dict[str, Any]:
-    return {
-        "seq": value.seq,
-        "uid": value.uid,
-        "session_id": value.session_id,
-        "role": value.role,
-        "at": value.at,
-        "content": value.content,
-        "tool_calls": msgspec.to_builtins(value.tool_calls),
-        "tool_call_id": value.tool_call_id,
-        "metadata": value.metadata,
-        "redacted": value.redacted,
-    }
-
-
-def audited(value: types.Audited) -> dict[str, Any]:
-    return msgspec.structs.asdict(value)
+    names = ("seq", "uid", "session_id", "role", "at", "content", "tool_calls", "tool_call_id", "metadata", "redacted")
+    return {name: getattr(value, name) for name in names} | {"tool_calls": msgspec.to_builtins(value.tool_calls)}
 
 
 def turn(value: events.TurnResult) -> dict[str, Any]:
-    """What became of a turn: every field, with its messages as above."""
+    """Convert the result of a turn, with its messages."""
     return {
         **msgspec.structs.asdict(value),
         "messages": [message(each) for each in value.messages],
@@ -54,17 +30,25 @@ def turn(value: events.TurnResult) -> dict[str, Any]:
     }
 
 
+def event(value: events.AnyEvent) -> dict[str, Any]:
+    """Convert an event to its `type` and its fields."""
+    if isinstance(value, events.TurnFinished):
+        return {"type": value.__struct_config__.tag, "result": turn(value.result)}
+    found: dict[str, Any] = msgspec.to_builtins(value)
+    return found
+
+
 def failed(error: str) -> dict[str, Any]:
-    """The same of a turn that never began."""
+    """Return the result of a turn that did not begin."""
     return turn(result("", error))
 
 
 def result(
-    said: str, error: str | None, interrupted: bool = False, *, session_id: str = "", conversation_id: str = ""
+    text: str, error: str | None, interrupted: bool = False, *, session_id: str = "", conversation_id: str = ""
 ) -> events.TurnResult:
-    """What became of something that was no turn, as the result of one."""
+    """Return a TurnResult for something that was not a turn, such as a command."""
     return events.TurnResult(
-        final_response=said,
+        final_response=text,
         messages=(),
         api_calls=0,
         completed=error is None,
@@ -77,11 +61,3 @@ def result(
         session_id=session_id,
         conversation_id=conversation_id,
     )
-
-
-def event(value: events.AnyEvent) -> dict[str, Any]:
-    """An event: its `type`, and its fields."""
-    if isinstance(value, events.TurnFinished):
-        return {"type": value.__struct_config__.tag, "result": turn(value.result)}
-    found: dict[str, Any] = msgspec.to_builtins(value)
-    return found

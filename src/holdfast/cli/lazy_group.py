@@ -1,4 +1,4 @@
-"""Groups of commands, each loaded only when it is used, and the options they share."""
+"""Command groups that import a command only when it runs, and the options that commands share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from click import shell_completion
 
 from holdfast import config, errors
 
-# What the script of a shell sets when it asks how a line could go on; click's name for it.
-COMPLETING = "_HOLDFAST_COMPLETE"
+COMPLETE_VARIABLE = "_HOLDFAST_COMPLETE"
+"""Set by the completion script of a shell when it asks for completions; click defines the name."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,22 +20,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 class LazyGroup(click.Group):
     """A group that knows its commands by name, module and one line of help.
 
-    Each module defines `command`, or what is named after a colon. `alone` names the command that is meant
-    when none is named: its options are taken where the name would stand.
+    Each module defines `command`, or the name after a colon. `default_command` runs when no command is named: its
+    options are accepted in place of the name.
     """
 
-    def __init__(self, *, commands_in: Mapping[str, tuple[str, str]], alone: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, commands_in: Mapping[str, tuple[str, str]], default_command: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(invoke_without_command=True, **kwargs)
         self._modules = commands_in
-        self._alone = alone
+        self._default = default_command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Whoever completes a line has not named a command yet, and may be about to.
-        if self._alone is not None and self._is_nameless(ctx, args) and (args or not ctx.resilient_parsing):
-            args = [self._alone, *args]
+        # While a line is completed, an empty one may still become the name of a command.
+        if self._default is not None and self._names_no_command(ctx, args) and (args or not ctx.resilient_parsing):
+            args = [self._default, *args]
         return super().parse_args(ctx, args)
 
-    def _is_nameless(self, ctx: click.Context, args: list[str]) -> bool:
+    def _names_no_command(self, ctx: click.Context, args: list[str]) -> bool:
         own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
         return not args or (args[0].startswith("-") and args[0] not in own)
 
@@ -50,13 +52,11 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[shell_completion.CompletionItem]:
-        """The names of commands, which are known without loading one, and options."""
-        if incomplete.startswith("-") and self._alone is not None:
-            own = click.Command.shell_complete(self, ctx, incomplete)
-            alone = self.get_command(ctx, self._alone)
-            return own + (alone.shell_complete(ctx, incomplete) if alone else [])
+        """Return the matching commands, without importing any, or the matching options."""
         if incomplete.startswith("-"):
-            return click.Command.shell_complete(self, ctx, incomplete)
+            default = self.get_command(ctx, self._default) if self._default is not None else None
+            own = click.Command.shell_complete(self, ctx, incomplete)
+            return own + (default.shell_complete(ctx, incomplete) if default else [])
         return [
             shell_completion.CompletionItem(name, help=purpose)
             for name, (_, purpose) in self._modules.items()
@@ -69,85 +69,105 @@ class LazyGroup(click.Group):
 
 
 def load(module: str) -> Any:
-    """A module that only some uses of a command need."""
+    """Import a module that only some uses of a command need."""
     return importlib.import_module(module)
 
 
 def conversations(
     context: click.Context, _option: click.Parameter, incomplete: str
 ) -> list[shell_completion.CompletionItem]:
-    """What a shell may complete where a conversation is named."""
-    found: list[shell_completion.CompletionItem] = load("holdfast.cli.completion_values").conversations(
-        context, incomplete
-    )
+    """Complete the id or title of a conversation."""
+    found: list[shell_completion.CompletionItem] = load("holdfast.cli.completion").conversations(context, incomplete)
     return found
 
 
 def help_when_alone(context: click.Context) -> None:
-    """A group named without a command explains itself."""
+    """Print the help of a group that is run without a command."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-def database(function: F) -> F:
-    """--db, for commands that need a store: a path, or the address of a server."""
-    return click.option(
-        "--db",
-        "path",
-        metavar="STORE",
-        callback=named,
-        help="The store: a path or postgresql://... (default: HOLDFAST_DB, else holdfast.db in the data directory).",
-    )(function)
+def settings_message(error: errors.SettingInvalid) -> str:
+    """Return the message for invalid settings, which every command reports in the same way."""
+    return f"holdfast: {error} Run `holdfast config check` to list all mistakes."
+
+
+# --- options -------------------------------------------------------------------------------------------
 
 
 def named(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
-    """A store that is named by its path or its address."""
-    # An empty variable in a script must not lead to another store than the one that was meant.
+    """Refuse an empty path: an unset variable in a script must not select the default store."""
     if path == "":
         raise click.BadParameter("the path is empty.")
     return path
 
 
+def database(function: F) -> F:
+    """Add --db, for commands that open a store."""
+    return click.option(
+        "--db",
+        "path",
+        metavar="STORE",
+        callback=named,
+        help="Path or postgresql://... of the store (default: HOLDFAST_DB, then holdfast.db in the data directory).",
+    )(function)
+
+
 def profile(function: F) -> F:
-    """--profile NAME, for commands that settings matter to: they are given the settings with it, or None."""
+    """Add --profile NAME. The command receives the settings with that profile, or None."""
     return click.option(
         "--profile",
         "settings",
         metavar="NAME",
-        callback=_profiled,
-        help="The profile of your settings to use (default: HOLDFAST_PROFILE).",
+        callback=_load_profile,
+        help="Profile of your settings to use (default: HOLDFAST_PROFILE).",
     )(function)
 
 
-def _profiled(context: click.Context, _option: click.Parameter, name: str | None) -> config.Settings | None:
+def _load_profile(context: click.Context, _option: click.Parameter, name: str | None) -> config.Settings | None:
     if name == "":
         raise click.BadParameter("the name is empty.")
     try:
         return config.load(profile=name) if name else None
     except errors.SettingInvalid as error:
-        if str(error) == str(context.obj.wrong):
-            return None  # The file is wrong, whichever is chosen: whoever needs settings is told of that.
+        if str(error) == str(context.obj.settings_error):
+            return None  # The file is invalid with any profile; the command reports it when it needs settings.
         raise click.BadParameter(str(error)) from None
 
 
-def wrong_file(error: errors.SettingInvalid) -> str:
-    """What is said where settings cannot be read: it is wrong use of the program, whichever command needed them."""
-    return f"holdfast: {error} `holdfast config check` names every mistake."
+def model(function: F) -> F:
+    """Add --model."""
+    return click.option("--model", metavar="PROVIDER/MODEL", help="Model to use (default: HOLDFAST_MODEL).")(function)
 
 
 def logged(level: str) -> Callable[[F], F]:
-    """--log-format and --log-level, for commands that run on; the least they log unless they are told otherwise."""
+    """Add --log-format and --log-level with this default, for commands that keep running."""
     levels = click.Choice(["debug", "info", "warning", "error"])
-    forms = click.Choice(["text", "json"])
 
     def options(function: F) -> F:
-        least = click.option("--log-level", type=levels, default=level, help="The least that is logged.")
-        form = click.option("--log-format", type=forms, default="text", help="How log lines are written.")
+        least = click.option("--log-level", type=levels, default=level, show_default=True, help="Minimum log level.")
+        formats = click.Choice(["text", "json"])
+        form = click.option(
+            "--log-format", type=formats, default="text", show_default=True, help="Format of log lines."
+        )
         return form(least(function))
 
     return options
 
 
+def limit(default: int, *names: str, largest: int = 1_000_000) -> Callable[[F], F]:
+    """Add --limit."""
+    kind = click.IntRange(1, largest)
+    return click.option(
+        *names, "--limit", type=kind, default=default, show_default=True, help="Maximum number of results."
+    )
+
+
 def as_json(function: F) -> F:
-    """--json, for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def yes(function: F) -> F:
+    """Add --yes, for commands that delete or replace data."""
+    return click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")(function)

@@ -1,4 +1,4 @@
-"""`holdfast mcp`: the servers of tools that settings name, and whether they are there."""
+"""`holdfast mcp`: the MCP servers of the settings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from holdfast.cli import console, lazy_group
 if TYPE_CHECKING:
     from holdfast.tools.mcp import server
 
-COMMANDS = {"list": ("holdfast.cli.mcp:list_", "Start each server, and say what it offers.")}
+COMMANDS = {"list": ("holdfast.cli.mcp:list_", "Start each MCP server, and list its tools.")}
 
 
 @click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Look at the servers of tools."""
+    """Check the MCP servers of your settings."""
     lazy_group.help_when_alone(context)
 
 
@@ -27,24 +27,28 @@ def command(context: click.Context) -> None:
 @lazy_group.as_json
 @click.pass_obj
 def list_(out: console.Console, as_json: bool) -> None:
-    """Start each server of `mcpServers`, and say whether it is there and what it offers."""
-    found = _found(out.settings) if out.settings.servers else []
+    """Start each server of `mcpServers`, and show its state and its tools."""
+    found = _start_servers(out.settings) if out.settings.servers else []
     if as_json:
-        out.json({"servers": [_shape(each) for each in found]})
+        out.json({"servers": [_to_json(each) for each in found]})
         return
-    width = max((safe_text.cells(safe_text.safe(each.name)) for each in found), default=0)
-    for each in found:
-        shape = _shape(each)
-        said = f"{shape['state']:7}  {len(each.offers.tools):>3} tools  {safe_text.safe(each.why)}"
-        out.print(out.clipped(f"{safe_text.padded(safe_text.safe(each.name), width)}  {said}".rstrip(), out.width))
+    rows = [
+        (safe_text.safe(each.name), _state(each), f"{len(each.offers.tools)} tools", safe_text.safe(each.why))
+        for each in found
+    ]
+    out.table(rows, right=(2,))
     if not found:
-        out.note("There are no servers of tools. `[mcpServers.NAME]` in the settings names one.")
+        out.note("There are no MCP servers. Add one to your settings as `[mcpServers.NAME]`.")
 
 
-def _shape(each: server.Server) -> dict[str, object]:
+def _state(each: server.Server) -> str:
+    return "ready" if each.state == "ready" else "down"
+
+
+def _to_json(each: server.Server) -> dict[str, object]:
     return {
         "name": each.name,
-        "state": "ready" if each.state == "ready" else "down",
+        "state": _state(each),
         "why": each.why or None,
         "tools": [tool.spec.name for tool in each.offers.tools],
         "prompts": [prompt.name for prompt in each.offers.prompts],
@@ -52,18 +56,18 @@ def _shape(each: server.Server) -> dict[str, object]:
     }
 
 
-def _found(settings: config.Settings) -> list[server.Server]:
-    servers, port = lazy_group.load("holdfast.tools.mcp.servers"), lazy_group.load("holdfast.tools.mcp.server")
-    all_of_them = servers.Servers(settings.servers, os.getcwd())
+def _start_servers(settings: config.Settings) -> list[server.Server]:
+    module, port = lazy_group.load("holdfast.tools.mcp.servers"), lazy_group.load("holdfast.tools.mcp.server")
+    servers = module.Servers(settings.servers, os.getcwd())
 
-    async def tried() -> list[server.Server]:
-        """Each as it was before it was ended again."""
-        async with all_of_them:
-            await all_of_them.tried(port.STARTING + 5)
-            states = [(each, each.state, each.why) for each in all_of_them.servers]
+    async def start() -> list[server.Server]:
+        """Return the servers in the state they had before they were stopped again."""
+        async with servers:
+            await servers.tried(port.STARTING + 5)
+            states = [(each, each.state, each.why) for each in servers.servers]
         for each, state, why in states:
             each.state, each.why = state, why
-        return list(all_of_them.servers)
+        return list(servers.servers)
 
-    found: list[server.Server] = lazy_group.load("asyncio").run(tried())
+    found: list[server.Server] = lazy_group.load("asyncio").run(start())
     return found

@@ -1,7 +1,7 @@
-"""The `holdfast` program: its commands, and what becomes of errors.
+"""The `holdfast` program: its commands, and the conversion of errors to messages and exit codes.
 
-Data goes to standard output, the rest to standard error. Exit codes: 0, 1 (something went wrong),
-2 (used wrongly), 130 (interrupted). An error of Holdfast is one sentence, never a traceback.
+Data goes to standard output, everything else to standard error. Exit codes: 0, 1 (failure), 2 (usage error), 130
+(interrupted). An error of Holdfast is printed as one sentence, without a traceback.
 """
 
 from __future__ import annotations
@@ -21,86 +21,85 @@ from holdfast.cli import console, lazy_group
 logger = logging.getLogger("holdfast.cli")
 
 COMMANDS = {
-    "chat": ("holdfast.cli.chat", "Talk to the agent; `holdfast` alone does this, too."),
-    "tui": ("holdfast.cli.tui", "Talk to the agent on the full screen."),
-    "rpc": ("holdfast.cli.rpc", "Serve front ends of their own, by JSON-RPC on standard input or by WebSocket."),
-    "acp": ("holdfast.cli.acp", "Be the agent of an editor: Zed, JetBrains, Neovim and others."),
-    "gateway": ("holdfast.cli.gateway", "Answer chats and programs, and say who may talk to the agent."),
-    "sessions": ("holdfast.cli.sessions", "Look at conversations, and look after them."),
-    "mcp": ("holdfast.cli.mcp", "Look at the servers of tools that settings name."),
-    "audit": ("holdfast.cli.audit", "Show what tools did, and who allowed it."),
-    "backup": ("holdfast.cli.backup:backup", "Write a checked copy of the store."),
-    "restore": ("holdfast.cli.backup:restore", "Put a backup in the place of what the store holds."),
-    "salvage": ("holdfast.cli.salvage", "Read what can be read of a damaged store into a new one."),
-    "doctor": ("holdfast.cli.doctor", "Check the store and its surroundings; say what to do."),
-    "db": ("holdfast.cli.db", "Make, move and look at the database under the store."),
-    "config": ("holdfast.cli.config_commands", "Look at settings, find mistakes in them, change them."),
-    "completion": ("holdfast.cli.completion", "Print the script that completes commands in your shell."),
-    "tour": ("holdfast.cli.tour", "Watch a short conversation with the offline model, in a place of its own."),
-    "demo": ("holdfast.cli.demo", "Race processes on naive tables and on the store; draw what became of both."),
+    "chat": ("holdfast.cli.chat", "Chat with the agent (default)."),
+    "tui": ("holdfast.cli.tui", "Chat on the full screen."),
+    "rpc": ("holdfast.cli.rpc", "Run the JSON-RPC server for custom clients (stdio or WebSocket)."),
+    "acp": ("holdfast.cli.acp", "Run the agent for an editor (Zed, JetBrains, Neovim and others)."),
+    "gateway": ("holdfast.cli.gateway", "Run the gateway for chat platforms and HTTP clients, and manage access."),
+    "sessions": ("holdfast.cli.sessions", "Show, search, export and delete conversations."),
+    "mcp": ("holdfast.cli.mcp", "Check the MCP servers of your settings."),
+    "audit": ("holdfast.cli.audit", "List tool calls, and who allowed or denied them."),
+    "backup": ("holdfast.cli.backup:backup", "Write a verified copy of the store."),
+    "restore": ("holdfast.cli.backup:restore", "Replace the contents of the store with a backup."),
+    "salvage": ("holdfast.cli.salvage", "Recover a damaged store into a new one."),
+    "doctor": ("holdfast.cli.doctor", "Check the store and its environment, and repair problems."),
+    "db": ("holdfast.cli.db", "Create, copy and inspect the database of the store."),
+    "config": ("holdfast.cli.config_commands", "Show, check and edit settings."),
+    "completion": ("holdfast.cli.completion", "Print the completion script for your shell."),
+    "tour": ("holdfast.cli.tour", "Play a short conversation with the offline model in a temporary directory."),
+    "demo": ("holdfast.cli.demo", "Run concurrent processes on naive tables and on the store, and compare."),
 }
-# These begin though a file of settings is wrong: to mend it, where none is needed, or since they tell of it in the
-# form that was asked for.
-WITHOUT_FILES = {"config", "completion", "tour", "doctor", "chat", "acp"}
+RUN_WITH_INVALID_SETTINGS = {"config", "completion", "tour", "doctor", "chat", "acp"}
+"""The commands that start although a settings file is invalid: to fix it, or to report it in their own format."""
 
 
 @click.group(
     cls=lazy_group.LazyGroup,
     commands_in=COMMANDS,
-    alone="chat",
+    default_command="chat",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(holdfast.__version__, "-V", "--version", prog_name="holdfast", message="%(prog)s %(version)s")
 def program() -> None:
-    """Conversations that last for months, and cannot fork.
+    """An AI agent for conversations that last for months, and cannot fork.
 
     \b
-    holdfast            talk, in a new conversation
-    holdfast -c         go on with the most recent one of this folder
-    holdfast -r [ID]    go on with another: an id, the beginning of one, or a title
-    holdfast -p TEXT    send one message, print the answer and leave
+    holdfast            start a new conversation
+    holdfast -c         continue the most recent conversation of this folder
+    holdfast -r [ID]    continue another conversation: an id, the beginning of one, or a title
+    holdfast -p TEXT    send one message, print the answer and exit
 
-    These and more are options of the chat: `holdfast chat --help` lists them.
+    Run `holdfast chat --help` for all options of the chat.
     """
 
 
 def run() -> NoReturn:
-    """Run the command line of this process and leave with its exit code."""
-    if lazy_group.COMPLETING in config.environment():
+    """Run the command line of this process, and exit with its exit code."""
+    if lazy_group.COMPLETE_VARIABLE in config.environment():
         sys.exit(lazy_group.load("holdfast.cli.completion").answer(program, config.environment()))
-    out = console.Console(*_settings())
-    if out.wrong is not None and {*sys.argv[1:2]} & COMMANDS.keys() - WITHOUT_FILES:
-        out.note(lazy_group.wrong_file(out.wrong))
+    out = console.Console(*_load_settings())
+    if out.settings_error is not None and {*sys.argv[1:2]} & COMMANDS.keys() - RUN_WITH_INVALID_SETTINGS:
+        out.note(lazy_group.settings_message(out.settings_error))
         sys.exit(2)
     try:
-        code = _outcome(sys.argv[1:], out)
+        code = _invoke(sys.argv[1:], out)
         out.out.flush()
     except BrokenPipeError:
-        code = 0  # Whoever read has seen enough.
+        code = 0  # The reader has closed the pipe.
         console.silence(out.out)
     except OSError as error:
-        out.note(f"holdfast: the output could not be written: {error.strerror or error}.")
+        out.note(f"holdfast: cannot write the output: {error.strerror or error}.")
         code = 1
         console.silence(out.out)
     sys.exit(code)
 
 
-def _settings() -> tuple[config.Settings, errors.SettingInvalid | None]:
-    """The settings; where a file is wrong, those of the environment alone, and what is wrong with it."""
+def _load_settings() -> tuple[config.Settings, errors.SettingInvalid | None]:
+    """Return the settings; if a file is invalid, those of the environment alone, and the error."""
     try:
         return config.load(), None
     except errors.SettingInvalid as error:
         return config.load(files=False), error
 
 
-def _outcome(arguments: Sequence[str], out: console.Console) -> int:
+def _invoke(arguments: Sequence[str], out: console.Console) -> int:
     try:
         with program.make_context("holdfast", list(arguments), obj=out) as context:
             return program.invoke(context) or 0
-    except click.exceptions.Exit as leaving:
-        return leaving.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
     except click.ClickException as error:
-        out.note(_usage(error, arguments))
+        out.note(_usage_message(error, arguments))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         out.progress("")
@@ -108,23 +107,22 @@ def _outcome(arguments: Sequence[str], out: console.Console) -> int:
         return 130
     except errors.HoldfastError as error:
         out.progress("")
-        if isinstance(error, errors.SettingInvalid) and error is out.wrong:
-            out.note(lazy_group.wrong_file(error))
+        if isinstance(error, errors.SettingInvalid) and error is out.settings_error:
+            out.note(lazy_group.settings_message(error))
             return 2
         out.note(f"holdfast: {error}")
         return 1
-    except (msgspec.MsgspecError, AssertionError) as fault:
-        # What is damaged in a store has its own error: this should not be.
+    except (msgspec.MsgspecError, AssertionError) as error:
         logger.exception("the command failed")
-        out.note(f"holdfast: a fault of the program ({type(fault).__name__}). Its trace is logged; please report it.")
+        out.note(f"holdfast: internal error ({type(error).__name__}). The traceback is logged; please report it.")
         return 1
 
 
-def _usage(error: click.ClickException, arguments: Sequence[str]) -> str:
+def _usage_message(error: click.ClickException, arguments: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "holdfast"
-    meant = next((each for each in arguments if each in COMMANDS), None)
-    if meant is not None and arguments[0].startswith("-"):
-        # What begins with an option is the chat's.
-        return f"holdfast: Options come after the command, as in `holdfast {meant} ... {arguments[0]} ...`."
+    command = next((each for each in arguments if each in COMMANDS), None)
+    if command is not None and arguments[0].startswith("-"):
+        # Options before the command are parsed as options of the chat.
+        return f"holdfast: Put options after the command: `holdfast {command} ... {arguments[0]} ...`."
     return f"{where}: {error.format_message()} Try `{where} --help`."

@@ -1,165 +1,176 @@
-"""One message and its answer: as text while it comes, as one JSON object, or as one JSON event a line."""
+"""`holdfast -p`: send one message, or run one slash command, and print the answer.
+
+The answer is streamed text, one JSON object, or one JSON event per line. The output of a command is its answer. A
+command that expands to a message, such as /retry, sends that message.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from holdfast import events, safe_text, types
+import click
+
+from holdfast import errors, events, safe_text, types
+from holdfast.agent import commands
+from holdfast.agent.commands import registry
 from holdfast.app import compose
-from holdfast.cli import chat, console, json_output, shutdown
+from holdfast.cli import chat, console, json_output, session_choice, shutdown
 from holdfast.runtime import single_turn, wording
 from holdfast.terminal import event_text
 
-NOT_RUN = "The turn failed before it started."
+NOT_RUN = "The turn could not be run."
+MODEL = "/model has no effect with -p: use --model NAME to choose the model of a message."
+TITLE = "/title needs an existing conversation: name it with -c or -r."
+
+Show = Callable[[events.AnyEvent], None]
 
 
 def run(out: console.Console, start: chat.Start, message: str, form: str, yes: bool = False) -> int:
-    """Ask once. 0 when it was answered, 1 when not, 130 when it was interrupted."""
-    leave = shutdown.Leave()
-    return leave.run(_ask(out, start, message, form, yes, leave))
+    """Send a message. Returns 0 if it was answered, 1 if not, and 130 if it was interrupted."""
+    signals = shutdown.SignalHandler()
+    return signals.run(_send(out, start, message, form, yes, signals))
 
 
-def started(start: chat.Start, yes: bool) -> AbstractAsyncContextManager[compose.Running]:
-    """The program, for as long as one message takes."""
-    return compose.started(
+def _open(start: chat.Start, yes: bool) -> AbstractAsyncContextManager[compose.RunningProgram]:
+    return compose.start(
         start.settings,
         database=start.database,
         model=start.model,
-        source=chat.ONE_SHOT,
-        reviews=False,  # It would be cancelled when the answer is there.
+        source=session_choice.ONE_SHOT_SOURCE,
+        reviews=False,  # A memory review would be cancelled when the answer is complete.
         yes=yes,
     )
 
 
-async def _ask(
-    out: console.Console, start: chat.Start, message: str, form: str, yes: bool, leave: shutdown.Leave
+async def _send(
+    out: console.Console, start: chat.Start, message: str, form: str, yes: bool, signals: shutdown.SignalHandler
 ) -> int:
     result: events.TurnResult | None = None
     try:
-        async with started(start, yes) as app:
+        async with _open(start, yes) as app:
             if app.notice:
                 out.note(app.notice)
-            asked = single_turn.SingleTurn(app.runtime, start.conversation_id, showing(out, form))
-            result = await answered(asked, leave, message)
+            result = await _run_turn(app, start.conversation_id, _renderer(out, form), signals, message)
     except asyncio.CancelledError:
-        cut_off(out, form, result)
+        _print_interrupted(out, form, result)
         raise
-    return told(out, form, result)
+    return _print_result(out, form, result)
 
 
-async def answered(
-    asked: single_turn.SingleTurn, leave: shutdown.Leave, words: str, content: types.Content | None = None
+async def _run_turn(
+    app: compose.RunningProgram,
+    conversation_id: str,
+    show: Show,
+    signals: shutdown.SignalHandler,
+    text: str,
+    content: types.Content | None = None,
 ) -> events.TurnResult | None:
-    """The result of the turn, which a signal stops."""
-    with leave.stopping(asked.stop):
-        return await asked.run(words, content)
+    """Run a turn, which a signal stops."""
+    turn = single_turn.SingleTurn(app.runtime, conversation_id, show)
+    with signals.stopping(turn.stop):
+        return await turn.run(text, content)
 
 
-def cut_off(out: console.Console, form: str, result: events.TurnResult | None) -> None:
-    """Whoever reads a document gets one, though the program has to leave before a turn began or while it closes."""
+def _print_interrupted(out: console.Console, form: str, result: events.TurnResult | None) -> None:
+    """Print a JSON result if the program was cancelled before a turn began, or while it closed."""
     if form == "json":
         out.json(json_output.turn(result or json_output.result("", wording.INTERRUPTED, True)))
     elif form == "stream-json" and result is None:
-        out.line(json_output.event(events.TurnFinished(json_output.result("", wording.INTERRUPTED, True))))
+        out.json_line(json_output.event(events.TurnFinished(json_output.result("", wording.INTERRUPTED, True))))
 
 
-def told(out: console.Console, form: str, result: events.TurnResult | None) -> int:
-    """Tell what became of it, where that was not told as it came; the exit code."""
-    if result is None:  # A notice has told why.
+def _print_result(out: console.Console, form: str, result: events.TurnResult | None) -> int:
+    """Print the parts of a result that were not streamed; returns the exit code."""
+    if result is None:  # A notice has reported the reason.
         if form == "json":
             out.json(json_output.failed(NOT_RUN))
         return 1
     if form == "json":
         out.json(json_output.turn(result))
-    if remark := _remark(result):
-        out.note(remark)
-    return 130 if result.interrupted else 0 if result.completed and _words(result).strip() else 1
-
-
-def _remark(result: events.TurnResult) -> str:
-    """Return the line for standard error if the reply is missing or incomplete; an empty text otherwise."""
-    if result.interrupted:
-        return wording.INTERRUPTED
+    text = _answer_text(result).strip()
     sentence = wording.turn_finished(result)
-    if sentence is None:
-        return ""
-    return f"holdfast: {sentence.text}" if result.error or sentence.text == wording.EMPTY_REPLY else sentence.text
+    if result.interrupted:
+        out.note(wording.INTERRUPTED)
+    elif sentence is not None:
+        out.note(f"holdfast: {sentence.text}" if result.error or not text else sentence.text)
+    return 130 if result.interrupted else 0 if result.completed and text else 1
 
 
-def _words(result: events.TurnResult) -> str:
-    """What was answered, without the mark at the end of an answer that is not whole."""
-    said = result.messages[-1].content if result.partial and result.messages else result.final_response
-    return said if isinstance(said, str) else "".join(str(part["text"]) for part in said if part.get("type") == "text")
+def _answer_text(result: events.TurnResult) -> str:
+    """Return the answer, without the mark at the end of a truncated one."""
+    content = result.messages[-1].content if result.partial and result.messages else result.final_response
+    if isinstance(content, str):
+        return content
+    return "".join(str(part["text"]) for part in content if part.get("type") == "text")
 
 
-def showing(out: console.Console, form: str) -> Callable[[events.AnyEvent], None]:
-    """How events are told in this form, as they come."""
+# --- output formats ------------------------------------------------------------------------------------
+
+
+def _renderer(out: console.Console, form: str) -> Show:
+    """Return the function that prints events in this format as they arrive."""
     if form == "text":
-        return _Text(out).show
-    return _Lines(out).show if form == "stream-json" else _notes(out)
+        return _TextRenderer(out).show
+    return _JsonLinesRenderer(out).show if form == "stream-json" else _notes_renderer(out)
 
 
-def _notes(out: console.Console) -> Callable[[events.AnyEvent], None]:
-    def show_it(event: events.AnyEvent) -> None:
-        if isinstance(event, events.Notice | events.Compacted) and (sentence := wording.describe(event)):
-            out.note(sentence.text)
+def _notes_renderer(out: console.Console) -> Show:
+    def show(event: events.AnyEvent) -> None:
+        if isinstance(event, events.Notice | events.Compacted):
+            out.note(event.text)
 
-    return show_it
+    return show
 
 
-class _Lines:
-    """Every event, one line each, as soon as it comes, up to the result, which is the last line."""
+class _JsonLinesRenderer:
+    """Prints each event as a line, up to the result, which is the last line."""
 
     def __init__(self, out: console.Console) -> None:
-        self._out, self._rest = out, _notes(out)
-        self._over = self._beside = False
+        self._out, self._show_note = out, _notes_renderer(out)
+        self._finished = self._other_turn = False
 
     def show(self, event: events.AnyEvent) -> None:
-        if self._over:
-            self._rest(event)
-        else:
-            self._line(event)
-
-    def _line(self, event: events.AnyEvent) -> None:
-        self._out.line(json_output.event(event))
+        if self._finished:
+            self._show_note(event)
+            return
+        self._out.json_line(json_output.event(event))
         match event:
             case events.TurnStarted(notice=kind):
-                # The turn of a notice that waited is not the one that was asked for.
-                self._beside = bool(kind)
+                self._other_turn = bool(kind)  # the turn of a notice that was waiting
             case events.TurnFinished():
-                self._over, self._beside = not self._beside, False
+                self._finished, self._other_turn = not self._other_turn, False
             case _:
                 pass
 
 
-class _Text:
-    """The reply on standard output as it comes; what is done meanwhile, and what goes wrong, on standard error."""
+class _TextRenderer:
+    """Streams the answer to standard output; tool calls and errors go to standard error."""
 
     def __init__(self, out: console.Console) -> None:
         self._out = out
         self._page = event_text.EventRenderer(event_text.PLAIN, lambda: out.width or 200)
-        self._open = self._said = self._beside = False
+        self._line_open = self._has_text = self._other_turn = False
 
     def show(self, event: events.AnyEvent) -> None:
         match event:
             case events.TurnStarted(notice=kind) if kind:
-                # What waited for the conversation is answered first; that is not the answer that was asked for.
-                self._beside = True
+                # A waiting notice is answered first; that is not the answer to the message.
+                self._other_turn = True
                 self._note(event)
-            case events.TurnFinished() if self._beside:
-                self._beside = False
-            case events.TextDelta() if self._beside:
+            case events.TurnFinished() if self._other_turn:
+                self._other_turn = False
+            case events.TextDelta() if self._other_turn:
                 pass
-            case events.TextDelta(words):
-                self._write(words)
+            case events.TextDelta(text):
+                self._write(text)
             case events.TurnFinished(result):
-                if result.completed and not self._said:
-                    self._write(_words(result))
+                if result.completed and not self._has_text:
+                    self._write(_answer_text(result))
                 self._end_line()
             case events.ReasoningDelta() | events.Titled() | events.ToolProgress():
-                pass  # Nobody asked for them, and a script would have to tell them from the rest.
+                pass  # Scripts would have to filter them out.
             case _:
                 self._note(event)
 
@@ -169,16 +180,152 @@ class _Text:
             self._end_line()
             self._out.note(line)
 
-    def _write(self, words: str) -> None:
-        if not words:
+    def _write(self, text: str) -> None:
+        if not text:
             return
-        # A file or a pipe gets what was said, to the letter; a terminal only what is safe to show there.
-        self._out.out.write(safe_text.flowing(words) if self._out.tty else words)
+        # A file or a pipe gets the exact text; a terminal gets no control sequences.
+        self._out.out.write(safe_text.flowing(text) if self._out.tty else text)
         self._out.out.flush()
-        self._open, self._said = not words.endswith("\n"), True
+        self._line_open, self._has_text = not text.endswith("\n"), True
 
     def _end_line(self) -> None:
-        if self._open:
+        if self._line_open:
             self._out.print()
             self._out.out.flush()
-            self._open = False
+            self._line_open = False
+
+
+# --- slash commands ------------------------------------------------------------------------------------
+
+
+def run_command(out: console.Console, start: chat.Start, line: str, form: str, yes: bool = False) -> int:
+    """Run a slash command. Returns 0 if it succeeded, 1 if not, and 130 if it was interrupted; raises UsageError."""
+    name, argument = commands.split(line)
+    if name.lower() not in commands.COMMANDS and not start.settings.servers:
+        raise click.UsageError(_unknown_command(name, ()))
+    _refuse_command(name.lower(), argument, start.is_new)
+    signals = shutdown.SignalHandler()
+    return signals.run(_run_command(out, start, line, form, yes, signals))
+
+
+def _refuse_command(name: str, argument: str, is_new: bool) -> None:
+    """Refuse commands that only have an effect in a chat."""
+    known = commands.COMMANDS.get(name)
+    if known is not None and "once" not in known.places:
+        raise click.UsageError(f"/{name} works only in a chat. {known.instead}")
+    if name == "model" and argument:
+        raise click.UsageError(MODEL)
+    if name == "title" and argument and is_new:
+        raise click.UsageError(TITLE)
+
+
+def _unknown_command(name: str, others: Sequence[str]) -> str:
+    similar = registry.nearest(name, [*commands.COMMANDS, *others])
+    suggestion = f" Did you mean /{similar}?" if similar else ""
+    return (
+        f"Unknown command: {errors.shown('/' + name)}.{suggestion} Run `holdfast -p /help` for the list. To send a "
+        "message that begins with a slash, start it with two."
+    )
+
+
+async def _run_command(
+    out: console.Console, start: chat.Start, line: str, form: str, yes: bool, signals: shutdown.SignalHandler
+) -> int:
+    output = _CommandOutput(out, form)
+    try:
+        async with _open(start, yes) as app:
+            name, _ = commands.split(line)
+            listed = [each.name for each in commands.listed(app.runtime, "once")]
+            if name.lower() not in listed:
+                raise click.UsageError(_unknown_command(name, listed))
+            interrupted = await _execute(app, start.conversation_id, line, output, signals)
+            if (message := output.message) is not None and not interrupted:
+                if app.notice:
+                    out.note(app.notice)
+                show = _renderer(out, form)
+                result = await _run_turn(app, start.conversation_id, show, signals, message.text, message.content)
+                return _print_result(out, form, result)
+            outcome = output.result(interrupted, *await _find_ids(app, output.moved_to or start.conversation_id))
+    except asyncio.CancelledError:
+        if output.message is None:
+            _print_interrupted(out, form, None)
+        raise
+    if form == "stream-json":
+        out.json_line(json_output.event(events.TurnFinished(outcome)))
+    elif form == "json":
+        out.json(json_output.turn(outcome))
+    if interrupted:
+        out.note(wording.INTERRUPTED)
+    return 130 if interrupted else 1 if outcome.failed else 0
+
+
+async def _execute(
+    app: compose.RunningProgram,
+    conversation_id: str,
+    line: str,
+    output: _CommandOutput,
+    signals: shutdown.SignalHandler,
+) -> bool:
+    """Run a command; returns whether a signal interrupted it."""
+    task = asyncio.create_task(single_turn.run_command(app.runtime, conversation_id, line, output.show))
+    try:
+        with signals.stopping(task.cancel):
+            await asyncio.wait([task])
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    if task.cancelled():
+        return True
+    task.result()
+    return False
+
+
+async def _find_ids(app: compose.RunningProgram, conversation_id: str) -> tuple[str, str]:
+    """Return the ids of session and conversation; empty if the command created none."""
+    try:
+        found = await app.db.conversation(conversation_id)
+    except errors.NoSuchSession:
+        return "", ""
+    return found.head_id, found.id
+
+
+class _CommandOutput:
+    """Prints the output of a command as it arrives, and collects it for the result."""
+
+    def __init__(self, out: console.Console, form: str) -> None:
+        self._out, self._form, self._show = out, form, _renderer(out, form)
+        self._answers: list[str] = []
+        self._errors: list[str] = []
+        self.message: events.Say | None = None
+        """The message that the command expands to."""
+        self.moved_to = ""
+
+    def show(self, event: events.AnyEvent) -> None:
+        match event:
+            case events.Answer(text):
+                self._answer(text)
+            case events.Titled() | events.Compacted():
+                sentence = wording.describe(event)
+                self._answer(sentence.text if sentence else "")
+            case events.Notice(text, "error"):
+                self._errors.append(text)
+            case events.Say():
+                self.message = event
+            case events.Moved(conversation_id):
+                self.moved_to = conversation_id
+            case _:
+                pass
+        if self._form != "text" or isinstance(event, events.Notice):
+            self._show(event)
+
+    def _answer(self, text: str) -> None:
+        self._answers.append(text)
+        if self._form == "text":
+            self._out.print(safe_text.flowing(text) if self._out.tty else text)
+
+    def result(self, interrupted: bool, session_id: str, conversation_id: str) -> events.TurnResult:
+        """Return the output in the form of a turn's result."""
+        error = wording.INTERRUPTED if interrupted else " ".join(self._errors)
+        return json_output.result(
+            "\n".join(self._answers), error or None, interrupted, session_id=session_id, conversation_id=conversation_id
+        )

@@ -64,7 +64,7 @@ def command(
     address: tuple[str, int] | None,
     origins: tuple[str, ...],
     model: str | None,
-    log_format: logs.Form,
+    log_format: logs.LogFormat,
     log_level: str,
     path: str | None,
     settings: config.Settings | None,
@@ -77,9 +77,9 @@ def command(
         raise click.UsageError("--origin needs --websocket.")
     used = settings or out.settings
     if address is None:
-        with line_transport.reserve_stdio() as stdio, logs.kept(out.err, log_format, log_level, used):
+        with line_transport.reserve_stdio() as stdio, logs.log_to(out.err, log_format, log_level, used):
             return shutdown.run(_serve_lines(used, path, model, stdio))
-    with logs.kept(out.err, log_format, log_level, used):
+    with logs.log_to(out.err, log_format, log_level, used):
         return shutdown.run(_serve_websocket(out, used, path, model, address, frozenset(origins)))
 
 

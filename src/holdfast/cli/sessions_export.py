@@ -1,4 +1,4 @@
-"""`holdfast sessions export` and `holdfast sessions import`: conversations on their way out and in."""
+"""`holdfast sessions export` and `holdfast sessions import`."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from typing import IO, Any
 import click
 import msgspec
 
-from holdfast import app, errors, reports, safe_text
-from holdfast.cli import console, lazy_group, sessions
+from holdfast import errors, reports, safe_text
+from holdfast.app import open_store
+from holdfast.cli import console, lazy_group, session_choice
 from holdfast.store import db as store
 from holdfast.store.driver import hide_password
 from holdfast.store.transfer import export as transfer_export
 from holdfast.store.transfer import render
 
 Write = Callable[[str], object]
-SHOWN = 10
+MAX_LINES = 10
 
 
 @click.command(name="export")
 @click.argument("conversations", metavar="[ID]...", nargs=-1, shell_complete=lazy_group.conversations)
 @lazy_group.database
-@click.option("--all", "every", is_flag=True, help="Every conversation there is.")
+@click.option("--all", "every", is_flag=True, help="Export all conversations.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["jsonl", *render.FORMS]),
     default="jsonl",
     show_default=True,
-    help="JSON Lines can be imported again; Markdown and HTML are for reading.",
+    help="JSON Lines can be imported; Markdown and HTML are for reading.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write to this file, and attachments to FILE.blobs beside it.")
-@click.option("--json", "as_json", is_flag=True, help="With -o: print what was written as JSON.")
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE, and attachments to FILE.blobs.")
+@click.option("--json", "as_json", is_flag=True, help="With -o: print a report as JSON.")
 @click.pass_obj
 def export(
     out: console.Console,
@@ -47,32 +48,32 @@ def export(
     output: str | None,
     as_json: bool,
 ) -> None:
-    """Write conversations as lines to import elsewhere, or as a page to read.
+    """Export conversations to a file or to standard output.
 
-    ID is an id, the beginning of one, a title, or `last`. What a branch reads from is exported with it.
-    Attachments are files: they come along with -o, and not through a pipe.
+    ID is an id, the beginning of one, a title, or `last`. The origin of a branch is exported with it. Attachments are
+    exported only with -o.
     """
     if every == bool(conversations):
-        raise click.UsageError("Name conversations, or take them --all.")
+        raise click.UsageError("Name conversations, or use --all.")
     if as_json and output in (None, "-"):
-        raise click.UsageError("--json tells of a file that was written: name one with -o.")
-    with app.open_to_look(path or out.settings.database) as db:
-        ids = None if every else [sessions.find(db, name).id for name in conversations]
+        raise click.UsageError("--json needs a file: name one with -o.")
+    with open_store.open_existing(path or out.settings.database) as db:
+        ids = None if every else [session_choice.find(db, name).id for name in conversations]
         with _output(out, output) as target:
-            report = _written(out, db, target, ids, form)
+            report = _write(out, db, target, ids, form)
     whole = isinstance(target, pathlib.Path)
     if report:
-        _remark(out, report, whole)
+        _print_notes(out, report, whole)
     if as_json:
         out.json({"file": output, "format": form, **(msgspec.to_builtins(report) if report else {})})
     elif output not in (None, "-"):
-        out.note(f"{_counted(report, whole) if report else 'The page was'} written to {output}.")
+        out.note(f"{_counted(report, whole) if report else 'Conversations'} written to {output}.")
 
 
-def _written(
+def _write(
     out: console.Console, db: store.SessionDB, target: transfer_export.Target, ids: Sequence[str] | None, form: str
 ) -> reports.ExportReport | None:
-    """What lines say of themselves when they are written; a page says nothing."""
+    """Write the export; returns a report for JSON Lines only."""
     if form in render.FORMS:
         db.admin.export_pages(target, ids, form)
         return None
@@ -89,24 +90,19 @@ def _counted(report: reports.ExportReport, whole: bool) -> str:
     return " with ".join(parts) + (f" and {safe_text.count(kept, 'attachment')}" if kept else "")
 
 
-def _remark(out: console.Console, report: reports.ExportReport, whole: bool) -> None:
+def _print_notes(out: console.Console, report: reports.ExportReport, whole: bool) -> None:
     for origin in report.origins:
-        out.note(f"{origin} came along: a branch reads from it.")
+        out.note(f"{origin} is included, because a branch needs it.")
     if report.blobs and not whole:
         count = safe_text.count(len(report.blobs), "attachment")
-        out.note(
-            f"{count} ({safe_text.size(report.blob_bytes)}) did not come along: export to a file with -o to have them."
-        )
+        out.note(f"{count} ({safe_text.size(report.blob_bytes)}) not exported: use -o to export them.")
     for digest in report.lost_blobs:
-        out.note(f"Attachment {digest} is missing here, or damaged, and did not come along.")
-
-
-# --- where it goes -----------------------------------------------------------------------------------
+        out.note(f"The attachment {digest} is missing or damaged, and was not exported.")
 
 
 @contextlib.contextmanager
 def _output(out: console.Console, path: str | None) -> Iterator[transfer_export.Target]:
-    """Standard output, a file that is there in full or not at all, or a device, which is never replaced."""
+    """Yield standard output, a path that is written atomically, or a device, which is never replaced."""
     if path is None or path == "-":
         yield _to_terminal(out) if out.tty else _to_pipe(out)
     elif _is_plain(path):
@@ -126,7 +122,7 @@ def _to_terminal(out: console.Console) -> Write:
 
 
 def _to_pipe(out: console.Console) -> Write:
-    """The same bytes wherever it runs: the encoding of this terminal is nothing an import could know."""
+    """Write UTF-8, whatever the encoding of the terminal is."""
     binary = getattr(out.out, "buffer", None)
     if binary is None:
         return out.out.write
@@ -134,36 +130,43 @@ def _to_pipe(out: console.Console) -> Write:
 
 
 def _is_plain(path: str) -> bool:
-    """A file, or nothing yet."""
+    """Return whether the path is a regular file, or does not exist."""
     try:
         return not os.path.exists(path) or os.path.isfile(path)
     except ValueError as error:
-        raise errors.HoldfastError(f"{path} is no path: {error}.") from error
+        raise errors.HoldfastError(f"{path} is not a valid path: {error}.") from error
 
 
-# --- and where it comes from -------------------------------------------------------------------------
+# --- import --------------------------------------------------------------------------------------------
 
 
 @click.command(name="import")
 @click.argument("file", metavar="FILE")
 @lazy_group.database
 @lazy_group.as_json
-@click.option("--revive", is_flag=True, help="Take in, under new ids (id~2), what was deleted or pruned here.")
+@click.option(
+    "--revive", is_flag=True, help="Import conversations that were deleted or pruned here under new ids (ID~2)."
+)
 @click.pass_obj
 def import_(out: console.Console, file: str, path: str | None, as_json: bool, revive: bool) -> int:
-    """Take in the conversations of an export; FILE may be - for standard input.
+    """Import the conversations of an export. FILE may be - for standard input.
 
-    Attachments come from FILE.blobs. What is here already is left alone, so an import can be repeated. What
-    was deleted here, or pruned, comes back only with --revive. Exits with 1 when a conversation was refused.
+    Attachments are read from FILE.blobs. Existing conversations are not changed, so an import can be repeated.
+    Conversations that were deleted or pruned here are imported only with --revive. Exits with 1 if a conversation was
+    refused.
     """
+
+    def progress(messages: int, lines: int) -> None:
+        out.progress(f"{messages:,} messages, {lines:,} lines")
+
     target = path or out.settings.database
     with _input(file) as lines, store.SessionDB(target) as db:
-        report = db.admin.import_from(lines, revive=revive, progress=_counting(out))
+        report = db.admin.import_from(lines, revive=revive, progress=progress)
     out.progress("")
     if as_json:
         lost = {"blobs": report.blobs, "lost_blobs": list(report.lost_blobs)}
-        told = {"messages": report.messages, "ok": report.ok, "outcomes": _shapes(report)}
-        out.json({"database": hide_password(target), **told, **lost})
+        counts = {"messages": report.messages, "ok": report.ok, "outcomes": _outcomes_to_json(report)}
+        out.json({"database": hide_password(target), **counts, **lost})
     else:
         _summary(out, report)
         _missing(out, report.lost_blobs, file)
@@ -172,7 +175,7 @@ def import_(out: console.Console, file: str, path: str | None, as_json: bool, re
 
 @contextlib.contextmanager
 def _input(path: str) -> Iterator[IO[bytes] | pathlib.Path]:
-    """A file by its path, since attachments lie beside it; standard input or a pipe as it is."""
+    """Yield a file as its path, because attachments are next to it; standard input or a pipe as a stream."""
     if path == "-":
         yield sys.stdin.buffer
         return
@@ -188,11 +191,7 @@ def _input(path: str) -> Iterator[IO[bytes] | pathlib.Path]:
         yield file
 
 
-def _counting(out: console.Console) -> Callable[[int, int], None]:
-    return lambda messages, lines: out.progress(f"{messages:,} messages, {lines:,} lines")
-
-
-def _shapes(report: reports.ImportReport) -> list[dict[str, Any]]:
+def _outcomes_to_json(report: reports.ImportReport) -> list[dict[str, Any]]:
     return [
         {
             "conversation_id": one.conversation_id,
@@ -211,32 +210,32 @@ def _summary(out: console.Console, report: reports.ImportReport) -> None:
     for outcome in report.outcomes:
         for line in _remarks(outcome):
             out.note(line)
-    counts = {name: sum(one.outcome == name for one in report.outcomes) for name in _WORDS}
-    said = [f"{number:,} {_WORDS[name]}" for name, number in counts.items() if number or name == "imported"]
-    came = safe_text.count(report.messages, "message")
-    came += f" and {safe_text.count(report.blobs, 'attachment')}" if report.blobs else ""
-    out.print(f"{', '.join(said)}; {came} came in.")
+    counts = {name: sum(one.outcome == name for one in report.outcomes) for name in _LABELS}
+    said = [f"{number:,} {_LABELS[name]}" for name, number in counts.items() if number or name == "imported"]
+    messages = safe_text.count(report.messages, "message")
+    messages += f" and {safe_text.count(report.blobs, 'attachment')}" if report.blobs else ""
+    out.print(f"{', '.join(said)}; {messages} imported.")
     gone = sum(isinstance(one.error, errors.ConversationDeleted) for one in report.outcomes)
     if gone:
         were = "was" if gone == 1 else "were"
-        out.note(f"{gone:,} {were} deleted or pruned here: --revive takes that in, under new ids that end in ~2.")
+        out.note(f"{gone:,} {were} deleted or pruned here. Use --revive to import under new ids (ID~2).")
 
 
 def _missing(out: console.Console, lost: Sequence[str], file: str) -> None:
-    for digest in lost[:SHOWN]:
-        out.note(f"Attachment {digest} is not here.")
-    if len(lost) > SHOWN:
-        out.note(f"So it is with {len(lost) - SHOWN:,} more; --json lists them.")
+    for digest in lost[:MAX_LINES]:
+        out.note(f"The attachment {digest} is missing.")
+    if len(lost) > MAX_LINES:
+        out.note(f"{len(lost) - MAX_LINES:,} more attachments are missing; --json lists them.")
     if lost:
-        piped = "A pipe does not carry attachments: import a file that `sessions export -o` wrote"
-        beside = f"Put {file}.blobs, as it was exported, beside the file and import it again"
+        piped = "A pipe has no attachments: import a file written by `sessions export -o`"
+        beside = f"Copy {file}.blobs from the export next to the file, and import it again"
         out.note(f"{beside if os.path.isfile(file) else piped}.")
 
 
-_WORDS = {
+_LABELS = {
     "imported": "imported",
     "already_there": "already there",
-    "conflict": "here with other content",
+    "conflict": "exist with other content",
     "refused": "refused",
 }
 
@@ -246,8 +245,8 @@ def _remarks(outcome: reports.ImportOutcome) -> Iterator[str]:
     if outcome.error:
         yield f"{name}: {outcome.error}" if name and outcome.outcome == "refused" else str(outcome.error)
     if outcome.kept_as:
-        yield f"{name} was deleted here; it is now {outcome.kept_as}."
+        yield f"{name} was deleted here; it was imported as {outcome.kept_as}."
     if outcome.title:
-        yield f"{name} is now titled {outcome.title!r}: its own title is taken."
+        yield f"{name} has the new title {outcome.title!r}, because its own is taken."
     for route in outcome.routes:
-        yield f"{name}: the route {route!r} is known here and stays as it is."
+        yield f"{name}: the route {route!r} exists here and was not changed."

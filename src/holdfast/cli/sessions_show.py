@@ -1,7 +1,6 @@
-"""`holdfast sessions show`: the transcript of a conversation, or what the model sees of it.
+"""`holdfast sessions show`: the transcript of a conversation, or the context that the model sees.
 
-The transcript is the whole log. Beside each message stands what became of it: in the context as it is,
-in a summary, pinned, hidden or redacted.
+The transcript is the whole log, with the state of each message: summarized, pinned, hidden or redacted.
 """
 
 from __future__ import annotations
@@ -12,16 +11,17 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from holdfast import app, errors, safe_text, types
-from holdfast.cli import console, json_output, lazy_group, sessions
+from holdfast import errors, safe_text, types
+from holdfast.app import open_store
+from holdfast.cli import console, json_output, lazy_group, session_choice
 from holdfast.store import db as store
 from holdfast.store.transfer import render
 
-STRETCH = 500
+PAGE = 500
 
 
-class Standing(NamedTuple):
-    """Where a conversation stands, as far as its transcript tells; a branch with what it shares."""
+class History(NamedTuple):
+    """The sessions and compactions of a conversation, with those that a branch shares."""
 
     conversation: types.Conversation
     sessions: list[types.Session]
@@ -34,42 +34,46 @@ class Standing(NamedTuple):
 @click.argument("conversation", metavar="ID", shell_complete=lazy_group.conversations)
 @lazy_group.database
 @lazy_group.as_json
-@click.option("--context", "as_context", is_flag=True, help="What the model sees, instead of the whole log.")
-@click.option("--tail", type=click.IntRange(1), help="Only the last messages, this many.")
+@click.option(
+    "--context", "as_context", is_flag=True, help="Show the context that the model sees instead of the whole log."
+)
+@click.option("--tail", type=click.IntRange(1), help="Show only this many of the last messages.")
 @click.pass_obj
 def command(
     out: console.Console, conversation: str, path: str | None, as_json: bool, as_context: bool, tail: int | None
 ) -> None:
     """Show a conversation. ID is an id, the beginning of one, a title, or `last`."""
-    with app.open_to_look(path or out.settings.database) as db:
-        head = sessions.find(db, conversation)
+    with open_store.open_existing(path or out.settings.database) as db:
+        head = session_choice.find(db, conversation)
         if as_context:
-            _context(out, db, db.context(head.id), tail, as_json)
+            _show_context(out, db, db.context(head.id), tail, as_json)
         else:
-            _transcript(out, db, head.id, tail, as_json)
+            _show_transcript(out, db, head.id, tail, as_json)
 
 
 # --- the transcript ----------------------------------------------------------------------------------
 
 
-def _transcript(out: console.Console, db: store.SessionDB, session_id: str, tail: int | None, as_json: bool) -> None:
-    standing = _standing(db, session_id)
-    last = standing.conversation.last_seq
+def _show_transcript(
+    out: console.Console, db: store.SessionDB, session_id: str, tail: int | None, as_json: bool
+) -> None:
+    history = _read_history(db, session_id)
+    last = history.conversation.last_seq
     after = max(0, last - tail) if tail else 0
-    messages = _stretches(db, session_id, after, last)
+    messages = _read_pages(db, session_id, after, last)
     if as_json:
-        out.json(_transcript_shape(standing, messages))
+        out.json(_transcript_to_json(history, messages))
         return
-    _heading(out, standing.conversation)
+    _heading(out, history.conversation)
     at: str | None = None
     for message in messages:
-        _boundary(out, standing, at, message.session_id)
+        _boundary(out, history, at, message.session_id)
         at = message.session_id
-        _message(out, db, message, _became(standing, message))
-    _boundary(out, standing, at, standing.conversation.head_id)
+        _message(out, db, message, _state(history, message))
+    _boundary(out, history, at, history.conversation.head_id)
 
 
-def _standing(db: store.SessionDB, session_id: str) -> Standing:
+def _read_history(db: store.SessionDB, session_id: str) -> History:
     here = db.conversation(session_id)
     parts, compactions = db.sessions(here.id), db.compactions(here.id)
     line, seen = here, {here.id}
@@ -80,40 +84,40 @@ def _standing(db: store.SessionDB, session_id: str) -> Standing:
         seen.add(line.id)
         parts[:0] = [session for session in db.sessions(line.id) if session.first_seq <= shared]
         compactions += db.compactions(line.id)
-    return Standing(
+    return History(
         here,
         parts,
         {compaction.session_id: compaction for compaction in compactions},
         [hide for hide in db.hides(here.id) if hide.shown_epoch is None],
-        # An empty context still names the compaction it stands on, a branch's inherited one too.
+        # An empty context, too, has the current compaction, including one that a branch inherited.
         db.context(here.id, upto=0).compaction,
     )
 
 
-def _stretches(db: store.SessionDB, session_id: str, after: int, last: int) -> Iterator[types.Message]:
-    """The log in portions, so that a long one begins to show at once and is never held whole."""
-    for start in range(after, last, STRETCH):
-        yield from db.transcript(session_id, start, min(start + STRETCH, last))
+def _read_pages(db: store.SessionDB, session_id: str, after: int, last: int) -> Iterator[types.Message]:
+    """Yield the log page by page, so that output starts at once and memory stays small."""
+    for start in range(after, last, PAGE):
+        yield from db.transcript(session_id, start, min(start + PAGE, last))
 
 
-def _became(standing: Standing, message: types.Message) -> str:
-    """What the context has of a message; nothing to say when it stands there as it is."""
+def _state(history: History, message: types.Message) -> str:
+    """Return the state of a message; empty if it is in the context verbatim."""
     if message.redacted:
         return "redacted"
-    if any(hide.from_seq <= message.seq <= hide.to_seq for hide in standing.hides):
+    if any(hide.from_seq <= message.seq <= hide.to_seq for hide in history.hides):
         return "hidden"
-    if standing.current and message.seq <= standing.current.cut_seq:
-        return "pinned" if message.seq in standing.current.pinned else "in the summary"
+    if history.current and message.seq <= history.current.cut_seq:
+        return "pinned" if message.seq in history.current.pinned else "in the summary"
     return ""
 
 
-def _transcript_shape(standing: Standing, messages: Iterator[types.Message]) -> dict[str, Any]:
+def _transcript_to_json(history: History, messages: Iterator[types.Message]) -> dict[str, Any]:
     return {
-        "conversation": json_output.conversation(standing.conversation),
-        "sessions": [json_output.session(session) for session in standing.sessions],
-        "compactions": [json_output.compaction(compaction) for compaction in standing.compactions.values()],
-        "hides": [json_output.hide(hide) for hide in standing.hides],
-        "messages": [{**json_output.message(message), "state": _became(standing, message)} for message in messages],
+        "conversation": json_output.conversation(history.conversation),
+        "sessions": [json_output.session(session) for session in history.sessions],
+        "compactions": [json_output.compaction(compaction) for compaction in history.compactions.values()],
+        "hides": [json_output.hide(hide) for hide in history.hides],
+        "messages": [{**json_output.message(message), "state": _state(history, message)} for message in messages],
     }
 
 
@@ -128,26 +132,26 @@ def _heading(out: console.Console, here: types.Conversation) -> None:
     out.print(safe_text.safe(", ".join(parts)))
 
 
-def _boundary(out: console.Console, standing: Standing, before: str | None, after: str) -> None:
-    """Between two messages: which sessions ended and began, and what compactions did."""
+def _boundary(out: console.Console, history: History, before: str | None, after: str) -> None:
+    """Print the ends and beginnings of sessions between two messages, and their compactions."""
     if before in (None, after):
         return
-    names = [session.id for session in standing.sessions]
+    names = [session.id for session in history.sessions]
     out.print()
-    # A session may have no messages, and is told of all the same.
+    # Sessions without messages are included.
     for place in range(names.index(before or after), names.index(after)):
-        ended, begun = standing.sessions[place : place + 2]
+        ended, begun = history.sessions[place : place + 2]
         if begun.conversation_id != ended.conversation_id:
-            _rule(out, f"here the branch {begun.conversation_id} begins")
+            _rule(out, f"the branch {begun.conversation_id} begins")
         else:
-            _rule(out, f"{ended.id} ended: {ended.end_reason}; {begun.id} goes on")
-        if begun.id in standing.compactions:
-            _cut(out, standing, standing.compactions[begun.id])
+            _rule(out, f"{ended.id} ended: {ended.end_reason}; continued in {begun.id}")
+        if begun.id in history.compactions:
+            _cut(out, history, history.compactions[begun.id])
 
 
-def _cut(out: console.Console, standing: Standing, compaction: types.Compaction) -> None:
-    force = "" if standing.current and standing.current.session_id == compaction.session_id else " (not in force)"
-    _rule(out, f"compaction{force}: messages up to {compaction.cut_seq} stand in the context as this summary")
+def _cut(out: console.Console, history: History, compaction: types.Compaction) -> None:
+    note = "" if history.current and history.current.session_id == compaction.session_id else " (not in effect)"
+    _rule(out, f"compaction{note}: this summary replaces messages up to {compaction.cut_seq} in the context")
     _paragraph(out, compaction.summary or "(empty)")
 
 
@@ -158,7 +162,7 @@ def _rule(out: console.Console, line: str) -> None:
 # --- the context -------------------------------------------------------------------------------------
 
 
-def _context(
+def _show_context(
     out: console.Console, db: store.SessionDB, context: types.Context, tail: int | None, as_json: bool
 ) -> None:
     messages = context.messages[-tail:] if tail else context.messages
@@ -180,10 +184,10 @@ def _context(
     counted = safe_text.count(len(context), "message")
     out.print(f"{counted} in the context, of {context.last_seq:,} in the log; epoch {context.epoch}")
     for message in messages:
-        _message(out, db, message, _stands_as(context, message), notes=True)
+        _message(out, db, message, _context_state(context, message), notes=True)
 
 
-def _stands_as(context: types.Context, message: types.Message) -> str:
+def _context_state(context: types.Context, message: types.Message) -> str:
     if context.compaction and message.uid == f"summary:{context.compaction.epoch}":
         return f"summary of everything up to {message.seq}"
     return "pinned" if message.seq <= context.cut_seq else ""
@@ -195,19 +199,19 @@ def _stands_as(context: types.Context, message: types.Message) -> str:
 def _message(
     out: console.Console, db: store.SessionDB, message: types.Message, state: str, *, notes: bool = False
 ) -> None:
-    """A message as people said it; with the notes, as the model sees it."""
+    """Print a message; with `notes`, as the model sees it."""
     heading = f"{message.seq}  {message.role}  {safe_text.when(message.at)}" + (f"  [{state}]" if state else "")
     out.print()
     out.print(out.style(heading, "dim" if state in ("hidden", "in the summary") else "bold"))
     try:
-        lines = list(_said(db, message, notes))
+        lines = list(_message_lines(db, message, notes))
     except errors.StoreCorrupt:
-        lines = ["(This message cannot be read back. Run `holdfast doctor`.)"]
+        lines = ["(This message is damaged. Run `holdfast doctor`.)"]
     for line in lines:
         _paragraph(out, line)
 
 
-def _said(db: store.SessionDB, message: types.Message, notes: bool) -> Iterator[str]:
+def _message_lines(db: store.SessionDB, message: types.Message, notes: bool) -> Iterator[str]:
     if message.tool_call_id is not None:
         yield f"result of {message.tool_call_id}:"
     if isinstance(message.content, str):

@@ -1,20 +1,29 @@
-"""`holdfast sessions tree`: how sessions, compactions and branches hang together."""
+"""`holdfast sessions tree`: the sessions, compactions and branches of conversations as a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import click
 
-from holdfast import app, errors, safe_text, types
-from holdfast.cli import console, json_output, layout, lazy_group, sessions
+from holdfast import errors, safe_text, types
+from holdfast.app import open_store
+from holdfast.cli import console, json_output, lazy_group, session_choice
 from holdfast.store import db as store
 from holdfast.store.driver import hide_password
 
 
+class Node(NamedTuple):
+    """A line of a tree, and the nodes below it. `style` names colours of console.COLOURS."""
+
+    line: str
+    below: Sequence[Node] = ()
+    style: tuple[str, ...] = ()
+
+
 class Lineage(NamedTuple):
-    """One conversation with all that hangs on it."""
+    """A conversation with its sessions, compactions and branches."""
 
     conversation: types.Conversation
     sessions: list[types.Session]
@@ -26,38 +35,38 @@ class Lineage(NamedTuple):
 @click.argument("conversation", metavar="[ID]", required=False, shell_complete=lazy_group.conversations)
 @lazy_group.database
 @lazy_group.as_json
-@click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most this many trees."
-)
+@lazy_group.limit(20, largest=100_000)
 @click.pass_obj
 def command(out: console.Console, conversation: str | None, path: str | None, as_json: bool, limit: int) -> None:
-    """Draw the lineage of a conversation (id, beginning of one, title or `last`), or of all of them."""
+    """Draw the lineage of a conversation (an id, the beginning of one, a title, or `last`), or of all."""
     target = path or out.settings.database
-    with app.open_to_look(target) as db:
-        roots, more = ([root(db, sessions.find(db, conversation).id)], False) if conversation else _roots(db, limit)
+    with open_store.open_existing(target) as db:
+        roots, more = (
+            ([root(db, session_choice.find(db, conversation).id)], False) if conversation else _roots(db, limit)
+        )
         found = gather(db, roots)
     if as_json:
-        shapes = [_shape(line) for line in found.values()]
+        shapes = [_to_json(line) for line in found.values()]
         out.json({"database": hide_password(target), "roots": roots, "conversations": shapes})
         return
     for number, key in enumerate(roots):
         if number:
             out.print()
-        for line in layout.tree(_conversation(out, found, key), out.glyphs):
-            out.print(layout.drawn(out, line, out.width))
+        for line in _draw(out, _build_tree(out, found, key)):
+            out.print(line)
     if not roots:
-        out.note(f"No conversations in {hide_password(target)} yet.")
+        out.note(f"There are no conversations in {hide_password(target)} yet.")
     if more:
-        out.note(f"These are the {limit} most recent; see more with --limit.")
+        out.note(f"Showing the {limit} most recent. Use --limit to show more.")
 
 
-# --- gathering ---------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------
 
 
 def root(db: store.SessionDB, session_id: str) -> str:
-    """The conversation at the bottom of this one's origins; a deleted origin ends the way down."""
+    """Return the conversation that this one descends from; a deleted origin ends the search."""
     here, seen = db.conversation(session_id), set[str]()
-    # Seen before: only in a damaged store.
+    # A cycle exists only in a damaged store.
     while here.forked_from is not None and here.id not in seen:
         seen.add(here.id)
         try:
@@ -68,7 +77,7 @@ def root(db: store.SessionDB, session_id: str) -> str:
 
 
 def _roots(db: store.SessionDB, limit: int) -> tuple[list[str], bool]:
-    """The most recently active conversations, each by the root of its tree, and whether there are more."""
+    """Return the roots of the most recently active conversations, and whether there are more."""
     found: dict[str, None] = {}
     skip = 0
     while len(found) <= limit and (heads := db.list_sessions(limit=100, skip=skip)):
@@ -78,7 +87,7 @@ def _roots(db: store.SessionDB, limit: int) -> tuple[list[str], bool]:
 
 
 def gather(db: store.SessionDB, roots: Iterable[str]) -> dict[str, Lineage]:
-    """Every conversation of these trees, by id."""
+    """Return all conversations of these trees by id."""
     found: dict[str, Lineage] = {}
     waiting = list(roots)
     while waiting:
@@ -89,7 +98,7 @@ def gather(db: store.SessionDB, roots: Iterable[str]) -> dict[str, Lineage]:
     return found
 
 
-def _shape(line: Lineage) -> dict[str, Any]:
+def _to_json(line: Lineage) -> dict[str, Any]:
     opened = {compaction.session_id: json_output.compaction(compaction) for compaction in line.compactions}
     return {
         **json_output.conversation(line.conversation),
@@ -103,35 +112,31 @@ def _shape(line: Lineage) -> dict[str, Any]:
 # --- drawing -----------------------------------------------------------------------------------------
 
 
-def _conversation(out: console.Console, found: dict[str, Lineage], key: str) -> layout.Node:
-    """The tree of one conversation. Branches are drawn before what they hang on, so nothing recurses."""
+def _build_tree(out: console.Console, found: dict[str, Lineage], key: str) -> Node:
+    """Build the tree of a conversation, branches before their origins, without recursion."""
     order = [key]
     for name in order:
         order += [branch for branch in found[name].branches if branch in found and branch not in order]
-    drawn: dict[str, layout.Node] = {}
+    drawn: dict[str, Node] = {}
     for name in reversed(order):
         line = found[name]
-        drawn[name] = layout.Node(_heading(out, line), _sessions(out, line, found, drawn), ("bold",))
+        drawn[name] = Node(_heading(out, line), _sessions(out, line, found, drawn), ("bold",))
     return drawn[key]
 
 
-def _sessions(
-    out: console.Console, line: Lineage, found: dict[str, Lineage], drawn: dict[str, layout.Node]
-) -> list[layout.Node]:
-    """The sessions of a conversation, each compaction before the session it opened, branches below."""
+def _sessions(out: console.Console, line: Lineage, found: dict[str, Lineage], drawn: dict[str, Node]) -> list[Node]:
+    """Return the sessions of a conversation, each after the compaction that opened it, with branches below."""
     opened = {compaction.session_id: compaction for compaction in line.compactions}
     nodes = []
     for session in line.sessions:
         if session.id in opened:
-            nodes.append(layout.Node(_compaction(out, line, opened[session.id]), style=("yellow",)))
-        below = [drawn[key] for key in line.branches if key in drawn and _came_from(found[key]) == session.id]
+            nodes.append(Node(_compaction(out, line, opened[session.id]), style=("yellow",)))
+        below = [
+            drawn[key] for key in line.branches if key in drawn and found[key].conversation.forked_from == session.id
+        ]
         head = session.id == line.conversation.head_id
-        nodes.append(layout.Node(_session(out, session, head), below, ("green",) if session.live else ()))
+        nodes.append(Node(_session(out, session, head), below, ("green",) if session.live else ()))
     return nodes
-
-
-def _came_from(line: Lineage) -> str | None:
-    return line.conversation.forked_from
 
 
 def _heading(out: console.Console, line: Lineage) -> str:
@@ -153,7 +158,8 @@ def _session(out: console.Console, session: types.Session, head: bool) -> str:
 
 
 def _compaction(out: console.Console, line: Lineage, compaction: types.Compaction) -> str:
-    kept = out.span(compaction.cut_seq + 1, _opened_at(line, compaction) - 1)
+    opened_at = next(each.first_seq for each in line.sessions if each.id == compaction.session_id)
+    kept = out.span(compaction.cut_seq + 1, opened_at - 1)
     parts = [f"cut after {compaction.cut_seq}", f"{kept} stay", f"epoch {compaction.epoch}"]
     if compaction.pinned:
         parts.append(f"pinned {', '.join(map(str, compaction.pinned))}")
@@ -167,15 +173,24 @@ def _compaction(out: console.Console, line: Lineage, compaction: types.Compactio
     return f"{out.glyphs.cut} " + ", ".join(parts)
 
 
-def _opened_at(line: Lineage, compaction: types.Compaction) -> int:
-    return next(session.first_seq for session in line.sessions if session.id == compaction.session_id)
-
-
 def _chain(line: Lineage) -> set[int]:
-    """The compactions the one in force stands on, and itself."""
+    """Return the epochs of the current compaction and those it builds on."""
     bases = {compaction.epoch: compaction.base_epoch for compaction in line.compactions}
     chain, epoch = set[int](), line.conversation.compaction_epoch
     while epoch is not None and epoch not in chain:
         chain.add(epoch)
         epoch = bases.get(epoch)
     return chain
+
+
+def _draw(out: console.Console, root: Node) -> Iterator[str]:
+    """Yield the lines of a tree, without recursion, because trees can be deep."""
+    waiting: list[tuple[Node, str, str]] = [(root, "", "")]
+    while waiting:
+        node, lead, indent = waiting.pop()
+        shown = out.clipped(lead, out.width)
+        text = out.clipped(node.line, out.width and max(0, out.width - safe_text.cells(shown)))
+        yield shown + (out.style(text, *node.style) if node.style else text)
+        leads = [(indent + out.glyphs.fork, indent + out.glyphs.pipe)] * (len(node.below) - 1)
+        leads.append((indent + out.glyphs.last, indent + "   "))
+        waiting += [(child, *pair) for child, pair in zip(node.below, leads, strict=False)][::-1]

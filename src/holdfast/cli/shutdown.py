@@ -1,4 +1,4 @@
-"""Work that ends cleanly when the system asks the program to leave."""
+"""Run asynchronous work that ends cleanly when the process is asked to terminate."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-REQUESTS = ("SIGTERM", "SIGHUP")
+TERMINATION_SIGNALS = ("SIGTERM", "SIGHUP")
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:
-    """The exit code of this work; 128 and the number of the signal that ended it, as shells say it."""
-    return Leave().run(work)
+    """Return the exit code of the work, or 128 plus the number of the signal that ended it."""
+    return SignalHandler().run(work)
 
 
-class Leave:
-    """One piece of work, and the signals that ask it to end: they cancel it, or stop what can be stopped."""
+class SignalHandler:
+    """Runs one coroutine. A termination signal cancels it, or calls the current stop function first."""
 
     def __init__(self) -> None:
-        self._came = list[int]()
+        self._received = list[int]()
         self._stop: Callable[[], object] | None = None
 
     def run(self, work: Coroutine[Any, Any, int]) -> int:
-        """The exit code of the work, or 128 and the number of the signal that ended it."""
-        return asyncio.run(self._until_signalled(work))
+        """Return the exit code of the work, or 128 plus the number of the signal that ended it."""
+        return asyncio.run(self._run(work))
 
     @contextmanager
     def stopping(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Meanwhile the first signal calls this instead, as Ctrl-C does: the work ends by itself and tells of it."""
+        """Within the block, Ctrl-C and the first termination signal call `stop` instead of cancelling the work."""
         self._stop = stop
         with suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop)
@@ -38,24 +38,24 @@ class Leave:
         finally:
             self._stop = None
 
-    async def _until_signalled(self, work: Coroutine[Any, Any, int]) -> int:
+    async def _run(self, work: Coroutine[Any, Any, int]) -> int:
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
 
-        def leave(number: int) -> None:
-            stop = self._stop if not self._came else None
-            self._came.append(number)
+        def handle(number: int) -> None:
+            stop = self._stop if not self._received else None
+            self._received.append(number)
             (stop or task.cancel)()
 
-        for name in REQUESTS:
+        for name in TERMINATION_SIGNALS:
             number = getattr(signal, name, None)
-            # Whoever ignores a signal (nohup) has said so for this program, too.
+            # A parent such as nohup may have set a signal to be ignored.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 with suppress(NotImplementedError):
-                    loop.add_signal_handler(number, leave, number)
+                    loop.add_signal_handler(number, handle, number)
         try:
             code = await task
         except (asyncio.CancelledError, OSError):
-            if not self._came:
+            if not self._received:
                 raise
-            code = 0  # The terminal may be gone: then nothing can be written any more.
-        return 128 + self._came[0] if self._came else code
+            code = 0  # After SIGHUP the terminal may be closed, and writing to it fails.
+        return 128 + self._received[0] if self._received else code

@@ -1,4 +1,4 @@
-"""What is piped in: the message, or what it is about. It may be nothing, endless, or no text at all."""
+"""Read the message, or an addition to it, from standard input, which may be silent, endless or binary."""
 
 from __future__ import annotations
 
@@ -11,67 +11,61 @@ import click
 
 from holdfast.cli import console
 
-# Seconds to wait for the first byte of what may be piped in, when the message is there without it. Programs are
-# often started with a pipe that stays open and silent; a download, on the other hand, needs a moment to begin.
-FIRST_BYTE = 1.5
-SILENT = "Nothing came on standard input; going on without it."
-# No model has a window for so much, and a pipe may never end.
-LARGEST = 16 * 1024 * 1024
-# A text has no such byte; how far to look for one is what git and grep have settled on.
-NUL, LOOKED_AT = b"\0", 8000
+FIRST_BYTE_TIMEOUT = 1.5
+"""Seconds to wait for input if there is a message without it.
+
+Programs are often started with a pipe that stays open and silent, while a download needs a moment to begin.
+"""
+SILENT = "Nothing came on standard input; continuing without it."
+MAX_BYTES = 16 * 1024 * 1024
+BINARY_CHECK_BYTES = 8000
+"""The bytes that are searched for NUL to detect binary data, as git and grep do."""
 
 
-def message(out: console.Console, words: str | None) -> str | None:
-    """The one message: what was given, and after it what is piped in; None when there is neither."""
-    came = None
-    if piped():
-        if words is None or _begins():
-            came = _text(_all())
+def read_message(out: console.Console, words: str | None) -> str | None:
+    """Return the words followed by standard input, if it is piped; None if there is neither."""
+    piped = None
+    if is_piped():
+        if words is None or _has_input():
+            piped = _read_text()
         else:
             out.note(SILENT)
-    if words is None and came is None:
+    if words is None and piped is None:
         return None
-    return "\n\n".join(part for part in (given(words), (came or "").strip("\n")) if part)
+    return "\n\n".join(part for part in (decode(words), (piped or "").strip("\n")) if part)
 
 
-def given(words: str | None) -> str:
-    """What was given as the message, as text."""
-    # What a shell passes on that is no UTF-8 comes as lone surrogates, which nothing else takes.
+def decode(words: str | None) -> str:
+    """Return an argument of the command line as valid Unicode: invalid UTF-8 arrives as unpaired surrogates."""
     return (words or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
 
 
-def _all() -> bytes:
-    data = sys.stdin.buffer.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        most = f"{LARGEST // (1024 * 1024)} MB"
-        raise click.UsageError(f"More than {most} came on standard input. Name a file in the message instead.")
-    return data
-
-
-def _text(data: bytes) -> str:
-    if NUL in data[:LOOKED_AT]:
-        raise click.UsageError("What came on standard input is not text. Name a file in the message instead.")
+def _read_text() -> str:
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        largest = f"{MAX_BYTES // (1024 * 1024)} MB"
+        raise click.UsageError(f"Standard input is larger than {largest}. Name a file in the message instead.")
+    if b"\0" in data[:BINARY_CHECK_BYTES]:
+        raise click.UsageError("Standard input is not text. Name a file in the message instead.")
     return data.decode("utf-8", "replace")
 
 
-def tty() -> bool:
-    try:
-        return sys.stdin is not None and sys.stdin.isatty()
-    except ValueError:
-        return False
+def is_terminal() -> bool:
+    """Return whether standard input is a terminal."""
+    return console.is_tty(sys.stdin)
 
 
-def piped() -> bool:
-    """Whether somebody sends something: a pipe, a file, a socket. A device is nobody."""
+def is_piped() -> bool:
+    """Return whether standard input is a pipe, a file or a socket, and not a device."""
     try:
         return sys.stdin is not None and not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
     except (OSError, ValueError):
         return False
 
 
-def _begins() -> bool:
-    """Whether something comes, or the end does, before long."""
+def _has_input() -> bool:
+    """Wait for input or its end, up to the timeout."""
     try:
-        return bool(select.select([sys.stdin.fileno()], [], [], FIRST_BYTE)[0])
+        return bool(select.select([sys.stdin.fileno()], [], [], FIRST_BYTE_TIMEOUT)[0])
     except (OSError, ValueError):
-        return True  # Not every system can wait for a pipe; there it is read as it comes.
+        return True  # Windows cannot wait for a pipe.

@@ -1,7 +1,7 @@
-"""`holdfast tour`: a short conversation with the offline model, played and printed, in a place of its own.
+"""`holdfast tour`: play a short conversation with the offline model in a temporary directory.
 
-What it shows is checked while it is shown: something told is found again after a compaction, and after the program
-was closed. Nothing of the person's own store, settings or keys is touched.
+The tour verifies what it shows: facts are found again after a compaction, and after a restart. It does not use the
+store, the settings or the API keys of the user.
 """
 
 from __future__ import annotations
@@ -14,120 +14,119 @@ from typing import NamedTuple
 
 import click
 
-from holdfast import app, config, errors, events, safe_text
-from holdfast.app import compose
-from holdfast.cli import chat, console, sessions, shutdown
+from holdfast import config, errors, events, safe_text
+from holdfast.app import compose, open_store
+from holdfast.cli import chat, console, session_choice, shutdown
 from holdfast.runtime import single_turn
 from holdfast.store import conversation_row
 from holdfast.terminal import event_text
 
-BOOK = "ferries.txt"
-# Long enough that there is something to sum up.
-FERRIES = "".join(f"The ferry to island {number} sails at noon, weather permitting.\n" for number in range(1, 401))
-LINES = 6
+FILE = "ferries.txt"
+# Long enough for a compaction.
+TIMETABLE = "".join(f"The ferry to island {number} sails at noon, weather permitting.\n" for number in range(1, 401))
+MAX_LINES = 6
 
 
-class Scene(NamedTuple):
-    """Something that is said, and what the answer must have in it."""
+class Step(NamedTuple):
+    """A message or command, and a text that the answer must contain."""
 
     line: str
     answer: str = ""
 
 
-FIRST: tuple[Scene, ...] = (
-    Scene("Our train to Porto leaves at 9:40 from platform 4."),
-    Scene("Ines carries the tent, Tom the stove, and I have the water filter."),
-    Scene(f"read {BOOK}", "The ferry to island 1 sails at noon"),
-    Scene("We walked 18 km today, from Caminha to Oia."),
-    Scene("/compact here 1"),
-    Scene("From which platform do we leave?", "platform 4"),
+FIRST: tuple[Step, ...] = (
+    Step("Our train to Porto leaves at 9:40 from platform 4."),
+    Step("Ines carries the tent, Tom the stove, and I have the water filter."),
+    Step(f"read {FILE}", "The ferry to island 1 sails at noon"),
+    Step("We walked 18 km today, from Caminha to Oia."),
+    Step("/compact here 1"),
+    Step("From which platform do we leave?", "platform 4"),
 )
-LATER: tuple[Scene, ...] = (Scene("Who carries the stove?", "Tom the stove"), Scene("/recall 1", "9:40"))
+LATER: tuple[Step, ...] = (Step("Who carries the stove?", "Tom the stove"), Step("/recall 1", "9:40"))
 
 
 @click.command(name="tour")
 @click.pass_obj
 def command(out: console.Console) -> int:
-    """Watch a short conversation with the offline model: facts, a tool, a compaction, and what is remembered.
+    """Play a short conversation with the offline model: facts, a tool, a compaction, and recall.
 
-    It is played in a place of its own, which is removed afterwards.
+    It runs in a temporary directory, which is removed afterwards.
     """
-    chat.keep_logs(config.load({}, files=False))
+    chat.log_to_file(config.load({}, files=False))
     with tempfile.TemporaryDirectory(prefix="holdfast-tour-") as folder:
         return shutdown.run(_play(out, folder))
 
 
 async def _play(out: console.Console, folder: str) -> int:
-    # Only what is said here counts: no key, no file of settings, no server of tools.
+    # Without API keys, settings files and MCP servers.
     settings = config.load({"HOLDFAST_HOME": os.path.join(folder, "home"), "HOLDFAST_MODEL": "offline"}, files=False)
-    with open(os.path.join(folder, BOOK), "w", encoding="utf-8") as file:
-        file.write(FERRIES)
-    out.prose("A short conversation with the built-in offline model, in a place of its own.", "bold")
+    with open(os.path.join(folder, FILE), "w", encoding="utf-8") as file:
+        file.write(TIMETABLE)
+    out.prose("A short conversation with the built-in offline model, in a temporary directory.", "bold")
     tour = Tour(out, settings, folder)
     await tour.play(conversation_row.generate_session_id(time.time()), FIRST)
     out.print()
-    out.prose("The program was closed. `holdfast --continue` goes on where it was:", "bold")
-    with app.open_to_look(settings.database) as db:
-        here = sessions.find(db, "last").conversation_id
+    out.prose("The program was restarted. `holdfast --continue` continues the conversation:", "bold")
+    with open_store.open_existing(settings.database) as db:
+        here = session_choice.find(db, "last").conversation_id
     await tour.play(here, LATER)
-    with app.open_to_look(settings.database) as db:
+    with open_store.open_existing(settings.database) as db:
         sound, kept, made = db.admin.fsck().ok, db.resolve(here).last_seq, len(db.compactions(here))
     if tour.missed or not (sound and made):
-        raise errors.HoldfastError(f"The tour did not go as it should: {', '.join(tour.missed) or 'the store'}.")
+        failed = ", ".join(tour.missed) or "the check of the store"
+        raise errors.HoldfastError(f"The tour failed at: {failed}. Please report this.")
     out.print()
-    out.prose(
-        f"{kept} messages were stored, {safe_text.count(made, 'compaction')} made; every check of the store passed."
-    )
-    out.prose("Your turn: `holdfast` opens a chat in a terminal, `holdfast -p TEXT` sends one message.")
+    out.prose(f"{kept} messages stored, {safe_text.count(made, 'compaction')}; the store passed every check.")
+    out.prose("Next: run `holdfast` to start a chat, or `holdfast -p TEXT` to send one message.")
     return 0
 
 
 class Tour:
-    """The conversation, as it is shown."""
+    """Plays the steps, and prints messages and answers."""
 
     def __init__(self, out: console.Console, settings: config.Settings, folder: str) -> None:
         self._out, self._settings, self._folder = out, settings, folder
         self._page = event_text.EventRenderer(
             event_text.PLAIN if out.glyphs == console.ASCII else event_text.Marks(), lambda: out.width or 100
         )
-        self._heard: list[str] = []
+        self._answer: list[str] = []
         self.missed: list[str] = []
 
-    async def play(self, conversation_id: str, scenes: Sequence[Scene]) -> None:
-        """Start the program, say all of this, and close it."""
-        started = compose.started(self._settings, source="tour", folder=self._folder, reviews=False)
+    async def play(self, conversation_id: str, steps: Sequence[Step]) -> None:
+        """Start the program, run the steps, and close it."""
+        started = compose.start(self._settings, source="tour", folder=self._folder, reviews=False)
         async with started as program:
-            for line, answer in scenes:
-                self._heard.clear()
+            for line, answer in steps:
+                self._answer.clear()
                 self._out.print()
                 self._out.prose(f"> {line}", "bold")
                 if line.startswith("/"):
                     await single_turn.run_command(program.runtime, conversation_id, line, self._show)
                 else:
                     await single_turn.SingleTurn(program.runtime, conversation_id, self._show).run(line)
-                self._answered()
-                if answer not in "".join(self._heard):
+                self._print_answer()
+                if answer not in "".join(self._answer):
                     self.missed.append(line)
 
     def _show(self, event: events.AnyEvent) -> None:
         match event:
             case events.TextDelta(words) | events.Answer(words):
-                self._heard.append(words)
+                self._answer.append(words)
             case events.TurnFinished(result) if result.completed:
                 pass
             case _:
                 self._write(self._page.draw(event))
 
-    def _answered(self) -> None:
-        """The answer, as far as one wants to see it here."""
-        lines = "".join(self._heard).strip("\n").splitlines()
+    def _print_answer(self) -> None:
+        """Print the first lines of the answer."""
+        lines = "".join(self._answer).strip("\n").splitlines()
         more = (
-            [f"{self._page.marks.more} {safe_text.count(len(lines) - LINES, 'more line')}"]
-            if len(lines) > LINES
+            [f"{self._page.marks.more} {safe_text.count(len(lines) - MAX_LINES, 'more line')}"]
+            if len(lines) > MAX_LINES
             else []
         )
         if lines:
-            self._write(self._page.lines("\n".join([*lines[:LINES], *more])))
+            self._write(self._page.lines("\n".join([*lines[:MAX_LINES], *more])))
 
     def _write(self, pieces: Sequence[event_text.Piece]) -> None:
         for words, style in pieces:

@@ -1,4 +1,4 @@
-"""`holdfast tui`: talk on the full screen. What that needs is loaded once it is clear that it can be opened."""
+"""`holdfast tui`: chat on the full screen. Textual is imported after the terminal has been checked."""
 
 from __future__ import annotations
 
@@ -8,28 +8,24 @@ from importlib import util
 import click
 
 from holdfast import config, errors
-from holdfast.cli import console, lazy_group, stdin_text
+from holdfast.cli import console, lazy_group
 
-INSTALL = "The full screen needs a part that is not installed: pip install 'holdfast[tui]'"
+INSTALL = "The full screen needs Textual, which is not installed. Run: pip install 'holdfast[tui]'"
 
 
 @click.command(name="tui")
 @click.option(
-    "-c",
-    "--continue",
-    "go_on",
-    is_flag=True,
-    help="Go on with the most recent conversation of this folder, else of any.",
+    "-c", "--continue", "go_on", is_flag=True, help="Continue the most recent conversation of this folder, else of any."
 )
 @click.option(
     "-r",
     "--resume",
     metavar="ID",
     shell_complete=lazy_group.conversations,
-    help="Go on with this conversation: an id, the beginning of one, or a title.",
+    help="Continue this conversation: an id, the beginning of one, or a title.",
 )
-@click.option("--light/--dark", "light", default=False, help="Dark on light, or light on dark (the default).")
-@click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
+@click.option("--light/--dark", "light", default=False, help="Colour scheme (default: dark).")
+@lazy_group.model
 @lazy_group.profile
 @lazy_group.database
 @click.pass_obj
@@ -42,20 +38,21 @@ def command(
     settings: config.Settings | None,
     path: str | None,
 ) -> int:
-    """Talk to the agent on the full screen. Ctrl-P lists commands, Ctrl-O conversations, Ctrl-Q leaves.
+    """Chat on the full screen. Ctrl-P lists commands, Ctrl-O conversations, Ctrl-Q quits.
 
-    It draws on standard error; warnings and faults go to the file that HOLDFAST_LOG names.
+    The screen is drawn on standard error. Warnings and errors are logged to the file that HOLDFAST_LOG names.
     """
     if go_on and resume is not None:
-        raise click.UsageError("--continue and --resume name two conversations.")
+        raise click.UsageError("Use either --continue or --resume, not both.")
     if util.find_spec("textual") is None:
         raise errors.HoldfastError(INSTALL)
-    # Textual draws on standard error, and asks standard output how large the terminal is.
-    if not (stdin_text.tty() and out.tty and sys.stderr.isatty()):
-        raise click.UsageError("The full screen needs a terminal: input, output and errors must all be one.")
+    # Textual draws on standard error, and reads the size of the terminal from standard output.
+    if not (console.is_tty(sys.stdin) and out.tty and console.is_tty(sys.stderr)):
+        raise click.UsageError("The full screen needs a terminal for standard input, output and error.")
     if config.environment().get("TERM", "dumb") == "dumb":
-        raise click.UsageError("The full screen needs a terminal that can place text; `holdfast` chats on any.")
-    onscreen = lazy_group.load("holdfast.cli.tui_session")
-    asked = onscreen.Asked(go_on, resume, light, model, settings or out.settings, path)
-    code: int = onscreen.run(out, asked)
+        raise click.UsageError("The full screen does not work on a dumb terminal. Run `holdfast` instead.")
+    chat = lazy_group.load("holdfast.cli.chat")
+    options = chat.Options(go_on=go_on, resume=resume, model=model, path=path)
+    start = chat.find_start(out, options, settings or out.settings)
+    code: int = lazy_group.load("holdfast.cli.interactive").run_tui(out, start, light)
     return code

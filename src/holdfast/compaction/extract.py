@@ -52,7 +52,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 def extract(request: base.SummaryRequest, estimate: Estimate) -> str:
     """Return a summary within the budget; empty if there is nothing to quote or nothing fits."""
     messages = sentences.drop_summaries(request.messages)
-    previous = redaction.redacted(_find_previous(request))
+    previous = redaction.redact(_find_previous(request))
     cached_estimate = lru_cache(maxsize=None)(estimate)
     candidates = _build_candidates(_collect(messages, summary_format.parse(previous)), cached_estimate)
     selection = _Selection(request.budget, cached_estimate)

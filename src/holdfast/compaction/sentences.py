@@ -76,10 +76,10 @@ def redact(text: str) -> str:
     chunks, begin = [], 0
     while len(text) - begin > CHUNK:
         end = _find_safe_cut(text, begin + CHUNK, MAX_SECRET)
-        chunks.append(redaction.redacted(text[begin:end]))
+        chunks.append(redaction.redact(text[begin:end]))
         time_slices.yield_cpu()
         begin = end
-    return "".join([*chunks, redaction.redacted(text[begin:])])
+    return "".join([*chunks, redaction.redact(text[begin:])])
 
 
 def _keep_ends(text: str, head: int, tail: int) -> str:
@@ -94,7 +94,7 @@ def _find_safe_cut(text: str, index: int, step: int) -> int:
     """Return the first index, in steps from `index`, at which a cut splits no secret."""
     while 0 < index < len(text):
         around = text[max(0, index - MAX_SECRET) : index + MAX_SECRET]
-        if not _is_within_key_block(text, index) and redaction.redacted(around) == around:
+        if not _is_within_key_block(text, index) and redaction.redact(around) == around:
             break
         time_slices.yield_cpu()
         index += step

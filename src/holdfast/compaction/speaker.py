@@ -26,7 +26,7 @@ def is_summary(message: types.Message) -> bool:
 
 def is_notice(message: types.Message) -> bool:
     """Whether a program sent the message in the user role. A notice can start a turn."""
-    return message.role == "user" and bool(content_parts.noticed(message.content))
+    return message.role == "user" and bool(content_parts.notice_kind(message.content))
 
 
 def is_ask(message: types.Message) -> bool:

@@ -52,5 +52,5 @@ def failure(error: str | None) -> str:
 
 
 def _short(error: str | None, most: int) -> str:
-    said = redaction.redacted(error or "").strip() or UNKNOWN
+    said = redaction.redact(error or "").strip() or UNKNOWN
     return said if len(said) <= most else f"{said[: most - 1]}…"

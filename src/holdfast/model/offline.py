@@ -135,7 +135,7 @@ def _answer(
         case "greet":
             return "Hello. Tell me something to keep, or ask me about what was said."
         case "empty":
-            has_image = any(isinstance(part, content_parts.Image) for part in content_parts.read(asked.content))
+            has_image = any(isinstance(part, content_parts.Image) for part in content_parts.parse(asked.content))
             return "I cannot look at pictures." if has_image else "There are no words in that message."
         case _:
             return NOTED.format(seq=asked.seq)

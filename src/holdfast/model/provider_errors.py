@@ -130,7 +130,7 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
     for secret in secrets:
         text = text.replace(secret, "[key]") if len(secret) >= 4 else text
     # Providers quote keys shortened and with stars, so even the beginning of a key is redacted.
-    text = " ".join(_KEYS.sub("[key]", redaction.redacted(text[: 4 * MAX_QUOTATION], "[key]")).split())
+    text = " ".join(_KEYS.sub("[key]", redaction.redact(text[: 4 * MAX_QUOTATION], "[key]")).split())
     text = "".join(char for char in text if char.isprintable())
     return text if len(text) <= MAX_QUOTATION else text[: MAX_QUOTATION - 1] + "…"
 

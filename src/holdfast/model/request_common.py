@@ -39,7 +39,7 @@ def content_text(content: types.Content) -> str:
         part.text
         for each in content
         if each.get("type") == "note"
-        for part in content_parts.read([each])
+        for part in content_parts.parse([each])
         if isinstance(part, content_parts.Text)
     ]
     return "\n\n".join(text for text in (*notes, content_parts.text(content)) if text)

@@ -257,7 +257,7 @@ def size(message: types.Message) -> int:
 
 
 def _message_size(message: types.Message) -> int:
-    parts = sum(map(_part_size, content_parts.read(message.content)))
+    parts = sum(map(_part_size, content_parts.parse(message.content)))
     calls = sum(PER_CALL + estimate(call.name) + _arguments_size(call) for call in message.tool_calls)
     return PER_MESSAGE + parts + calls
 

@@ -68,7 +68,7 @@ async def load_images(store: async_db.AsyncSessionDB, message: types.Message) ->
     if message.role != "user":
         return ()
     try:
-        parts = content_parts.read(message.content)
+        parts = content_parts.parse(message.content)
     except errors.StoreCorrupt:
         return ()  # Reported when the text of the message is rendered.
     found = list[EncodedImage]()

@@ -215,7 +215,7 @@ class Holder(msgspec.Struct, frozen=True):
         if (self.host, self.namespace) != (_host(), _identity()[1]):
             return False
         if os.path.isdir("/proc/self"):
-            return process_info.started(self.pid) != self.started
+            return process_info.start_ticks(self.pid) != self.started
         return not process_info.exists(self.pid)
 
 
@@ -264,7 +264,7 @@ def _host() -> str:
 def _identity() -> tuple[int, str, str, str]:
     """Return pid, pid namespace, start time and nonce prefix of this process; computed once per process."""
     pid = os.getpid()
-    return pid, _namespace(), process_info.started(pid), os.urandom(6).hex()
+    return pid, _namespace(), process_info.start_ticks(pid), os.urandom(6).hex()
 
 
 if hasattr(os, "register_at_fork"):

@@ -105,7 +105,7 @@ def _ends_turn(message: types.Message) -> bool:
 def _speaker(message: types.Message) -> str:
     """Return the role; "program" for a notice, which is stored as a user message."""
     try:
-        return "program" if message.role == "user" and content_parts.noticed(message.content) else message.role
+        return "program" if message.role == "user" and content_parts.notice_kind(message.content) else message.role
     except errors.StoreCorrupt:
         return message.role
 

@@ -83,9 +83,9 @@ class Registry:
         """The result of a call; whatever goes wrong is a result too, for the model to read. None is too long."""
         result = await self._ran(call)
         content = await long_output.bounded(result.content, self._keep)
-        if result.ok and not content_parts.went_well(call.name, content):
+        if result.ok and not content_parts.is_success(call.name, content):
             # The words are somebody else's, such as a server's; whoever reads the log has only them.
-            content = content_parts.well(content)
+            content = content_parts.mark_success(content)
         return result if content is result.content else base.Result(content, result.ok)
 
     async def _ran(self, call: types.ToolCall) -> base.Result:

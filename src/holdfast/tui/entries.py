@@ -132,17 +132,17 @@ def _message_entries(
     elif message.role == "tool":
         if message.tool_call_id not in call_ids:
             text = content_parts.text(message.content)
-            yield Entry((seq, 0), "tool", text, "result", content_parts.went_well("", message.content), message.at)
+            yield Entry((seq, 0), "tool", text, "result", content_parts.is_success("", message.content), message.at)
     elif message.role == "assistant":
         yield from _reply_entries(message, results)
     else:
-        kind: Kind = "program" if message.role == "system" or content_parts.noticed(message.content) else "user"
+        kind: Kind = "program" if message.role == "system" or content_parts.notice_kind(message.content) else "user"
         yield Entry((seq, 0), kind, _text(message.content), at=message.at)
 
 
 def _reply_entries(message: types.Message, results: Mapping[str | None, types.Message]) -> Iterator[Entry]:
     reasoning = "\n".join(
-        each.text for each in content_parts.read(message.content) if isinstance(each, content_parts.Reasoning)
+        each.text for each in content_parts.parse(message.content) if isinstance(each, content_parts.Reasoning)
     )
     if reasoning.strip():
         yield Entry((message.seq, 1), "reasoning", reasoning, at=message.at)
@@ -151,7 +151,7 @@ def _reply_entries(message: types.Message, results: Mapping[str | None, types.Me
     for place, call in enumerate(message.tool_calls, FIRST_CALL):
         result = results.get(call.id)
         text = content_parts.text(result.content) if result else ""
-        ok = None if result is None else content_parts.went_well(call.name, result.content)
+        ok = None if result is None else content_parts.is_success(call.name, result.content)
         yield Entry((message.seq, place), "tool", text, f"{call.name} {_arguments(call)}".rstrip(), ok, message.at)
 
 
@@ -161,7 +161,7 @@ def _arguments(call: types.ToolCall) -> str:
 
 
 def _text(content: types.Content) -> str:
-    images = sum(isinstance(each, content_parts.Image) for each in content_parts.read(content))
+    images = sum(isinstance(each, content_parts.Image) for each in content_parts.parse(content))
     shown = "" if not images else "[image]" if images == 1 else f"[{images} images]"
     return "\n".join(each for each in (content_parts.text(content).strip(), shown) if each)
 

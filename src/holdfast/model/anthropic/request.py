@@ -199,7 +199,7 @@ def _choose_id(original: str, used_ids: dict[str, int]) -> str:
 
 
 def _user_blocks(message: types.Message) -> list[msgspec.Raw]:
-    return list(_encode_parts(content_parts.read(message.content)))
+    return list(_encode_parts(content_parts.parse(message.content)))
 
 
 def _encode_parts(parts: Iterable[content_parts.Part]) -> Iterator[msgspec.Raw]:
@@ -225,7 +225,7 @@ def _image_block(image: content_parts.Image) -> msgspec.Raw:
 def _reply_blocks(message: types.Message, provider: str) -> list[msgspec.Raw]:
     blocks: list[msgspec.Raw] = []
     reasoning: list[msgspec.Raw] = []
-    for part in content_parts.read(message.content):
+    for part in content_parts.parse(message.content):
         if isinstance(part, content_parts.Reasoning):
             reasoning += _reasoning_blocks(part) if part.provider == provider else []
             continue

@@ -206,7 +206,7 @@ def _content(view: View, message: types.Message) -> Content:
         return request_common.wrap_system(message)
     if isinstance(content, str):
         return content
-    parts = content_parts.read(content)
+    parts = content_parts.parse(content)
     images = [part for part in parts if isinstance(part, content_parts.Image)]
     if view == "images":
         return [{"type": "text", "text": IMAGES}, *map(_build_image, images)] if images else ""
@@ -257,7 +257,7 @@ def _build_reasoning(message: types.Message, provider: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if isinstance(message.content, str):
         return fields
-    for part in content_parts.read(message.content):
+    for part in content_parts.parse(message.content):
         if not isinstance(part, content_parts.Reasoning) or part.provider != provider:
             continue
         if part.signature in ("reasoning", "reasoning_content") and part.text:

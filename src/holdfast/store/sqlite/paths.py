@@ -70,7 +70,7 @@ def make_directory(folder: str) -> None:
 
 def check_not_shared(folder: str) -> None:
     found = os.stat(folder)
-    if file_modes.is_shared(found):
+    if file_modes.is_writable_by_others(found):
         raise errors.StoreUnusable(
             f"Other users may write to the directory {folder} (mode {stat.S_IMODE(found.st_mode):04o}). "
             f"Use a directory of your own, or run: chmod go-w {folder}"

@@ -184,7 +184,7 @@ def _picture(file: BinaryIO, place: workspace.Place, size: int) -> types.Content
         raise errors.ToolFailed(f"The picture is {found.width} x {found.height}; at most {MAX_SIDE} each can be shown.")
     told = f"[{place.name}: {found.media_type}, {found.width} x {found.height}, {len(data):,} bytes]"
     shown = content_parts.Image(media_type=found.media_type, data=base64.b64encode(data).decode())
-    return content_parts.written([content_parts.Text(told), shown])
+    return content_parts.encode([content_parts.Text(told), shown])
 
 
 def _writer(where: workspace.Workspace, known: read_cache.Reads, editor: editor_buffers.Buffers | None) -> base.Tool:

@@ -271,7 +271,7 @@ class Connection:
         return errors.ToolFailed(self._safe(f"The MCP server {self._wanted.name} {what}."))
 
     def _safe(self, text: str) -> str:
-        return redaction.redacted(names.line(self._confidence.untold(text), LONGEST_ERROR + 200))
+        return redaction.redact(names.line(self._confidence.untold(text), LONGEST_ERROR + 200))
 
     def _reason(self, error: BaseException | None) -> str:
         match error:

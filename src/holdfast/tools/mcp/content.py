@@ -96,7 +96,7 @@ class _Gathered:
             self.found.append(content_parts.Image(media_type=kind, data=data))
 
     def content(self) -> types.Content:
-        return content_parts.written(self.found) or "[The server answered with nothing.]"
+        return content_parts.encode(self.found) or "[The server answered with nothing.]"
 
 
 def _unfit(kind: str, data: str) -> str:

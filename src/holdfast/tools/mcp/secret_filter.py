@@ -36,7 +36,7 @@ class Confidence:
 def is_secret(name: str, value: str) -> bool:
     """Whether a value is secret, by its name or by its looks."""
     said = f"{name}: {value}"
-    return secret_names.is_secret_variable(name, value) or redaction.redacted(said) != said
+    return secret_names.is_secret_variable(name, value) or redaction.redact(said) != said
 
 
 def _words(values: Iterable[str]) -> tuple[str, ...]:

@@ -190,7 +190,7 @@ class Tied:
 
     async def _kill(self) -> None:
         if self._warden.poll() is None:
-            await asyncio.to_thread(process_info.kill_below, self._warden.pid)
+            await asyncio.to_thread(process_info.kill_tree, self._warden.pid)
         # Somebody else may have got hold of the pipe; that is not waited for.
         if not await self.ended(EVERY):
             self._on_end()

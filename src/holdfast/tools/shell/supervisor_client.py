@@ -181,12 +181,12 @@ async def write(folder: str, data: bytes, seconds: float) -> int:
 
 def wake(mark: str) -> None:
     """Let a warden go on that somebody stopped, so that it hears what it is told."""
-    process_info.wake_marked(f"{MARK}={mark}")
+    process_info.resume_by_env(f"{MARK}={mark}")
 
 
 def kill_left(mark: str) -> int:
     """Kill what a dead warden left behind: all that was started with its mark. How many there were."""
-    return process_info.kill_marked(f"{MARK}={mark}")
+    return process_info.kill_by_env(f"{MARK}={mark}")
 
 
 # --- what it wrote ---------------------------------------------------------------------------------------

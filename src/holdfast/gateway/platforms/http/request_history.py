@@ -105,7 +105,7 @@ async def _turn(db: async_db.AsyncSessionDB, arrival: types.InboundMessage) -> _
     for message in messages:
         if message.role == "user" and not message.uid.startswith(loop.STEERED):
             # HTTP clients receive neither notices nor the model's answers to them.
-            is_notice = bool(content_parts.noticed(message.content))
+            is_notice = bool(content_parts.notice_kind(message.content))
             is_own = is_own and is_notice
         elif is_notice:
             continue

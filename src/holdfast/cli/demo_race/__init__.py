@@ -1,1 +1,0 @@
-"""The race behind `holdfast demo`: the same processes, once on naive tables and once on the store."""
