@@ -357,7 +357,7 @@ def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pyte
         (said, _) = await editor.program.db.transcript(here)
         assert "Greet Ann" in str(said.content)
 
-    seat.run(story, ["Hello Ann"], words=later)
+    seat.run(story, ["Hello Ann"], prompt_commands=later)
 
 
 def test_a_command_answers_and_is_no_message() -> None:
@@ -461,7 +461,7 @@ def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_rea
         prompting = editor.prompting(here, "hello")
         (door,) = editor.program.doors
         await seat.so(lambda: door.running(here))
-        await door.over(here)
+        await door.wait_idle(here)
         editor.reads.set()
         assert seat.result(await prompting) == {"stopReason": "end_turn"}
         assert editor.told("user_message_chunk") == []

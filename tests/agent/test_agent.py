@@ -81,7 +81,7 @@ def test_calls_run_side_by_side_and_results_are_given_in_the_order_of_the_calls(
         log = stage.shape(await db.transcript("talk"))
         assert log[2:] == [("tool", "2"), ("tool", "1"), ("assistant", "Both.")]
         assert list(await db.context("talk"))[:4] == list(model.requests[1].messages)
-        assert agent.view.loads == 1
+        assert agent.context_cache.loads == 1
 
     stage.run(story)
 

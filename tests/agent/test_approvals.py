@@ -41,7 +41,7 @@ def test_a_rule_that_forbids_is_told_to_the_model_and_nobody_is_asked() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("git push"), "Well."], law=house.law(deny=["shell(git push)"]), yes=True)
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 assert (await door.submit("talk", events.Submit("go"))).completed
                 seen = [each.event for each in await until(heard, events.TurnFinished)]
         assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
@@ -134,7 +134,7 @@ def test_whoever_listens_is_asked_and_a_yes_lets_it_run_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make it"), house.runs("make it", "c2"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 first = await house.asked(heard)
                 assert (first.tool, first.detail, first.call_id) == ("shell", "make it", "c1")
@@ -168,7 +168,7 @@ def test_a_lasting_yes_is_remembered_where_it_was_meant(answer: events.Answered)
         ]
         home = house.House(db, script)
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 assert question.remembers == "shell(git diff) in /"
@@ -190,7 +190,7 @@ def test_a_lasting_yes_to_something_dangerous_holds_for_this_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("git push -f"), "Done."], law=house.law(allow=["shell"]))
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 assert question.danger
@@ -210,7 +210,7 @@ def test_whatever_is_no_known_yes_is_a_no(answer: Any) -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 await door.send("talk", events.Approve(question.request_id, answer, "bot"))
@@ -227,7 +227,7 @@ def test_where_something_forbidden_may_hide_a_person_is_asked_and_told_why() -> 
         rules = house.law(deny=["shell(git status)"], allow=["shell"])
         home = house.House(db, [house.runs("x=status; git $x"), "Done."], law=rules)
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 assert question.danger == "It may do what is forbidden (rule: deny shell(git status))."
@@ -243,7 +243,7 @@ def test_nobody_there_is_a_no_at_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Well."])
         async with home.door as door:
-            with door.listen("talk") as heard:
+            with door.subscribe("talk") as heard:
                 assert (await door.submit("talk", events.Submit("go"))).completed
                 seen = [each.event for each in await until(heard, events.TurnFinished)]
         assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
@@ -257,13 +257,13 @@ def test_when_the_last_who_could_answer_leaves_the_answer_is_no() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Well."])
         async with home.door as door:
-            with door.listen("talk") as looking:
-                with door.listen("talk", answers=True) as heard:
-                    with door.listen("talk", answers=True):
+            with door.subscribe("talk") as looking:
+                with door.subscribe("talk", can_approve=True) as heard:
+                    with door.subscribe("talk", can_approve=True):
                         done = door.submit("talk", events.Submit("go"))
                         await house.asked(heard)
                     # One of two has left: the other can still answer.
-                    assert len(home.approvals.questions("talk")) == 1
+                    assert len(home.approvals.pending("talk")) == 1
                 assert (await done).completed
                 settled = (await until(looking, events.ApprovalSettled))[-1].event
                 assert isinstance(settled, events.ApprovalSettled)
@@ -278,7 +278,7 @@ def test_of_two_answers_at_once_the_first_counts() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as one, door.listen("talk", answers=True) as two:
+            with door.subscribe("talk", can_approve=True) as one, door.subscribe("talk", can_approve=True) as two:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(one)
                 assert await house.asked(two) == question
@@ -304,7 +304,7 @@ def test_an_answer_in_another_conversation_is_none() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 await door.send("other", events.Approve(question.request_id, "once"))
@@ -322,7 +322,7 @@ def test_an_interrupt_takes_the_question_back() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make")])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 await door.send("talk", events.Interrupt())
@@ -342,7 +342,7 @@ def test_a_question_asked_before_a_compaction_is_answered_after_it() -> None:
         await filled(db)
         home = house.House(db, [house.runs("make"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 before = (await db.head("talk")).id

@@ -43,7 +43,7 @@ def test_switching_between_two_conversations_rebuilds_and_reloads_nothing() -> N
             for name in ("one", "two"):
                 await (await agents.get(name)).run_conversation("Hello")
         assert builder.built == ["one", "two"]
-        assert [(await agents.get(name)).view.loads for name in ("one", "two")] == [1, 1]
+        assert [(await agents.get(name)).context_cache.loads for name in ("one", "two")] == [1, 1]
 
     stage.run(story)
 
@@ -63,16 +63,16 @@ def test_a_foreign_write_reloads_and_own_turns_do_not() -> None:
         agent = await agents.get("talk")
         await agent.run_conversation("Hello")
         await agent.run_conversation("Hello")
-        assert agent.view.loads == 1
+        assert agent.context_cache.loads == 1
         await db.append_message("talk", role="user", content="From elsewhere.")
         again = await agents.get("talk")
         assert again is agent
-        assert agent.view.mark is None
+        assert agent.context_cache.mark is None
         await again.run_conversation("And?")
         model = agent.model
         assert isinstance(model, ScriptedModel)
         assert ("user", "From elsewhere.") in stage.shape(model.requests[-1].messages)
-        assert agent.view.loads == 2
+        assert agent.context_cache.loads == 2
 
     stage.run(story)
 
@@ -85,7 +85,7 @@ def test_a_write_to_another_conversation_reloads_nothing() -> None:
         await db.append_message("two", role="user", content="More.")
         agent = await agents.get("one")
         await agent.run_conversation("Again")
-        assert agent.view.loads == 1
+        assert agent.context_cache.loads == 1
 
     stage.run(story)
 
@@ -138,14 +138,14 @@ def test_an_unreadable_state_uses_the_agent_as_it_is(error: Exception) -> None:
         agents = agent_cache.Cache(Builder(db))
         agent = await agents.get("talk")
         await agent.run_conversation("Hello")
-        mark, works = agent.view.mark, db.snapshot
+        mark, works = agent.context_cache.mark, db.snapshot
 
         async def fails(_: str) -> types.Snapshot:
             raise error
 
         db.snapshot = fails  # type: ignore[method-assign,assignment]
         assert await agents.get("talk") is agent
-        assert agent.view.mark == mark
+        assert agent.context_cache.mark == mark
         db.snapshot = works  # type: ignore[method-assign]
 
     stage.run(story)

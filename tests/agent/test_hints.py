@@ -103,13 +103,13 @@ def test_a_cached_agent_is_behind_as_soon_as_another_process_has_written(address
             await run.submit("cached", events.Submit("Hello"))
             agent = run.agents.peek("cached")
             assert agent is not None
-            assert agent.view.mark is not None
+            assert agent.context_cache.mark is not None
             await asyncio.to_thread(elsewhere, "say cached")
             # Nobody asks for the agent: nothing but a hint can tell it.
-            await soon(lambda: agent.view.mark is None)
+            await soon(lambda: agent.context_cache.mark is None)
             assert notifications.Hint("moved", "cached") in heard
             await run.submit("cached", events.Submit("And?"))
-            assert ("user", "there") in stage.shape(await agent.view.messages())
+            assert ("user", "there") in stage.shape(await agent.context_cache.messages())
 
     stage.run(story, address)
 
@@ -124,8 +124,8 @@ def test_own_writes_and_those_to_other_conversations_put_no_agent_behind(address
             await soon(lambda: notifications.Hint("moved", "own") in heard)
             other = run.agents.peek("other")
             assert other is not None
-            assert other.view.mark is not None
-            assert other.view.loads == 1
+            assert other.context_cache.mark is not None
+            assert other.context_cache.loads == 1
             assert {hint.conversation_id for hint in heard} == {"", "own"}
 
     stage.run(story, address)
@@ -185,7 +185,7 @@ def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(addr
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("notice", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
-            with run.listen("notice") as listening:
+            with run.subscribe("notice") as listening:
                 await soon(lambda: not run._looks)  # it was empty when they came
                 await asyncio.to_thread(elsewhere, "notice notice")
                 finished = (await until(listening, events.TurnFinished))[-1].event
@@ -204,7 +204,7 @@ def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_agai
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("missed", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
-            with run.listen("missed") as listening:
+            with run.subscribe("missed") as listening:
                 await soon(lambda: not run._looks)
                 with monkeypatch.context() as lost:
                     lost.setattr(notifications, "decode", lambda *_: None)
@@ -241,9 +241,9 @@ def test_without_hints_a_cached_agent_is_compared_when_it_is_asked_for() -> None
             with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
                 steps.say(other, "talk", "there")
             agent = await run.agents.get("talk")
-            assert agent.view.mark is None
+            assert agent.context_cache.mark is None
             await run.submit("talk", events.Submit("And?"))
-            assert ("user", "there") in stage.shape(await agent.view.messages())
+            assert ("user", "there") in stage.shape(await agent.context_cache.messages())
             assert heard == [notifications.LOST]
 
     stage.run(story, postgres.fresh())
@@ -290,11 +290,11 @@ def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 await soon(lambda: not run._looks)
                 with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
                     other.mail.add_inbox_entry("talk", "built", "built")
-                run.poke("talk")
+                run.check_inbox("talk")
                 await until(listening, events.TurnFinished)
             assert heard == [notifications.LOST]
 
@@ -323,7 +323,7 @@ def test_many_hints_at_once_are_one_look_at_each_agent() -> None:
             agents.heard(notifications.LOST)
         await soon(lambda: agents.comparing is None)
         assert looks == 1
-        assert agent.view.mark is not None  # nobody had written
+        assert agent.context_cache.mark is not None  # nobody had written
         agents.heard(notifications.LOST)
         await agents.close()
 

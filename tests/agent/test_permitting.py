@@ -121,12 +121,12 @@ def test_a_message_to_an_open_question_is_no_answer_to_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Done.", "Hm."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 for text in HOSTILE:
                     await door.send("talk", events.Steer(text))
-                assert len(home.approvals.questions("talk")) == 1
+                assert len(home.approvals.pending("talk")) == 1
                 await door.send("talk", events.Approve(question.request_id, "deny"))
                 await done
         assert home.shell.ran == []
@@ -141,7 +141,7 @@ def test_questions_are_answered_by_commands_too() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("git diff"), house.runs("make", "c2"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 await house.asked(heard)
                 assert [each.text for each in await answers(door, "/approve perhaps")] == [

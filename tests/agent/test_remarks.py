@@ -77,7 +77,7 @@ def test_a_summary_made_beside_a_turn_counts_against_its_cost_limit() -> None:
 
         async def look(_: dict[str, Any]) -> types.Content:
             """Wait until the compaction beside the turn is over."""
-            while agent.room.under_way or len(await db.sessions("talk")) == 1:
+            while agent.context_window.is_compacting or len(await db.sessions("talk")) == 1:
                 await asyncio.sleep(0.01)
             return "seen"
 
@@ -143,7 +143,7 @@ def test_whoever_compacts_by_hand_is_told_how_much_before_a_model_is_asked() -> 
         await filled(db)
         stuck = stage.Stuck()
         async with door(db, [], summarizer=Writer(lambda _: stuck())) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 command = asyncio.create_task(run.send("talk", events.Command("/compact")))
                 (emitted,) = await until(listening, events.Notice)
                 assert isinstance(emitted.event, events.Notice)
@@ -184,7 +184,7 @@ def test_a_person_who_compacts_while_one_is_under_way_is_told_so() -> None:
         async with door(db, ["ok"], summarizer=Writer(slow)) as run:
             await run.submit("talk", events.Submit("Hello"))
             await reached.wait()
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 command = asyncio.create_task(run.send("talk", events.Command("/compact here 1")))
                 (emitted,) = await until(listening, events.Notice)
                 assert isinstance(emitted.event, events.Notice)

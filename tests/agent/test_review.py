@@ -142,7 +142,7 @@ def test_note_of_a_review_reaches_those_who_listen_after_the_turn() -> None:
 
         async with runtime.Runtime(db, build) as run:
             await run.submit("talk", events.Submit("I like tea"))
-            with run.listen("talk") as listening:  # in a lane of its own: the turn's is gone
+            with run.subscribe("talk") as listening:  # in a lane of its own: the turn's is gone
                 stuck.reached.set()
                 (notice,) = await until(listening, events.Notice)
             assert "[1] Likes tea." in getattr(notice.event, "text", "")
@@ -382,11 +382,11 @@ def test_where_nothing_is_to_be_changed_nothing_is_noted() -> None:
     async def story(db: AsyncSessionDB) -> None:
         reviews = ScriptedModel([NOTHING] * 2)
         agent = reviewing(db, Both(ScriptedModel(["Good to know.", "That too."]), reviews))
-        agent.approvals.choose("read-only")
+        agent.approvals.set_mode("read-only")
         await agent.run_conversation("I like tea")
         await settled(agent)
         assert reviews.requests == []
-        agent.approvals.choose("ask")
+        agent.approvals.set_mode("ask")
         await agent.run_conversation("and cake")
         await settled(agent)
         assert len(reviews.requests) == 1

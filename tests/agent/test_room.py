@@ -145,7 +145,7 @@ def test_a_large_fixed_floor_does_not_keep_a_conversation_from_being_compacted()
             assert result.completed, (number, result.error)
             used = agent.meter.count(agent.system, agent.tools.specs, model.requests[-1].messages)
             assert used < window, number
-        while agent.room.under_way:  # turns as short as these may be over before it is
+        while agent.context_window.is_compacting:  # turns as short as these may be over before it is
             await asyncio.sleep(0.01)
         await agent.close()
         assert len(await db.sessions("talk")) >= 2
@@ -187,7 +187,7 @@ def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_message() -
                 await release.wait()
                 return found
 
-            agent.view.forget()
+            agent.context_cache.forget()
             db.context = slowly  # type: ignore[method-assign,assignment]
             looking.append(asyncio.create_task(agent.context_tokens()))
             await read.wait()
@@ -202,7 +202,7 @@ def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_message() -
         await looking[0]
         assert turns.invalid(model.requests[1].messages) == []
         assert ("tool", "seen") in stage.shape(model.requests[1].messages)
-        assert turns.invalid(await agent.view.messages()) == []
+        assert turns.invalid(await agent.context_cache.messages()) == []
 
     stage.run(story)
 

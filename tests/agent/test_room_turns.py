@@ -91,14 +91,14 @@ def test_a_turn_of_many_steps_waits_for_its_own_compaction_once(share: float, ca
         )
         await agent.run_conversation("one", emit=seen.append)
         await stuck.reached.wait()
-        text = filling(agent, await agent.view.messages(), share)
+        text = filling(agent, await agent.context_cache.messages(), share)
         assert (await agent.run_conversation(text, emit=seen.append)).api_calls == STEPS
-        assert agent.room.under_way  # nobody's prompt has stopped it
-        reached = agent.room.progress
+        assert agent.context_window.is_compacting  # nobody's prompt has stopped it
+        reached = agent.context_window.progress
         assert reached is not None
         assert (reached.stage, reached.messages > 0, reached.tokens > 0) == ("summing up", True, True)
         await agent.close()
-        assert agent.room.progress is None
+        assert agent.context_window.progress is None
         # Nobody else is at it, so nobody is told that another process was.
         assert remarks(seen) == []
 
@@ -121,7 +121,7 @@ def test_a_turn_waits_a_little_longer_than_models_may_take(monkeypatch: pytest.M
         model, writer = ScriptedModel(["ok"] * 2, window=WINDOW), Writer(lambda _: stuck())
         agent = stage.agent(db, model, session_id="talk", summarizer=writer, compaction_policy=hurried)
         await agent.run_conversation("one")
-        assert (await agent.run_conversation(filling(agent, await agent.view.messages(), 0.96))).completed
+        assert (await agent.run_conversation(filling(agent, await agent.context_cache.messages(), 0.96))).completed
         await agent.close()
         assert (len(await db.sessions("talk")), len(writer.requests)) == (2, 1)
         assert any(each.uid.startswith("summary:") for each in model.requests[-1].messages)
@@ -192,7 +192,7 @@ def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(monkeypa
         model = ScriptedModel(steps(), window=WINDOW)
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(), tools=[stage.says("look")])
         # Beyond the hard threshold, within the window, and nobody may compact: it is looked at twice in each step.
-        text = filling(agent, await agent.view.messages(), 0.95)
+        text = filling(agent, await agent.context_cache.messages(), 0.95)
         assert (await agent.run_conversation(text)).api_calls == STEPS
         await agent.close()
 
@@ -210,10 +210,10 @@ def test_who_compacted_beside_its_turns_is_at_the_new_head() -> None:
         await filled(db, exchanges=50)
         agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=Writer())
         await agent.run_conversation("Hello")
-        while agent.room.under_way:
+        while agent.context_window.is_compacting:
             await asyncio.sleep(0.01)
         assert agent.session_id == (await db.head("talk")).id != "talk"
-        assert tuple(await agent.view.messages()) == (await db.context("talk")).messages
+        assert tuple(await agent.context_cache.messages()) == (await db.context("talk")).messages
         for number in range(40):
             await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
         assert (await agent.compress_context()).outcome is compaction.Outcome.COMPACTED
@@ -234,7 +234,7 @@ def test_a_turn_that_was_overtaken_by_its_own_compaction_after_its_last_word_end
         async def meanwhile(lease: types.Lease) -> None:
             if lease.purpose == "turn":
                 go.set()
-                while agent.room.under_way:
+                while agent.context_window.is_compacting:
                     await asyncio.sleep(0.01)
             await works(lease)
 

@@ -45,7 +45,7 @@ def test_a_compaction_beside_that_never_ends_is_waited_for_no_longer_than_a_summ
         assert (await agent.run_conversation("one")).completed
         await stuck.reached.wait()
         assert (await agent.run_conversation(LONG)).completed
-        assert agent.room.under_way
+        assert agent.context_window.is_compacting
         assert len(model.requests) == 2
         await agent.close()
         assert stuck.cancelled
@@ -153,12 +153,12 @@ def test_how_far_a_compaction_is_is_never_how_far_another_one_was() -> None:
         await reached.wait()
         second = asyncio.create_task(agent.compress_context(force=True))
         await asyncio.sleep(0)
-        assert agent.room.progress is not None
-        assert agent.room.progress.stage == "summing up"
+        assert agent.context_window.progress is not None
+        assert agent.context_window.progress.stage == "summing up"
         go.set()
         assert [(await each).outcome.value for each in (first, second)] == ["compacted", "nothing_to_do"]
-        agent.room.begin("turn", lambda _: None)
-        assert (agent.room.under_way, agent.room.progress) == (True, None)
+        agent.context_window.begin("turn", lambda _: None)
+        assert (agent.context_window.is_compacting, agent.context_window.progress) == (True, None)
         await agent.close()
 
     stage.run(story)
@@ -210,13 +210,13 @@ def test_after_an_undo_an_agent_that_compacted_beside_its_turns_waits_for_the_ha
         writer = Writer()
         agent = stage.agent(db, ScriptedModel(["ok"] * 5, window=WINDOW), session_id="talk", summarizer=writer)
         await agent.run_conversation("one")
-        while agent.room.under_way:
+        while agent.context_window.is_compacting:
             await asyncio.sleep(0.01)
         assert len(await db.sessions("talk")) == 2
         await db.undo_compaction("talk")
         for text in ("two", "three"):
             assert (await agent.run_conversation(text)).completed
-            assert not agent.room.under_way
+            assert not agent.context_window.is_compacting
         await agent.close()
         assert len(writer.requests) == 1
 
@@ -255,7 +255,7 @@ def test_a_turn_that_waited_goes_on_with_what_the_compaction_beside_it_left(firs
         await agent.run_conversation("one")
         await reached.wait()
         # Too short to be shortened, beyond the hard threshold, within the window: only a summary helps.
-        text = filling(agent, await agent.view.messages(), 0.96)
+        text = filling(agent, await agent.context_cache.messages(), 0.96)
         turn = asyncio.create_task(agent.run_conversation(text))
         while (await db.conversation("talk")).last_seq < 103:
             await asyncio.sleep(0.01)
@@ -300,7 +300,7 @@ def test_a_front_end_that_fails_beside_the_turns_does_not_fail_the_turn_that_wai
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow))
         await agent.run_conversation("one", emit=broken)
         await reached.wait()
-        turn = asyncio.create_task(agent.run_conversation(filling(agent, await agent.view.messages(), 0.96)))
+        turn = asyncio.create_task(agent.run_conversation(filling(agent, await agent.context_cache.messages(), 0.96)))
         while (await db.conversation("talk")).last_seq < 103:
             await asyncio.sleep(0.01)
         go.set()
@@ -362,7 +362,7 @@ def test_people_hear_of_a_pause_once_until_a_compaction_succeeds() -> None:
         assert (await agent.compress_context(force=True)).outcome is compaction.Outcome.COMPACTED
         for number in range(40):
             await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
-        agent.view.forget()
+        agent.context_cache.forget()
         assert len(await paused()) == 1
 
     stage.run(story)

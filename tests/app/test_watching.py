@@ -52,7 +52,7 @@ def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         async with Program(db, tmp_path, ["I see."]) as program:
-            with program.door.listen("talk") as listening:
+            with program.door.subscribe("talk") as listening:
                 await program.processes.start("talk", "echo so far so good; exit 3", str(tmp_path))
                 seen = await until(listening, events.TurnFinished)
         (started,) = [each.event for each in seen if isinstance(each.event, events.TurnStarted)]

@@ -44,7 +44,7 @@ def compact(stage: zygote.Stage) -> dict[str, Any]:
     async def attempt() -> dict[str, Any]:
         async with AsyncSessionDB(stage.open()) as db:
             one = agent(db, stage.args["conversation"])
-            had = len(await one.view.messages())
+            had = len(await one.context_cache.messages())
             made = await one.compress_context(force=bool(stage.args.get("force")))
             return {"outcome": str(made.outcome), "session": one.session_id, "kept": len(made.messages) == had}
 

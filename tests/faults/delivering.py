@@ -37,7 +37,7 @@ def deliver(stage: zygote.Stage) -> bool:
             async with runtime.Runtime(db, build) as run:
                 book = process_records.Book(db, run.poke)
                 first = await book.ended(stage.args["process"], "exited", 0, NOTICE)
-                with run.listen(stage.args["conversation"]):
+                with run.subscribe(stage.args["conversation"]):
                     await run.deliver(stage.args["conversation"])
                     while await db.mail.inbox_entries(stage.args["conversation"]):
                         await asyncio.sleep(0.002)

@@ -320,7 +320,7 @@ def test_a_question_answered_elsewhere_gives_the_line_back() -> None:
         sits.model.run("make it")
         await sits.sees("Allow it?")
         sits.type("n")
-        (question,) = sits.home.approvals.questions("talk")
+        (question,) = sits.home.approvals.pending("talk")
         await sits.home.door.send("talk", events.Approve(question.asked.request_id, "once", "elsewhere"))
         await sits.sees("Allowed (elsewhere: once).")
         await sits.until(lambda: sits.line.startswith("> \n"))
@@ -459,7 +459,7 @@ def test_a_notice_is_answered_at_once_while_nobody_types() -> None:
         await talk.exchanges(sits.home.db, 1)
         sits.model.say("Seen.", None)
         await sits.home.db.mail.add_inbox_entry("talk", "one", "process 1 ended", kind="process")
-        sits.home.door.poke("talk")
+        sits.home.door.check_inbox("talk")
         await sits.sees("· process 1 ended\nSeen.")
 
     sat(story)

@@ -196,7 +196,7 @@ def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> Non
         key = await opened(client)
         await client.ask("prompt.submit", session_id=key, text="Count.")
         client.reads.clear()
-        await desk.home.door.over(key)
+        await desk.home.door.wait_idle(key)
         client.reads.set()
         whole = (await client.until("message.complete"))["payload"]["text"]
         told = [each["payload"]["text"] for each in client.told("message.delta")]
@@ -491,9 +491,9 @@ def test_a_command_that_is_told_to_its_sender_first_is_told_to_all() -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         order: list[str] = []
         door = desk.home.door
-        with door.listen("talk", heard=lambda _: order.append("everybody")):
+        with door.subscribe("talk", on_event=lambda _: order.append("everybody")):
             await door.send("talk", events.Command("/status"), said=lambda _: order.append("sender"))
-            door.tell("talk", events.Notice("x"))
+            door.publish("talk", events.Notice("x"))
         assert order == ["sender", "everybody", "everybody"]
 
     calling.run(story)

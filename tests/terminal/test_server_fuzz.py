@@ -183,7 +183,7 @@ def all_at_once(rng: random.Random, calls: int) -> None:
         await crowd.ask(calls)
         door = desk.home.door
         while busy := door.busy():
-            await door.over(busy[0])
+            await door.wait_idle(busy[0])
         await desk.server.close()
         assert [*desk.server._sessions] == []
         for each in clients:

@@ -45,7 +45,7 @@ class Questions:
 
     def ask(self, asked: events.ApprovalAsked, request: schema.ToolCallUpdate) -> None:
         """Put it to the person, unless it was settled meanwhile."""
-        open_ones = (each.asked.request_id for each in self._permissions.questions(self._conversation_id))
+        open_ones = (each.asked.request_id for each in self._permissions.pending(self._conversation_id))
         if asked.request_id in open_ones:
             self._asking[asked.request_id] = asyncio.create_task(self._put(asked, request))
 
@@ -71,7 +71,7 @@ class Questions:
         self._asking.pop(asked.request_id, None)
         if given is None:
             # Nobody has said anything, and nobody is said to have.
-            self._permissions.unanswered(self._conversation_id, asked.request_id, NOT_ASKED)
+            self._permissions.expire(self._conversation_id, asked.request_id, NOT_ASKED)
         elif remark := await self._permissions.answer(self._conversation_id, given):
             self._remark(remark)
 

@@ -53,7 +53,7 @@ class Prompt:
         self.request = request
         """What the editor knows it by."""
         self.message: events.Submit | None = None
-        self.work: asyncio.Task[list[runtime.ForOne]] | None = None
+        self.work: asyncio.Task[list[runtime.SenderEvent]] | None = None
         self._unwanted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -111,7 +111,7 @@ class Session:
         door, here = self._door, self.conversation_id
         await self._log.begin(replayed)
         self._model = self._answering()
-        self._listening.enter_context(door.listen(here, answers=True, heard=self._heard))
+        self._listening.enter_context(door.subscribe(here, can_approve=True, on_event=self._heard))
         self._listening.enter_context(door.db.notifications.listen(self._log.hinted))
         self._tasks = [asyncio.create_task(self._tell()), asyncio.create_task(self._look_out())]
 
@@ -124,7 +124,7 @@ class Session:
 
     def _offer(self) -> None:
         """The commands, where they are others than those that were told: servers may bring some later."""
-        listed = [_command(each) for each in commands.listed(self._door, "editor")]
+        listed = [_command(each) for each in commands.list_commands(self._door, "editor")]
         if listed != self._commands:
             self._commands = listed
             update = schema.AvailableCommandsUpdate(
@@ -146,7 +146,7 @@ class Session:
 
     def set_mode(self, mode: approvals.Mode) -> None:
         """From the next thing on that a tool wants to do."""
-        self._door.approvals.choose(mode)
+        self._door.approvals.set_mode(mode)
 
     async def set_model(self, name: str) -> None:
         """From the next turn on; RpcRefused where it cannot be had, or a turn runs."""
@@ -222,7 +222,7 @@ class Session:
 
     async def _message(self, said: conversion.Said) -> events.Submit:
         """A prompt as it is stored: pictures are kept as attachments."""
-        if said.is_plain and commands.escapes(said.text):
+        if said.is_plain and commands.is_escaped(said.text):
             said = said.unescaped
         if said.is_plain and len(said.pieces) == 1:
             return events.Submit(said.typed, message_codec.generate_uid())
@@ -272,8 +272,8 @@ class Session:
             self.tell_options()
         return "end_turn"
 
-    async def _command(self, line: str) -> list[runtime.ForOne]:
-        told: list[runtime.ForOne] = []
+    async def _command(self, line: str) -> list[runtime.SenderEvent]:
+        told: list[runtime.SenderEvent] = []
         await self._door.send(self.conversation_id, events.Command(line, "editor"), told.append, self._says)
         return told
 
@@ -388,7 +388,7 @@ class Session:
     async def close(self) -> None:
         """Stop what runs, and let go. What was said stays."""
         self.cancel()
-        await self._door.over(self.conversation_id)
+        await self._door.wait_idle(self.conversation_id)
         self._listening.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
@@ -404,6 +404,6 @@ class Session:
             await agent.leave()
 
 
-def _command(each: commands.Standing) -> schema.AvailableCommand:
+def _command(each: commands.CommandInfo) -> schema.AvailableCommand:
     hint = schema.AvailableCommandInput(root=schema.UnstructuredCommandInput(hint=each.argument))
     return schema.AvailableCommand(name=each.name, description=each.help, input=hint if each.argument else None)

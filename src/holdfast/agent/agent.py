@@ -106,10 +106,10 @@ class AIAgent:
         noted = None
         if remembers and not skip_memory:
             noted = memory_notes.Notes(self.db, owner, lambda: self.conversation_id, self._notify)
-        self.remembering = agent_memory.Remembering(noted, model if reviews else None, self._charge_review)
+        self.memory = agent_memory.AgentMemory(noted, model if reviews else None, self._charge_review)
         self.approvals = approvals or permissions.Approvals(self.db.permissions, owner=owner, approve=approve)
         self.tools = registry.Registry(
-            self.approvals.guarded([*tools, *self.remembering.tools]),
+            self.approvals.guarded([*tools, *self.memory.tools]),
             self.approvals.gate(lambda: self.conversation_id, lambda: self._emit),
             keep=self._keep,
             more=more_tools,
@@ -124,14 +124,14 @@ class AIAgent:
         self.wanted_title = title
         self._first_words: str | None = None
         """What the conversation began with, until it was named by that."""
-        self.view = context_cache.View(self.db, self.session_id)
+        self.context_cache = context_cache.ContextCache(self.db, self.session_id)
         self.policy = compaction_policy or policy.Policy()
         given = summary.ModelSummarizer(model) if summarizer is None else summarizer
         self.summarizers = tuple(given) if isinstance(given, Sequence) else (given,)
         self.hooks = hooks or telling.Hooks()
         self._quiet = quiet
         self._told_closing = self._left = False
-        self.room = context_window.Room(self.view, self.compaction_work, background)
+        self.context_window = context_window.ContextWindow(self.context_cache, self.compaction_work, background)
         self.birth = types.NewConversation(
             source=source,
             owner=owner,
@@ -164,7 +164,7 @@ class AIAgent:
     @property
     def in_use(self) -> bool:
         """Whether anything of this agent's is under way: a turn, or a compaction or a review beside the turns."""
-        return self.busy or self.room.under_way or self.remembering.under_way
+        return self.busy or self.context_window.is_compacting or self.memory.is_reviewing
 
     def interrupt(self) -> bool:
         """Stop the turn under way, model and tools; what was said stays. Whether there was one."""
@@ -192,7 +192,7 @@ class AIAgent:
         Never more than the hard threshold: beyond it a request is shortened.
         """
         try:
-            messages = await self.view.messages()
+            messages = await self.context_cache.messages()
         except errors.NoSuchSession:
             messages = ()
         counted = self.meter.count(self.system, self.tools.specs, messages)
@@ -222,7 +222,7 @@ class AIAgent:
         self.session_id = head
         if self._run is not None:
             self._run.session_id = head
-        self.view.forget()
+        self.context_cache.forget()
 
     async def compress_context(
         self,
@@ -240,9 +240,9 @@ class AIAgent:
         asked = compress.Asked(
             expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
         )
-        before = tuple(await self.view.messages())
+        before = tuple(await self.context_cache.messages())
         with current_session.working_for(self.conversation_id, self.db.db, self.name):
-            made = await self.room.compact(asked, self._heard(emit))
+            made = await self.context_window.compact(asked, self._heard(emit))
         if made.outcome is compaction.Outcome.COMPACTED:
             return made
         return msgspec.structs.replace(made, messages=before, session_id=self.session_id)
@@ -289,7 +289,7 @@ class AIAgent:
         emit(events.TurnFinished(result))
         # Where nothing is to be changed, nothing is noted either.
         if not content_parts.noticed(content or "") and self.approvals.mode != "read-only":
-            self.remembering.over(result, self._allowance(taken.run))
+            self.memory.over(result, self._allowance(taken.run))
         if self._left:
             await self.leave()
         return result
@@ -309,12 +309,12 @@ class AIAgent:
 
     def new_run(self, taken: turn_lease.Turn, uid: str, emit: Emit, max_output: int | None = None) -> loop.Run:
         """The loop of a turn that was just taken."""
-        self.room.new_turn()
+        self.context_window.new_turn()
         self._run = loop.Run(
             turn=taken,
             uid=uid,
-            view=self.view,
-            room=self.room,
+            view=self.context_cache,
+            room=self.context_window,
             model=self.model,
             tools=self.tools,
             system=self.system,
@@ -352,8 +352,8 @@ class AIAgent:
         """Stop what is under way. The store and the model belong to whoever made them."""
         self.interrupt()
         async with self._one_at_a_time:
-            await self.room.close()
-            await self.remembering.close()
+            await self.context_window.close()
+            await self.memory.close()
             await self._tell_closing()
 
     async def leave(self) -> None:

@@ -147,4 +147,4 @@ async def _settled(agent: agents.AIAgent) -> None:
         logger.warning("could not compare the agent of %s with the store: %s", agent.conversation_id, error)
         return
     if not agent.busy:
-        agent.view.settle(found.epoch, found.last_seq)
+        agent.context_cache.settle(found.epoch, found.last_seq)

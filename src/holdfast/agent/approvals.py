@@ -97,10 +97,10 @@ class Approvals:
         self._open: dict[tuple[str, str], Question] = {}
         self._numbers = Counter[str]()
         """How many questions each conversation was asked here: no two of this process have the same number."""
-        self.telling = asyncio.Lock()
+        self.prompt_lock = asyncio.Lock()
         """Held by whoever tells people of a question in several messages, so that those of two are not mixed."""
 
-    def choose(self, mode: Mode) -> None:
+    def set_mode(self, mode: Mode) -> None:
         """From the next thing on that a tool wants to do; what waits for an answer has not been done yet."""
         self.mode = mode
         for question in self._open.values() if mode == "read-only" else ():
@@ -110,7 +110,7 @@ class Approvals:
     # --- for those who answer ------------------------------------------------------------------------
 
     @contextmanager
-    def answering(self, conversation_id: str) -> Iterator[None]:
+    def accept_answers(self, conversation_id: str) -> Iterator[None]:
         """Within this block there is somebody who can answer questions of this conversation."""
         self._answering[conversation_id] += 1
         try:
@@ -119,10 +119,10 @@ class Approvals:
             self._answering[conversation_id] -= 1
             if self._answering[conversation_id] <= 0:
                 del self._answering[conversation_id]
-                for question in self.questions(conversation_id):
+                for question in self.pending(conversation_id):
                     _settle(question, Decision(False, "nobody", LEFT))
 
-    def questions(self, conversation_id: str) -> list[Question]:
+    def pending(self, conversation_id: str) -> list[Question]:
         """What waits for an answer in this conversation, oldest first."""
         return [each for (where, _), each in self._open.items() if where == conversation_id]
 
@@ -146,7 +146,7 @@ class Approvals:
             _settle(question, Decision(True, f"{who}: {given.answer if lasting else 'once'}"))
         return None if given.answer == "once" else "It was allowed this once: such a thing is asked for every time."
 
-    def unanswered(self, conversation_id: str, request_id: str, why: str) -> None:
+    def expire(self, conversation_id: str, request_id: str, why: str) -> None:
         """Nobody has answered: it is not done, and nobody is said to have denied it."""
         if (question := self._open.pop((conversation_id, request_id), None)) is not None:
             _settle(question, Decision(False, "nobody", why))

@@ -15,7 +15,7 @@ from holdfast.model import tokens
 from holdfast.store import async_db, message_codec, tool_pairs
 
 
-class View:
+class ContextCache:
     """The context of one conversation, as of (epoch, last_seq)."""
 
     def __init__(self, db: async_db.AsyncSessionDB, conversation_id: str) -> None:

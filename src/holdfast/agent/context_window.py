@@ -29,10 +29,12 @@ TIGHTER, OVERFLOWS = 0.6, 4
 Emit = Callable[[events.AnyEvent], None]
 
 
-class Room:
+class ContextWindow:
     """The room of one conversation. `work` says what a compaction of it needs, as of now."""
 
-    def __init__(self, view: context_cache.View, work: Callable[[], compress.Work], background: bool = True) -> None:
+    def __init__(
+        self, view: context_cache.ContextCache, work: Callable[[], compress.Work], background: bool = True
+    ) -> None:
         self._view, self._work, self._background = view, work, background
         self._running: dict[asyncio.Task[base.Compaction], base.Progress | None] = {}
         """Every attempt of this agent's, whoever wants it: beside the turns, within one, or by hand; how far it is."""
@@ -117,7 +119,7 @@ class Room:
 
     async def _pressure(self, shown: Sequence[types.Message], usable: int) -> policy.Pressure:
         found = policy.pressure(self._taken(shown), usable, self._work().policy)
-        if found == "soft" and not self.under_way and await self._undone():
+        if found == "soft" and not self.is_compacting and await self._undone():
             return "none"
         return found
 
@@ -147,7 +149,7 @@ class Room:
     # --- compacting ----------------------------------------------------------------------------------
 
     @property
-    def under_way(self) -> bool:
+    def is_compacting(self) -> bool:
         """Whether a compaction is being made: beside the turns, for one that waits, or by hand."""
         return bool(self._running)
 
@@ -158,7 +160,7 @@ class Room:
 
     def begin(self, turn: str, emit: Emit) -> None:
         """Compact beside the turns, if nothing is under way yet. No prompt cancels it; closing does."""
-        if self._background and not self.under_way:
+        if self._background and not self.is_compacting:
             self._start(self._attempt(compress.Asked(turn=turn), emit)).add_done_callback(self._count)
 
     def _count(self, attempt: asyncio.Task[base.Compaction]) -> None:
@@ -231,7 +233,7 @@ class Room:
             if any(map(_succeeded, others)):
                 self._view.forget()
                 return
-        if self.under_way:
+        if self.is_compacting:
             return
         made = await self._start(self._attempt(compress.Asked(turn=turn), emit))
         self.usage += made.usage
@@ -241,7 +243,7 @@ class Room:
 
     async def _extracted(self, turn: str, emit: Emit) -> None:
         """Whatever kept a model from summing up, the conversation must go on: the extract needs none."""
-        if not self.under_way:
+        if not self.is_compacting:
             await self._start(self._attempt(compress.Asked(turn=turn, force=True), emit, model=False))
             self._view.forget()
 

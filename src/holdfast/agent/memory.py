@@ -18,7 +18,7 @@ from holdfast.tools import memory
 logger = logging.getLogger("holdfast.agent")
 
 
-class Remembering:
+class AgentMemory:
     """The memory of one agent; of one that has no notes, nothing at all. Without a `reviewer` nothing is reviewed.
 
     `charge` is called with what each review used.
@@ -55,11 +55,11 @@ class Remembering:
             self._review.begin(memory_review.Turn(result.messages, allowance))
 
     @property
-    def under_way(self) -> bool:
+    def is_reviewing(self) -> bool:
         """Whether a review is at work."""
         return self._review is not None and self._review.under_way
 
-    async def noted(self, within: float) -> None:
+    async def wait_for_review(self, within: float) -> None:
         """Until what was said last is looked over, or so many seconds have passed."""
         if self._review is not None:
             await self._review.over(within)

@@ -57,7 +57,7 @@ async def _answered(
     answer: events.Answered,
     reason: str = "",
 ) -> str:
-    waiting = [each.asked for each in desk.questions(conversation_id)]
+    waiting = [each.asked for each in desk.pending(conversation_id)]
     if among is not None:
         waiting = [
             msgspec.structs.replace(each, number=among[each.request_id]) for each in waiting if each.request_id in among

@@ -120,13 +120,13 @@ class Taking:
         """Everything that happens while the turn is ours."""
         agent, snapshot = self._agent, taken.snapshot
         agent.conversation_id = snapshot.conversation_id
-        agent.view.settle(snapshot.epoch, snapshot.last_seq)
+        agent.context_cache.settle(snapshot.epoch, snapshot.last_seq)
         here = agent.birth.folder
         if here is not None and snapshot.last_seq != agent.last_seq and not self.born:
             # The first turn of this agent, or the first one after another agent wrote: only then can the folder differ.
             self._change = await working_folder.changed(agent.db, agent.conversation_id, here)
         agent.system = system_prompt.instructed(
-            await agent.remembering.prompt(agent.plain, snapshot.head_id), self._instructions
+            await agent.memory.prompt(agent.plain, snapshot.head_id), self._instructions
         )
         self.run = run = agent.new_run(taken, self._message.uid or "", self._emit, self._max_output)
         receipt = await self._received(run)
@@ -153,7 +153,7 @@ class Taking:
 
     async def _received(self, run: loop.Run) -> types.Receipt:
         """The user's message, in the log and in the view, once."""
-        messages = await self._agent.view.messages()
+        messages = await self._agent.context_cache.messages()
         if self._first is not None:
             run.written += [message for message in messages if message.uid == self._message.uid]
             self._emit(events.MessageStored(self._first.seq, self._first.uid, "user"))
@@ -241,7 +241,7 @@ class Taking:
             session_id=run.session_id if run else agent.session_id,
             conversation_id=agent.conversation_id,
             refused=run is not None and run.refused,
-            truncated=agent.room.truncated if run else None,
+            truncated=agent.context_window.truncated if run else None,
         )
 
 

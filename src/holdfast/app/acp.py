@@ -68,7 +68,9 @@ class House(NamedTuple):
 
             making = house.making(permissions, project, tools, others, folder=here, source=SOURCE, reviews=True)
             door = await stack.enter_async_context(
-                runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
+                runtime.Runtime(
+                    house.store, making.agent, prompt_commands=others, models=house.models, approvals=permissions
+                )
             )
             self.doors.append(door)
             stack.callback(self.doors.remove, door)
@@ -83,7 +85,7 @@ async def serve(
 
     def came_in(conversation_id: str) -> None:
         for door in doors:
-            door.poke(conversation_id)
+            door.check_inbox(conversation_id)
 
     async with AsyncExitStack() as stack:
         housed = compose.housed(settings, came_in, database=database, model=model, more=[plans.TOOL])

@@ -156,7 +156,7 @@ async def started(
     """
 
     def came_in(conversation_id: str) -> None:
-        door.poke(conversation_id)
+        door.check_inbox(conversation_id)
 
     async with AsyncExitStack() as stack:
         here = folder or os.getcwd()
@@ -167,7 +167,9 @@ async def started(
         machine = toolset.of_machine(house.processes, settings, [here])
         making = house.making(permissions, project, machine, others, folder=here, source=source, reviews=reviews)
         door = await stack.enter_async_context(
-            runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
+            runtime.Runtime(
+                house.store, making.agent, prompt_commands=others, models=house.models, approvals=permissions
+            )
         )
         stack.push_async_callback(stopped, await watched(house.processes))
         yield Running(house.store, door, house.model, house.notice)
@@ -211,7 +213,7 @@ class Making(NamedTuple):
 
     async def agent(self, conversation_id: str) -> agent.AIAgent:
         def epoch() -> object:
-            mark = made.view.mark
+            mark = made.context_cache.mark
             # Where the view is not known to stand, it may be another one each time.
             return mark[0] if mark else object()
 

@@ -100,7 +100,9 @@ class Chat:
     def _fronted(self, paper: Paper, device: prompt.Device | None) -> Front:
         if device is None and is_dumb_terminal():
             return dumb_terminal.Plain(paper, self.talk)
-        words = completion.Words(self._door.words.listed if self._door.words else tuple, self._arguments)
+        words = completion.Words(
+            self._door.prompt_commands.listed if self._door.prompt_commands else tuple, self._arguments
+        )
         shown = prompt.Shown(lambda: self._page.open, self._standing_line)
         return prompt.Prompt(paper, shown, self.talk, self._opening.history, words, device)
 

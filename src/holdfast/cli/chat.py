@@ -166,7 +166,7 @@ def _once(out: console.Console, asked: Asked, settings: config.Settings, message
         out.note(begins.notice)
     module = lazy_group.load("holdfast.cli.slash_command" if slash else "holdfast.cli.prompt")
     code: int = module.run(
-        out, begins, message[1:] if commands.escapes(given) else message, asked.form or "text", asked.yes
+        out, begins, message[1:] if commands.is_escaped(given) else message, asked.form or "text", asked.yes
     )
     return code
 

@@ -61,7 +61,7 @@ async def _carry_out(
     try:
         async with prompt.started(start, yes) as app:
             name, _ = commands.split(line)
-            listed = [each.name for each in commands.listed(app.runtime, "once")]
+            listed = [each.name for each in commands.list_commands(app.runtime, "once")]
             if name.lower() not in listed:
                 raise click.UsageError(_unknown(name, listed))
             interrupted = await _until_told(app, start.conversation_id, line, heard, leave)

@@ -53,7 +53,7 @@ async def answered(
     """/approve or /deny from a chat: what there is to say about it."""
     name, argument = commands.split(arrival.text.strip())
     answer = permission_commands.deny if name.lower() == "deny" else permission_commands.approve
-    asked = {each.asked.request_id for each in runtime.approvals.questions(here)}
+    asked = {each.asked.request_id for each in runtime.approvals.pending(here)}
     if not asked:
         return permission_commands.NOTHING
     shown = await _shown(home.db, arrival, here, asked)

@@ -353,7 +353,7 @@ class Server:
     async def _respond(self, peer: peers.Peer, asked: wire_types.Respond) -> wire_types.Responded:
         session = await self._session(peer, asked.session_id)
         here, approvals = session.conversation_id, self._door.approvals
-        counts = any(each.asked.request_id == asked.request_id for each in approvals.questions(here))
+        counts = any(each.asked.request_id == asked.request_id for each in approvals.pending(here))
         given = events.Approve(asked.request_id, asked.answer, BY, asked.reason)
         notice = await approvals.answer(here, given)
         return wire_types.Responded(session_id=session.key, accepted=counts, notice=notice)

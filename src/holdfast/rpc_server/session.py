@@ -88,14 +88,14 @@ class Held:
     def _attend(self) -> None:
         """Hear what happens, and answer; not for one who is gone."""
         door, here = self._door, self.conversation_id
-        self._listening.enter_context(door.listen(here, heard=self._heard))
+        self._listening.enter_context(door.subscribe(here, on_event=self._heard))
         self._listening.enter_context(door.db.notifications.listen(self._hinted))
         if not self.gone:
             self._answer()
 
     def _answer(self) -> None:
         before, self._answering = self._answering, ExitStack()
-        self._answering.enter_context(self._door.approvals.answering(self.conversation_id))
+        self._answering.enter_context(self._door.approvals.accept_answers(self.conversation_id))
         before.close()
 
     # --- how it stands -------------------------------------------------------------------------------
@@ -213,9 +213,9 @@ class Held:
         taken = (each for each in self._prompts if not any(each.message is other for other in waiting))
         return next((each.uid for each in taken if not each.answered.done()), None)
 
-    async def carry_out(self, line: str) -> tuple[list[runtime.ForOne], list[wire_types.Line]]:
+    async def carry_out(self, line: str) -> tuple[list[runtime.SenderEvent], list[wire_types.Line]]:
         """A slash command: what is for whoever asked, and what it said. That is not told as events once more."""
-        told: list[runtime.ForOne] = []
+        told: list[runtime.SenderEvent] = []
         said: list[wire_types.Line] = []
 
         def own(event: events.AnyEvent) -> None:
@@ -244,7 +244,7 @@ class Held:
             raise errors.HoldfastError("The conversation begins with its first prompt: there is nothing to compress.")
         agent = await door.agents.get(here)
         return await agent.compress_context(
-            focus, force=True, keep_exchanges=keep_exchanges, emit=lambda event: door.tell(here, event)
+            focus, force=True, keep_exchanges=keep_exchanges, emit=lambda event: door.publish(here, event)
         )
 
     async def title(self, wanted: str | UnsetType | None) -> tuple[str | None, bool]:
@@ -261,7 +261,7 @@ class Held:
         given = await door.db.set_session_title(here, wanted)
         # One that could not be given earlier is not wanted any more.
         door.want_title(here, None)
-        door.tell(here, events.Titled(given))
+        door.publish(here, events.Titled(given))
         return given, False
 
     # --- what is heard -------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Held:
 
     def ask_again(self) -> None:
         """Tell the client of what is asked and not answered yet."""
-        for question in self._door.approvals.questions(self.conversation_id):
+        for question in self._door.approvals.pending(self.conversation_id):
             self._backlog.put(rpc_server_notifications.Told("approval.request", event_messages.asked(question.asked)))
 
     # --- what is told --------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ class Held:
         self._listening.close()
         self._answering.close()
         if alone():
-            await door.over(here)
+            await door.wait_idle(here)
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
                 await self._backlog.told_all()
@@ -482,8 +482,8 @@ class Held:
         door, here = self._door, self.conversation_id
         if (agent := door.agents.peek(here)) is not None:
             # What is summed up now could not be committed any more.
-            await agent.room.close()
-            await agent.remembering.noted(REVIEW)
+            await agent.context_window.close()
+            await agent.memory.wait_for_review(REVIEW)
             await agent.leave()
         try:
             # Somebody may have opened it meanwhile.

@@ -60,7 +60,7 @@ class Talk:
         self.door, self.here, self._view = door, conversation_id, view
         self.lines = input_queue.Lines()
         self.command: asyncio.Task[None] | None = None
-        self.heard: runtime.Listening | None = None
+        self.heard: runtime.Subscription | None = None
         self.answering_since = 0.0
         self.stirred, self._arrived, self._listens = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.waits = self.stopping = self._warned = False
@@ -147,12 +147,12 @@ class Talk:
                 self._view.commanded(line)
                 await self._carry_out(line)
             else:
-                self._say(line[1:] if commands.escapes(line) else line)
+                self._say(line[1:] if commands.is_escaped(line) else line)
             self.stirred.set()
 
     async def _carry_out(self, line: str) -> None:
         """A command. Most take no time; one that does can be stopped, like a turn."""
-        told: list[runtime.ForOne] = []
+        told: list[runtime.SenderEvent] = []
         self.command = asyncio.create_task(self.door.send(self.here, events.Command(line), told.append))
         self.stirred.set()
         await asyncio.wait([self.command])
@@ -216,7 +216,7 @@ class Talk:
         """The events of the conversation this is, whichever it is; until the runtime closes."""
         while True:
             await self._arrived.wait()
-            with self.door.listen(self.here, answers=True) as heard:
+            with self.door.subscribe(self.here, can_approve=True) as heard:
                 self.heard = heard
                 self._listens.set()
                 async for emitted in heard:
@@ -236,7 +236,7 @@ class Talk:
     async def caught_up(self) -> None:
         """Until all is shown that has happened."""
         if self.heard is not None:
-            await self.heard.taken()
+            await self.heard.drained()
 
     async def stirs(self, seconds: float | None) -> bool:
         """Until something may have changed, but no longer than this; whether it was that."""

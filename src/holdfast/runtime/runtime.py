@@ -34,21 +34,21 @@ MOST = 10_000
 Note = Callable[[types.InboxEntry, events.TurnResult | None, str, int | None], Awaitable[object]]
 """A notice, the result of its turn (None where it raised), the outcome, and the message it became."""
 
-ForOne = events.Say | events.Moved | events.Quit
-"""What a command tells whoever sent it, and nobody else who listens."""
+SenderEvent = events.Say | events.Moved | events.Quit
+"""What a command tells whoever sent it, and no other subscriber."""
 
 
-def nobody(_: events.AnyEvent) -> None:
+def discard(_: events.AnyEvent) -> None:
     """Hears nothing."""
 
 
-class Listening:
+class Subscription:
     """The events of a conversation from now on, for one listener, however slow it is; or for one that is quick and
-    raises nothing (`heard`), which is called with each."""
+    raises nothing (`on_event`), which is called with each."""
 
-    def __init__(self, heard: Callable[[events.Emitted], object] | None = None) -> None:
+    def __init__(self, on_event: Callable[[events.Emitted], object] | None = None) -> None:
         self._queue: asyncio.Queue[events.Emitted | None] = asyncio.Queue()
-        self._heard, self.closed = heard, False
+        self._on_event, self.closed = on_event, False
         """Whether nothing will come any more: the runtime closes."""
 
     def close(self) -> None:
@@ -56,10 +56,10 @@ class Listening:
         self.put(None)
 
     def put(self, event: events.Emitted | None) -> None:
-        if self._heard is None:
+        if self._on_event is None:
             self._queue.put_nowait(event)
         elif event is not None:
-            self._heard(event)
+            self._on_event(event)
 
     async def __aiter__(self) -> AsyncIterator[events.Emitted]:
         while (event := await self._queue.get()) is not None:
@@ -67,17 +67,17 @@ class Listening:
             self._queue.task_done()
         self._queue.task_done()
 
-    async def taken(self) -> None:
+    async def drained(self) -> None:
         """Until whoever listens is done with all that was emitted so far."""
         await self._queue.join()
 
 
-class Lane:
+class ConversationState:
     """One conversation in this process: who listens, what waits, what runs."""
 
     def __init__(self, conversation_id: str) -> None:
         self.conversation_id = conversation_id
-        self.listeners: list[Listening] = []
+        self.listeners: list[Subscription] = []
         self.waiting: deque[tuple[events.Submit, asyncio.Future[events.TurnResult]]] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.agent: agents.AIAgent | None = None
@@ -121,16 +121,16 @@ class Runtime:
         build: agent_cache.Build,
         *,
         owner: str = "",
-        words: commands.Words | None = None,
+        prompt_commands: commands.PromptCommands | None = None,
         models: commands.Models | None = None,
         approvals: permissions.Approvals | None = None,
     ) -> None:
         self.db, self.owner = db, owner
-        self.words, self.models = words, models
+        self.prompt_commands, self.models = prompt_commands, models
         self.approvals = approvals or permissions.Approvals(db.permissions, owner=owner)
         self.agents = agent_cache.Cache(self._built)
         self._build = build
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, ConversationState] = {}
         self._titles: dict[str, str] = {}
         self._looks = set[asyncio.Task[None]]()
         self._commands = set[asyncio.Task[None]]()
@@ -138,11 +138,11 @@ class Runtime:
         self._closing = self._abandoned = False
         self.send_to_chat: Callable[[str, events.Notice], object] = lambda _conversation_id, _notice: None
         """Called with notices that chats are sent too; a front end for chats puts its own."""
-        self.note: Note = self._settled
+        self.settle_entry: Note = self._settled
         """How what became of a notice is written down; a front end that has to tell of it elsewhere puts its own."""
 
     async def __aenter__(self) -> Self:
-        self._hearing.enter_context(self.db.notifications.listen(self._heard))
+        self._hearing.enter_context(self.db.notifications.listen(self._on_hint))
         return self
 
     async def __aexit__(
@@ -171,35 +171,35 @@ class Runtime:
     # --- listening -----------------------------------------------------------------------------------
 
     @contextmanager
-    def listen(
+    def subscribe(
         self,
         conversation_id: str,
         *,
-        answers: bool = False,
-        stays: bool = True,
-        heard: Callable[[events.Emitted], object] | None = None,
-    ) -> Iterator[Listening]:
+        can_approve: bool = False,
+        takes_inbox: bool = True,
+        on_event: Callable[[events.Emitted], object] | None = None,
+    ) -> Iterator[Subscription]:
         """The events of this conversation, from here to the end of the block.
 
-        One that `answers` can be asked whether a tool may do something. Where nobody does, the answer is no. Whoever
-        `stays` has what waits in the inbox delivered; for the answer to a command nobody needs to.
+        One with `can_approve` can be asked whether a tool may do something. If no subscriber can, the answer is no. One
+        that `takes_inbox` has what waits in the inbox delivered; for the answer to a command no subscriber needs to.
         """
-        lane, listening = self._lane(conversation_id), Listening(heard)
+        lane, listening = self._lane(conversation_id), Subscription(on_event)
         lane.listeners.append(listening)
-        lane.staying += stays
-        self.poke(conversation_id)
+        lane.staying += takes_inbox
+        self.check_inbox(conversation_id)
         try:
-            with self.approvals.answering(conversation_id) if answers else nullcontext():
+            with self.approvals.accept_answers(conversation_id) if can_approve else nullcontext():
                 yield listening
         finally:
             lane.listeners.remove(listening)
-            lane.staying -= stays
+            lane.staying -= takes_inbox
             self._tidy(lane)
 
     # --- asking --------------------------------------------------------------------------------------
 
     async def resolve(self, session_id: str) -> str:
-        """The conversation of any session id; an id nobody has yet is a conversation to come."""
+        """The conversation of any session id; an unknown id is a conversation to come."""
         try:
             return (await self.db.snapshot(session_id)).conversation_id
         except errors.ConversationDeleted:
@@ -211,8 +211,8 @@ class Runtime:
         self,
         conversation_id: str,
         command: events.AnyCommand,
-        told: Callable[[ForOne], None] = nobody,
-        said: commands.Emit = nobody,
+        told: Callable[[SenderEvent], None] = discard,
+        said: commands.Emit = discard,
     ) -> None:
         """Have a command carried out; what comes of it comes as events.
 
@@ -251,7 +251,7 @@ class Runtime:
         if not work.cancelled():
             work.result()
 
-    def tell(self, conversation_id: str, event: events.AnyEvent) -> None:
+    def publish(self, conversation_id: str, event: events.AnyEvent) -> None:
         """Emit an event to everybody who listens to a conversation now."""
         lane = self._lane(conversation_id)
         lane.emit(event)
@@ -323,7 +323,7 @@ class Runtime:
         """Stop the turn under way, and a compaction that somebody asked for; whether there was any of it. What is made
         beside the turns goes on."""
         agent = self.agents.peek(conversation_id)
-        compacting = agent is not None and agent.room.stop()
+        compacting = agent is not None and agent.context_window.stop()
         return self.interrupt(conversation_id) or compacting
 
     def steer(self, conversation_id: str, text: str, uid: str | None = None) -> bool:
@@ -342,7 +342,7 @@ class Runtime:
 
     # --- the inbox -----------------------------------------------------------------------------------
 
-    async def over(self, conversation_id: str) -> None:
+    async def wait_idle(self, conversation_id: str) -> None:
         """Until nothing runs or waits here in this conversation."""
         while (lane := self._lanes.get(conversation_id)) is not None and lane.worker is not None:
             await asyncio.wait([lane.worker])
@@ -360,7 +360,7 @@ class Runtime:
             self._start(lane)
         return found
 
-    def poke(self, conversation_id: str) -> None:
+    def check_inbox(self, conversation_id: str) -> None:
         """Something may have come in: it is delivered, if anybody here listens to that conversation."""
         lane = self._lanes.get(conversation_id)
         if lane is not None and lane.staying and not self._closing:
@@ -368,11 +368,11 @@ class Runtime:
             self._looks.add(look)
             look.add_done_callback(self._looks.discard)
 
-    def _heard(self, hint: notifications.Hint) -> None:
+    def _on_hint(self, hint: notifications.Hint) -> None:
         """Of what another process wrote."""
         if hint.kind in ("came", "lost"):
             for conversation_id in [each for each in self._lanes if hint.is_about(each)]:
-                self.poke(conversation_id)
+                self.check_inbox(conversation_id)
         if hint.kind in ("moved", "lost"):
             self.agents.heard(hint)
 
@@ -390,11 +390,11 @@ class Runtime:
 
     # --- inside --------------------------------------------------------------------------------------
 
-    def _start(self, lane: Lane) -> None:
+    def _start(self, lane: ConversationState) -> None:
         if lane.worker is None:
             lane.worker = asyncio.create_task(self._work(lane))
 
-    async def _work(self, lane: Lane) -> None:
+    async def _work(self, lane: ConversationState) -> None:
         try:
             while lane.waiting or lane.expected:
                 if lane.expected or not lane.inbox_empty:
@@ -408,7 +408,7 @@ class Runtime:
             lane.unwanted = False
             self._tidy(lane)
 
-    async def _look(self, lane: Lane) -> None:
+    async def _look(self, lane: ConversationState) -> None:
         """At the inbox; whoever works here already does so before the next turn."""
         if lane.worker is None and not await self._inbox(lane.conversation_id):
             return
@@ -426,22 +426,22 @@ class Runtime:
             logger.warning("the inbox of %s could not be read: %s", conversation_id, error)
             return []
 
-    async def _notices(self, lane: Lane) -> None:
-        """Turns for all that waits, until one of them cannot be taken or is stopped, or nobody is there any more."""
+    async def _notices(self, lane: ConversationState) -> None:
+        """Turns for all that waits, until one of them cannot be taken or is stopped, or no subscriber is left."""
         ordered, lane.expected, lane.ordered = lane.ordered, False, False
         for inbound in await self._inbox(lane.conversation_id):
             wanted = ordered or lane.waiting or lane.staying
             if not wanted or lane.unwanted or self._closing or not await self._notice(lane, inbound):
                 return
 
-    async def _notice(self, lane: Lane, inbound: types.InboxEntry) -> bool:
+    async def _notice(self, lane: ConversationState, inbound: types.InboxEntry) -> bool:
         """The turn of one of them, and what became of it; whether the next may come."""
         begun: list[int] = []
         alone, result = False, None
 
         def emit(event: events.AnyEvent) -> None:
             begun.extend([event.seq] if isinstance(event, events.TurnStarted) else [])
-            self.tell(lane.conversation_id, event)
+            self.publish(lane.conversation_id, event)
 
         try:
             result = await self._taken(lane, inbox.submitted(inbound), emit)
@@ -456,7 +456,7 @@ class Runtime:
         if became is None:
             return alone  # What is wrong with this one keeps none of the others.
         try:
-            await self.note(inbound, result, became, begun[0] if begun else None)
+            await self.settle_entry(inbound, result, became, begun[0] if begun else None)
         except errors.HoldfastError as error:
             # Delivered again, it is the same message, and its answer is there.
             logger.warning("what became of a notice to %s was not noted: %s", lane.conversation_id, error)
@@ -467,7 +467,7 @@ class Runtime:
     ) -> object:
         return await self.db.mail.settle_inbox_entry(inbound.id, outcome, seq)
 
-    async def _taken(self, lane: Lane, message: events.Submit, emit: commands.Emit) -> events.TurnResult:
+    async def _taken(self, lane: ConversationState, message: events.Submit, emit: commands.Emit) -> events.TurnResult:
         """The turn of a message; one that was stopped before it began is not taken."""
         lane.taken = True
         try:
@@ -492,10 +492,12 @@ class Runtime:
         finally:
             lane.taken = False
 
-    async def _turn(self, lane: Lane, message: events.Submit, answered: asyncio.Future[events.TurnResult]) -> None:
+    async def _turn(
+        self, lane: ConversationState, message: events.Submit, answered: asyncio.Future[events.TurnResult]
+    ) -> None:
         try:
             # Not the lane's own emit: a review emits after its turn, when the lane may be another one.
-            result = await self._taken(lane, message, partial(self.tell, lane.conversation_id))
+            result = await self._taken(lane, message, partial(self.publish, lane.conversation_id))
         except Exception as error:
             # Nobody else would hear of it, and the next message must be answered all the same.
             logger.exception("a turn of %s failed", lane.conversation_id)
@@ -510,20 +512,20 @@ class Runtime:
     async def _built(self, conversation_id: str) -> agents.AIAgent:
         return await self._build(conversation_id)
 
-    def _lane(self, conversation_id: str) -> Lane:
+    def _lane(self, conversation_id: str) -> ConversationState:
         lane = self._lanes.get(conversation_id)
         if lane is None:
-            lane = self._lanes[conversation_id] = Lane(conversation_id)
+            lane = self._lanes[conversation_id] = ConversationState(conversation_id)
         return lane
 
-    def _tidy(self, lane: Lane) -> None:
+    def _tidy(self, lane: ConversationState) -> None:
         if lane.idle and self._lanes.get(lane.conversation_id) is lane:
             del self._lanes[lane.conversation_id]
 
 
-def _addressed(everybody: commands.Emit, sender: Callable[[ForOne], None], said: commands.Emit) -> commands.Emit:
+def _addressed(everybody: commands.Emit, sender: Callable[[SenderEvent], None], said: commands.Emit) -> commands.Emit:
     def emit(event: events.AnyEvent) -> None:
-        if isinstance(event, ForOne):
+        if isinstance(event, SenderEvent):
             sender(event)
         else:
             said(event)

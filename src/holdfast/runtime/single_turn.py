@@ -30,7 +30,7 @@ class Asking:
         the turn, and is raised when the turn has ended.
         """
         # Whoever asks leaves with the answer: a notice that came in meanwhile waits for somebody who sees its turn.
-        with self._door.listen(self._conversation_id, stays=False) as heard:
+        with self._door.subscribe(self._conversation_id, takes_inbox=False) as heard:
             showing = asyncio.create_task(self._listen(heard))
             answered = self._door.submit(self._conversation_id, events.Submit(words, content=content))
             self._begun = True
@@ -51,10 +51,10 @@ class Asking:
     async def _settle(self) -> None:
         """Wait for a background compaction, unless the turn or this wait is interrupted."""
         agent = self._door.agents.peek(self._conversation_id)
-        if agent is None or not agent.room.under_way or self._unwanted:
+        if agent is None or not agent.context_window.is_compacting or self._unwanted:
             return
-        self._door.tell(self._conversation_id, events.Notice(COMPACTING))
-        self._settling = asyncio.create_task(agent.room.settle())
+        self._door.publish(self._conversation_id, events.Notice(COMPACTING))
+        self._settling = asyncio.create_task(agent.context_window.settle())
         await asyncio.wait([self._settling])
 
     def stop(self) -> None:
@@ -70,14 +70,14 @@ class Asking:
         self._stops.add(stopping)
         stopping.add_done_callback(self._stops.discard)
 
-    async def _listen(self, heard: runtime.Listening) -> None:
+    async def _listen(self, heard: runtime.Subscription) -> None:
         async for emitted in heard:
             self._show(emitted.event)
 
 
 async def command(door: runtime.Runtime, conversation_id: str, line: str, show: Show) -> None:
     """A line that begins with a slash: what it has to say is shown as it comes, and all of it when this returns."""
-    with door.listen(conversation_id, stays=False) as heard:
+    with door.subscribe(conversation_id, takes_inbox=False) as heard:
         showing = asyncio.create_task(_shown(heard, show))
         try:
             await door.send(conversation_id, events.Command(line, "once"), show)
@@ -86,6 +86,6 @@ async def command(door: runtime.Runtime, conversation_id: str, line: str, show: 
             await showing
 
 
-async def _shown(heard: runtime.Listening, show: Show) -> None:
+async def _shown(heard: runtime.Subscription, show: Show) -> None:
     async for emitted in heard:
         show(emitted.event)

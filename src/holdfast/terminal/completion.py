@@ -15,7 +15,7 @@ from holdfast.agent import commands
 MOST = 200
 
 
-Listed = Callable[[], Sequence[commands.Standing]]
+Listed = Callable[[], Sequence[commands.CommandInfo]]
 Arguments = Callable[[str], Awaitable[Sequence[commands.Candidate]]]
 """What a line with a command and the beginning of its argument may become, each the whole line."""
 
@@ -70,7 +70,7 @@ def _takes_listed(before: str) -> bool:
     return slash is not None and slash.completes is not None and begins_argument(before)
 
 
-def _commands(before: str, every: Iterable[commands.Standing]) -> Iterator[Completion]:
+def _commands(before: str, every: Iterable[commands.CommandInfo]) -> Iterator[Completion]:
     for slash in every:
         if slash.name.startswith(before[1:]):
             name = f"/{slash.name}{' ' if slash.argument else ''}"

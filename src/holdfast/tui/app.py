@@ -96,7 +96,7 @@ class FullScreen(App[None]):
         self._opening = opening
         self.transcript = transcript.Transcript(self._reader(), self.marks, id="transcript")
         self.question = approval_panel.Approval()
-        words = completion.Words(door.words.listed if door.words else tuple, self._arguments)
+        words = completion.Words(door.prompt_commands.listed if door.prompt_commands else tuple, self._arguments)
         self.prompt = prompt_input.Prompt(words, opening.history)
         self.watched = status_poller.Watch(door, opening.model)
         self.transcript.tail = self._tail = live_turn.Tail(lambda: self.watched.standing.model)
@@ -261,11 +261,11 @@ class FullScreen(App[None]):
     async def _arguments(self, line: str) -> Sequence[commands.Candidate]:
         return await commands.complete(self.door, self.here, line)
 
-    def listed(self) -> Sequence[commands.Standing]:
+    def listed(self) -> Sequence[commands.CommandInfo]:
         """The commands of the palette."""
-        return commands.listed(self.door)
+        return commands.list_commands(self.door)
 
-    def take(self, command: commands.Standing) -> None:
+    def take(self, command: commands.CommandInfo) -> None:
         """A command from the palette: carried out, or written to the prompt where it needs something behind it."""
         self.prompt.focus()
         if command.argument and not command.argument.startswith("["):
@@ -377,7 +377,7 @@ class FullScreen(App[None]):
         if where != self.here or self.prompt.text:
             self._aside("notice", f"Not sent: {words}", "warning")
         else:
-            self.prompt.put(f"/{words}" if commands.is_command(words) or commands.escapes(words) else words)
+            self.prompt.put(f"/{words}" if commands.is_command(words) or commands.is_escaped(words) else words)
 
     def _show_waiting(self) -> None:
         """What waits for its turn, below the one under way."""

@@ -16,15 +16,15 @@ from holdfast.agent import commands
 class Commanded(Protocol):
     """Who carries them out."""
 
-    def listed(self) -> Sequence[commands.Standing]: ...
-    def take(self, command: commands.Standing) -> None:
+    def listed(self) -> Sequence[commands.CommandInfo]: ...
+    def take(self, command: commands.CommandInfo) -> None:
         """A command was picked."""
 
 
 class Commands(Provider):
     """Found by name, and by what they do."""
 
-    def _every(self) -> list[tuple[commands.Standing, str, Callable[[], None]]]:
+    def _every(self) -> list[tuple[commands.CommandInfo, str, Callable[[], None]]]:
         # Textual makes these by class, so whose they are is known from where they are.
         app = cast("Commanded", self.app)
         return [(each, f"/{each.name} {each.argument}".rstrip(), partial(app.take, each)) for each in app.listed()]

@@ -53,7 +53,7 @@ def line(name: str) -> str:
 class Prompts:
     """Commands from elsewhere."""
 
-    def listed(self) -> Sequence[commands.Standing]:
+    def listed(self) -> Sequence[commands.CommandInfo]:
         return [
             base.Slash(name="raw:review", help="Looks over it.", run=commands.COMMANDS["help"].run, argument="[WHAT]")
         ]
@@ -83,7 +83,7 @@ def test_help_of_one_command_shows_its_form_and_what_it_is_for(name: str) -> Non
 
 def test_help_of_another_name_tells_what_the_command_itself_would() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db, words=Prompts()) as run:
+        async with talk.door(db, prompt_commands=Prompts()) as run:
             assert "keep the last 3 exchanges" in await said(run, "/help compress")
             assert await said(run, "/help raw:review") == "/raw:review [WHAT]\nLooks over it."
             assert await said(run, "/help undp") == (
@@ -99,7 +99,7 @@ def test_help_of_another_name_tells_what_the_command_itself_would() -> None:
 )
 def test_an_unknown_command_is_answered_with_the_nearest_name(typed: str, meant: str | None) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db, words=Prompts()) as run:
+        async with talk.door(db, prompt_commands=Prompts()) as run:
             answer = await said(run, typed)
         assert answer.startswith(f"error: There is no command {errors.shown(typed)}.")
         assert ("Did you mean" in answer) == (meant is not None)
@@ -198,10 +198,10 @@ def test_from_a_deleted_conversation_people_can_look_around_and_leave(name: str)
 
 def test_a_command_is_refused_and_not_listed_where_it_means_nothing() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db, words=Prompts()) as run:
-            assert [each.name for each in commands.listed(run)] == [*commands.COMMANDS, "raw:review"]
-            assert "quit" not in [each.name for each in commands.listed(run, "chat")]
-            with run.listen("talk") as listening:
+        async with talk.door(db, prompt_commands=Prompts()) as run:
+            assert [each.name for each in commands.list_commands(run)] == [*commands.COMMANDS, "raw:review"]
+            assert "quit" not in [each.name for each in commands.list_commands(run, "chat")]
+            with run.subscribe("talk") as listening:
                 await run.send("talk", events.Command("/quit", "chat"))
                 listening.put(None)
                 seen = [emitted.event async for emitted in listening]
@@ -237,7 +237,7 @@ def test_names_are_completed_and_then_what_the_command_takes() -> None:
         await db.create_session("untitled", source="test")
         await db.pin("talk", 1)
         kept = await db.memory.add("", "I eat fish.")
-        async with talk.door(db, words=Prompts()) as run:
+        async with talk.door(db, prompt_commands=Prompts()) as run:
             assert await offered(run, "/co") == ["/compact ", "/compress "]
             assert await offered(run, "/ra") == ["/raw:review "]
             assert await offered(run, "/compact ") == ["/compact --preview", "/compact here 3"] + [
@@ -284,7 +284,7 @@ def test_what_a_command_recommends_is_there_where_it_was_given(place: events.Pla
     async def story(db: AsyncSessionDB) -> None:
         await talk.exchanges(db, 8, "harbour")
         async with talk.door(db) as run:
-            here = {each.name for each in commands.listed(run, place)}
+            here = {each.name for each in commands.list_commands(run, place)}
             lines = [line(name) for name in commands.COMMANDS] + ["/resum", "/sea", "/help resum"]
             lines += [f"/help {name}" for name in here]
             for given in lines:

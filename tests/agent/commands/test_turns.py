@@ -251,7 +251,7 @@ def test_steer_tells_the_running_turn_and_is_a_message_without_one() -> None:
             assert await told(run, "/steer to the left") == [events.Say("to the left")]
             waiting = run.submit("talk", events.Submit("Go"))
             await stuck.reached.wait()
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 await run.send("talk", events.Command("/steer to the left"))
                 assert "before its next step" in str((await until(listening, events.Notice))[-1].event)
             go.set()

@@ -95,13 +95,13 @@ async def door(others: servers.Servers) -> AsyncIterator[runtime.Runtime]:
         async def build(conversation_id: str) -> AIAgent:
             return AIAgent(db=db, model=ScriptedModel(["Fine."]), session_id=conversation_id, skip_context_files=True)
 
-        async with runtime.Runtime(db, build, words=others) as opened:
+        async with runtime.Runtime(db, build, prompt_commands=others) as opened:
             yield opened
 
 
 async def answers(opened: runtime.Runtime, line: str) -> list[events.AnyEvent]:
     told: list[events.AnyEvent] = []
-    with opened.listen("here") as heard:
+    with opened.subscribe("here") as heard:
         await opened.send("here", events.Command(line), told.append)
         heard.put(None)
         return [emitted.event async for emitted in heard] + told

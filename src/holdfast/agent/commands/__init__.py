@@ -16,8 +16,8 @@ Candidate = base.Candidate
 Desk = base.Desk
 Emit = base.Emit
 Models = base.Models
-Standing = base.Standing
-Words = base.Words
+CommandInfo = base.CommandInfo
+PromptCommands = base.PromptCommands
 
 
 # A word behind a slash.
@@ -29,16 +29,16 @@ def is_command(line: str) -> bool:
     return _NAMED.match(line) is not None
 
 
-def escapes(line: str) -> bool:
+def is_escaped(line: str) -> bool:
     """Whether its first slash only says that it is no command. A text of several lines was pasted and has its own."""
     return line.startswith("//") and "\n" not in line
 
 
-def listed(desk: Desk, place: events.Place = "terminal") -> list[Standing]:
+def list_commands(desk: Desk, place: events.Place = "terminal") -> list[CommandInfo]:
     """The commands that mean something in a front end of this kind, those from elsewhere at the end."""
     return [
         *(slash for slash in COMMANDS.values() if place in slash.places),
-        *(desk.words.listed() if desk.words else ()),
+        *(desk.prompt_commands.listed() if desk.prompt_commands else ()),
     ]
 
 
@@ -68,7 +68,7 @@ async def complete(
         begun = line.lstrip("/").lower()
         return [
             Candidate(f"/{each.name}{' ' if each.argument else ''}", each.help)
-            for each in listed(desk, place)
+            for each in list_commands(desk, place)
             if each.name.startswith(begun)
         ]
     name, argument = split(line)
@@ -113,7 +113,7 @@ async def _checked(desk: Desk, conversation_id: str, slash: base.Slash, argument
 
 async def _said(asked: base.Asked, name: str) -> None:
     """Have the words said that a command from elsewhere stands for."""
-    others = asked.desk.words
+    others = asked.desk.prompt_commands
     words = await others.text(name.lower(), asked.argument) if others else None
     if words is None:
         raise errors.InvalidArgument(registry.unknown(asked, name))

@@ -20,7 +20,7 @@ Emit = Callable[[events.AnyEvent], None]
 EVERYWHERE: frozenset[events.Place] = frozenset(get_args(events.Place))
 
 
-class Standing(Protocol):
+class CommandInfo(Protocol):
     """A command that stands for words: what it is called, what it is for, what it takes."""
 
     @property
@@ -31,10 +31,10 @@ class Standing(Protocol):
     def argument(self) -> str: ...
 
 
-class Words(Protocol):
+class PromptCommands(Protocol):
     """Commands that come from elsewhere, such as prompts of servers; they may be others each time."""
 
-    def listed(self) -> Sequence[Standing]: ...
+    def listed(self) -> Sequence[CommandInfo]: ...
     async def text(self, name: str, argument: str) -> str | None:
         """What is said by the command; None where there is none of this name."""
 
@@ -63,7 +63,7 @@ class Desk(Protocol):
     @property
     def owner(self) -> str: ...
     @property
-    def words(self) -> Words | None: ...
+    def prompt_commands(self) -> PromptCommands | None: ...
     @property
     def models(self) -> Models | None: ...
     @property

@@ -64,17 +64,17 @@ async def _names(asked: base.Asked) -> Sequence[base.Candidate]:
     return [base.Candidate(each.name, each.help) for each in _here(asked)]
 
 
-def _here(asked: base.Asked) -> list[base.Standing]:
+def _here(asked: base.Asked) -> list[base.CommandInfo]:
     """The commands that mean something where this one was given."""
     return [*(each for each in COMMANDS.values() if asked.place in each.places), *_others(asked.desk)]
 
 
-def _form(each: base.Standing) -> str:
+def _form(each: base.CommandInfo) -> str:
     return f"/{each.name} {each.argument}".rstrip()
 
 
-def _others(desk: base.Desk) -> Sequence[base.Standing]:
-    return desk.words.listed() if desk.words else ()
+def _others(desk: base.Desk) -> Sequence[base.CommandInfo]:
+    return desk.prompt_commands.listed() if desk.prompt_commands else ()
 
 
 def unknown(asked: base.Asked, name: str) -> str:

@@ -101,7 +101,7 @@ async def _listed(desk: base.Desk) -> Sequence[str]:
 async def memory(asked: base.Asked) -> None:
     said, changed = await memory_notes.ordered(memory_notes.Notes(asked.desk.db, asked.desk.owner), asked.argument)
     for agent in asked.desk.agents.every() if changed else ():
-        agent.remembering.changed()
+        agent.memory.changed()
     asked.emit(events.Answer(said))
 
 
