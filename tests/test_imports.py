@@ -100,8 +100,8 @@ OPTIONAL = {
     "xllamacpp",
 }
 
-# Besides the settings, a process that a tool started finds its session there.
-READS_ENVIRONMENT = ("config.py", "agent/current_session.py")
+# Besides the settings: the session of a process that a tool started, and the keys of models that a program embeds.
+READS_ENVIRONMENT = ("config.py", "agent/current_session.py", "model/providers.py")
 
 
 def room_of(path: str) -> str:

@@ -113,7 +113,7 @@ class Talk:
         got = reply_builder.Gathering(self._api)
 
         async def run() -> None:
-            model = retry.Retrying(self._model(), sleep=self._wait)
+            model = retry.RetryingModel(self._model(), sleep=self._wait)
             try:
                 async for delta in model.stream(base.Request(messages=self.messages, system="Be kind.", tools=TOOLS)):
                     self.deltas.append(delta)
@@ -199,7 +199,7 @@ def test_nonsense_and_silence_are_asked_again_and_then_told(
     with pytest.raises(errors.ModelError) as raised:
         talk.ask()
     assert type(raised.value) is expected
-    assert len(talk.journal) == len(talk.waited) + 1 == retry.Policy().attempts
+    assert len(talk.journal) == len(talk.waited) + 1 == retry.Backoff().attempts
 
 
 def test_a_call_with_malformed_arguments_is_kept_as_it_came(provider: aimock.Provider) -> None:

@@ -42,7 +42,9 @@ def asked(
     async def run() -> tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]:
         async with server.Server(*answers) as one:
             model = adapter.AnthropicModel("claude", base_url=one.url + path, window=1000, **{"key": KEY, **more})
-            reply, error = await heard(retry.Retrying(model, sleep=asyncio.sleep, policy=retry.Policy(first=0)))
+            reply, error = await heard(
+                retry.RetryingModel(model, sleep=asyncio.sleep, backoff=retry.Backoff(first_delay=0))
+            )
             await model.close()
             return reply, error, one.asked
 

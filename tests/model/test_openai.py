@@ -139,8 +139,8 @@ def test_busy_malformed_and_failing_server_is_retried() -> None:
         busy = server.refusal(429, {"error": {"message": "slow down"}}, retry_after="7")
         failed = server.refusal(500, {"error": {"message": "Internal error"}})
         async with server.Server(busy, server.Answer([b"data: {oops\n\n"]), failed, WHOLE) as one:
-            model = retry.Retrying(
-                adapter.OpenAIModel("m", base_url=one.url, window=1), sleep=sleep, chance=lambda: 0.5
+            model = retry.RetryingModel(
+                adapter.OpenAIModel("m", base_url=one.url, window=1), sleep=sleep, random_number=lambda: 0.5
             )
             reply, error = await heard(model)
             await model.close()

@@ -26,14 +26,16 @@ def collected(model: base.Model) -> tuple[list[base.Delta], Exception | None]:
     return asyncio.run(collect())
 
 
-def patient(*script: object, policy: retry.Policy | None = None) -> tuple[retry.Retrying, ScriptedModel, list[float]]:
+def patient(
+    *script: object, backoff: retry.Backoff | None = None
+) -> tuple[retry.RetryingModel, ScriptedModel, list[float]]:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
     inner = ScriptedModel(script)  # type: ignore[arg-type]
-    return retry.Retrying(inner, policy, sleep=sleep, chance=lambda: 0.5), inner, waits
+    return retry.RetryingModel(inner, backoff, sleep=sleep, random_number=lambda: 0.5), inner, waits
 
 
 def said(deltas: Sequence[base.Delta]) -> str:
@@ -91,7 +93,7 @@ def test_where_one_model_cannot_answer_the_next_is_asked() -> None:
         ScriptedModel([errors.ModelBusy()], name="b/two", window=50),
         ScriptedModel(["Here."], name="c/three", window=200),
     ]
-    chain = retry.Chain(models)
+    chain = retry.FallbackModel(models)
     deltas, error = collected(chain)
     assert (said(deltas), error) == ("Here.", None)
     assert [delta.model for delta in deltas if isinstance(delta, base.Switched)] == ["b/two", "c/three"]
@@ -105,11 +107,11 @@ def test_where_one_model_cannot_answer_the_next_is_asked() -> None:
 )
 def test_an_overflow_and_a_cut_are_not_passed_on(first: list[object]) -> None:
     second = ScriptedModel(["Here."])
-    _, error = collected(retry.Chain([ScriptedModel(first), second]))  # type: ignore[arg-type]
+    _, error = collected(retry.FallbackModel([ScriptedModel(first), second]))  # type: ignore[arg-type]
     assert isinstance(error, errors.ModelError)
     assert second.requests == []
 
 
 def test_the_last_error_is_the_one_that_is_told() -> None:
-    chain = retry.Chain([ScriptedModel([errors.KeyRefused("one")]), ScriptedModel([errors.ModelBusy("two")])])
+    chain = retry.FallbackModel([ScriptedModel([errors.KeyRefused("one")]), ScriptedModel([errors.ModelBusy("two")])])
     assert str(collected(chain)[1]) == "two"

@@ -145,8 +145,8 @@ def _chain(settings: config.Settings, names: tuple[str, ...]) -> base.Model:
 
 
 def _chained(made: list[base.Model]) -> base.Model:
-    patient = [retry.Retrying(one) for one in made]
-    return patient[0] if len(patient) == 1 else retry.Chain(patient)
+    patient = [retry.RetryingModel(one) for one in made]
+    return patient[0] if len(patient) == 1 else retry.FallbackModel(patient)
 
 
 def _made(settings: config.Settings, name: str, told_window: int | None = None) -> base.Model:

@@ -1,6 +1,6 @@
-"""Models: one port, an adapter for each wire format, and what stands between a call and its answer.
+"""Models: the `Model` protocol, an adapter for each API, retries, and `create`, which makes a model from a string.
 
-The names others may rely on are loaded when they are asked for.
+The public names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -13,18 +13,34 @@ if TYPE_CHECKING:
     from holdfast.model.base import Model, Reply
     from holdfast.model.offline import OfflineModel as OfflineModel
     from holdfast.model.openai.adapter import OpenAIModel
+    from holdfast.model.providers import create
+    from holdfast.model.retry import FallbackModel as FallbackModel
+    from holdfast.model.retry import RetryingModel as RetryingModel
     from holdfast.model.scripted import ScriptedModel as ScriptedModel
 
 _LAZY = {
     "AnthropicModel": "holdfast.model.anthropic.adapter",
+    "FallbackModel": "holdfast.model.retry",
     "Model": "holdfast.model.base",
     "OfflineModel": "holdfast.model.offline",
     "OpenAIModel": "holdfast.model.openai.adapter",
     "Reply": "holdfast.model.base",
+    "RetryingModel": "holdfast.model.retry",
     "ScriptedModel": "holdfast.model.scripted",
+    "create": "holdfast.model.providers",
 }
 
-__all__ = ["AnthropicModel", "Model", "OfflineModel", "OpenAIModel", "Reply", "ScriptedModel"]
+__all__ = [
+    "AnthropicModel",
+    "FallbackModel",
+    "Model",
+    "OfflineModel",
+    "OpenAIModel",
+    "Reply",
+    "RetryingModel",
+    "ScriptedModel",
+    "create",
+]
 
 
 def __getattr__(name: str) -> object:

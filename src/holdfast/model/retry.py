@@ -1,7 +1,6 @@
-"""What stands between a call and its answer: asking again, and asking another model.
+"""Retry a failed request, and fall back to another model.
 
-Only while nothing was said: once a reply has begun, its reader has seen it, and a second one would be a
-second reply. How long a provider asks to wait is honoured up to a limit; beyond it, the call fails and says so.
+Both happen only before the first delta of a reply: a caller that has seen part of a reply must not get a second one.
 """
 
 from __future__ import annotations
@@ -17,34 +16,43 @@ from holdfast import errors
 from holdfast.model import base
 
 
-class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often and how patiently to ask again."""
+class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often a request is sent, and how long to wait in between. Times are in seconds."""
 
     attempts: int = 4
-    """Calls in all, the first included."""
-    first: float = 0.5
-    """Seconds before the second; each further wait is twice as long, give or take a fifth."""
-    longest: float = 20.0
-    """The longest wait of our own choosing."""
-    patience: float = 60.0
-    """The longest wait a provider may ask for."""
+    """The number of requests, the first included."""
+    first_delay: float = 0.5
+    """The delay before the first retry. It doubles with each retry, with a jitter of ±20 %."""
+    max_delay: float = 20.0
+    """The longest delay, unless the provider asks for a longer one."""
+    max_retry_after: float = 60.0
+    """The longest delay that a provider may ask for; the request fails if it asks for more."""
+
+    def next_delay(self, error: errors.ModelError, attempt: int, random_number: float) -> float | None:
+        """Return the delay before the request is sent again; None if it must not be."""
+        if not error.retryable or attempt >= self.attempts:
+            return None
+        if error.retry_after is not None:
+            return error.retry_after if error.retry_after <= self.max_retry_after else None
+        delay: float = min(self.max_delay, self.first_delay * 2 ** (attempt - 1))
+        return delay * (0.8 + 0.4 * random_number)
 
 
-class Retrying:
-    """A model that retries a request whose error is `retryable`: busy, server error, unreachable, malformed reply."""
+class RetryingModel:
+    """A model that sends a request again after an error that is `retryable`."""
 
     def __init__(
         self,
         model: base.Model,
-        policy: Policy | None = None,
+        backoff: Backoff | None = None,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        chance: Callable[[], float] = random.random,
+        random_number: Callable[[], float] = random.random,
     ) -> None:
         self.inner = model
-        self.policy = policy or Policy()
+        self.backoff = backoff or Backoff()
         self._sleep = sleep
-        self._chance = chance
+        self._random_number = random_number
 
     @property
     def name(self) -> str:
@@ -58,44 +66,35 @@ class Retrying:
         await self.inner.close()
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        attempt, told = 0, ""
+        attempt, reported = 0, ""
         while True:
             attempt += 1
-            said = False
+            has_begun = False
             try:
                 async with aclosing(self.inner.stream(request)) as deltas:
                     async for delta in deltas:
-                        said = True
+                        has_begun = True
                         yield delta
                 return
             except errors.ModelError as error:
-                wait = self._wait(error, attempt)
-                if said or wait is None:
+                delay = self.backoff.next_delay(error, attempt, self._random_number())
+                if has_begun or delay is None:
                     raise
-                why = str(error)
-                yield base.Waiting(wait, attempt, "" if why == told else why)
-                told = why
-            await self._sleep(wait)
-
-    def _wait(self, error: errors.ModelError, attempt: int) -> float | None:
-        """How long to wait before asking again; None: not at all."""
-        if not error.retryable or attempt >= self.policy.attempts:
-            return None
-        if error.retry_after is not None:
-            return error.retry_after if error.retry_after <= self.policy.patience else None
-        own: float = min(self.policy.longest, self.policy.first * 2 ** (attempt - 1))
-        return own * (0.8 + 0.4 * self._chance())
+                reason = str(error)
+                yield base.Waiting(delay, attempt, "" if reason == reported else reason)
+                reported = reason
+            await self._sleep(delay)
 
 
-class Chain:
-    """Models in order of preference: where one cannot answer, the next is asked.
+class FallbackModel:
+    """Models in order of preference: if one fails before it has said anything, the next one is asked.
 
-    A context too large is not passed on: the conversation is what has to change.
+    A context overflow is not passed on, because the conversation has to be compacted.
     """
 
     def __init__(self, models: Sequence[base.Model]) -> None:
         if not models:
-            raise errors.ModelError("A chain needs at least one model.")
+            raise errors.InvalidArgument("`models` must not be empty.", parameter="models")
         self.models = tuple(models)
 
     @property
@@ -104,7 +103,7 @@ class Chain:
 
     @property
     def window(self) -> int:
-        """The smallest: whatever fits there fits them all."""
+        """The smallest window, so that a request fits every model."""
         return min(model.window for model in self.models)
 
     async def close(self) -> None:
@@ -112,15 +111,15 @@ class Chain:
             await model.close()
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        for model, after in zip(self.models, (*self.models[1:], None), strict=True):
-            said = False
+        for model, fallback in zip(self.models, (*self.models[1:], None), strict=True):
+            has_begun = False
             try:
                 async with aclosing(model.stream(request)) as deltas:
                     async for delta in deltas:
-                        said = said or not isinstance(delta, base.Waiting)
+                        has_begun = has_begun or not isinstance(delta, base.Waiting)
                         yield delta
                 return
             except errors.ModelError as error:
-                if said or after is None or not error.elsewhere:
+                if has_begun or fallback is None or not error.elsewhere:
                     raise
-                yield base.Switched(after.name, str(error))
+                yield base.Switched(fallback.name, str(error))
