@@ -124,14 +124,14 @@ class Learning:
 
     def __init__(self, db: holdfast.AsyncSessionDB) -> None:
         self._db = db
-        self._agents = agent_cache.Cache(self._build)
+        self._agents = agent_cache.AgentCache(self._build)
         self._listening = ExitStack()
         self._behind = asyncio.Event()
         self._moments: Moments = []
 
     async def _build(self, conversation_id: str) -> holdfast.AIAgent:
         model = ScriptedModel([])
-        return holdfast.AIAgent(db=self._db, model=model, session_id=conversation_id, skip_context_files=True)
+        return holdfast.AIAgent(db=self._db, model=model, session_id=conversation_id)
 
     async def begin(self) -> Self:
         agent = await self._agents.get("heard")

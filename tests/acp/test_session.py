@@ -326,16 +326,16 @@ class Later:
     """A server that brings a command some time after it was asked for."""
 
     def __init__(self) -> None:
-        self.brought: list[commands.Slash] = []
+        self.brought: list[commands.SlashCommand] = []
 
-    def listed(self) -> list[commands.Slash]:
+    def listed(self) -> list[commands.SlashCommand]:
         return self.brought
 
     async def text(self, name: str, argument: str) -> str | None:
         return f"Greet {argument}" if any(each.name == name for each in self.brought) else None
 
 
-async def nothing(_: commands.Asked) -> None:
+async def nothing(_: commands.Invocation) -> None:
     pass
 
 
@@ -346,7 +346,7 @@ def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pyte
     async def story(editor: seat.Editor) -> None:
         here = await editor.new()
         await editor.until("available_commands_update")
-        later.brought.append(commands.Slash(name="wiki:greet", help="Greets.", run=nothing, argument="NAME"))
+        later.brought.append(commands.SlashCommand(name="wiki:greet", help="Greets.", run=nothing, argument="NAME"))
         told = await editor.until("available_commands_update")
         assert told["availableCommands"][-1] == {
             "name": "wiki:greet",
@@ -366,7 +366,7 @@ def test_a_command_answers_and_is_no_message() -> None:
         assert await editor.prompt(session, "/status") == "end_turn"
         assert "model" in editor.text()
         assert await editor.prompt(session, "/nonsense") == "end_turn"
-        assert "There is no command" in editor.text()
+        assert "Unknown command" in editor.text()
         assert await editor.prompt(session, "/title The harbour") == "end_turn"
         assert "with its first message" in editor.text()
         with pytest.raises(errors.NoSuchSession):
@@ -396,7 +396,7 @@ def test_compact_is_the_same_as_everywhere_and_the_whole_transcript_comes_back()
             await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
             assert await editor.prompt(session, "/compact") == "end_turn"
             assert (await db.context(session)).cut_seq > 0
-            assert "Summing up" in editor.text("agent_thought_chunk")
+            assert "Summarizing" in editor.text("agent_thought_chunk")
             assert "Compacted up to" in editor.text()
         async with seat.seated(program) as editor:
             await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])

@@ -46,7 +46,7 @@ def test_a_rule_that_forbids_is_told_to_the_model_and_nobody_is_asked() -> None:
                 seen = [each.event for each in await until(heard, events.TurnFinished)]
         assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
         assert home.shell.ran == []
-        assert "A rule of the settings forbids it (deny shell(git push))." in home.results[0]
+        assert "A rule in the settings forbids it (deny shell(git push))." in home.results[0]
         assert await house.audit(db) == [("git push", False, "rule: deny shell(git push)", None)]
 
     stage.run(story)
@@ -230,7 +230,7 @@ def test_where_something_forbidden_may_hide_a_person_is_asked_and_told_why() -> 
             with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
-                assert question.danger == "It may do what is forbidden (rule: deny shell(git status))."
+                assert question.danger == "A rule may forbid it (rule: deny shell(git status))."
                 assert question.remembers == ""
                 await door.send("talk", events.Approve(question.request_id, "once", "me"))
                 await done
@@ -247,7 +247,7 @@ def test_nobody_there_is_a_no_at_once() -> None:
                 assert (await door.submit("talk", events.Submit("go"))).completed
                 seen = [each.event for each in await until(heard, events.TurnFinished)]
         assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
-        assert home.results == [f"Error: Not allowed: Run make. {approvals.NOBODY}"]
+        assert home.results == [f"Error: Not allowed: Run make. {approvals.NO_APPROVER}"]
         assert await house.audit(db) == [("make", False, "nobody", None)]
 
     stage.run(story)
@@ -268,7 +268,7 @@ def test_when_the_last_who_could_answer_leaves_the_answer_is_no() -> None:
                 settled = (await until(looking, events.ApprovalSettled))[-1].event
                 assert isinstance(settled, events.ApprovalSettled)
                 assert not settled.allowed
-        assert approvals.LEFT in home.results[0]
+        assert approvals.APPROVER_LEFT in home.results[0]
         assert home.shell.ran == []
 
     stage.run(story)
@@ -293,7 +293,7 @@ def test_of_two_answers_at_once_the_first_counts() -> None:
                 await done
         assert [each.by for each in seen if isinstance(each, events.ApprovalSettled)] == ["person 0: always"]
         late = [each for each in seen if isinstance(each, events.Notice)]
-        assert [each.text for each in late] == ["That is not asked any more."] * 2
+        assert [each.text for each in late] == ["This approval request is no longer pending."] * 2
         assert home.shell.ran == ["make"]
         assert [by for _, _, by, _ in await house.audit(db)] == ["person 0: always"]
 
@@ -376,7 +376,7 @@ def test_what_cannot_be_written_down_is_not_done() -> None:
         async with home.door as door:
             assert (await door.submit("talk", events.Submit("go"))).completed
         assert home.shell.ran == []
-        assert approvals.UNWRITTEN in home.results[0]
+        assert approvals.NOT_RECORDED in home.results[0]
 
     stage.run(story)
 
@@ -474,8 +474,7 @@ async def main():
     db = AsyncSessionDB(SessionDB(sys.argv[1]))
     model, shell = ScriptedModel([house.runs("make")]), house.Shell(hangs)
     agent = AIAgent(db=db, model=model, session_id="talk", tools=[shell.tool],
-                    approvals=approvals.Approvals(db.permissions, law=house.law(allow=["shell"])),
-                    skip_context_files=True)
+                    permissions=approvals.Approvals(db.permissions, law=house.law(allow=["shell"])))
     await agent.run_conversation("go")
 
 asyncio.run(main())

@@ -134,8 +134,8 @@ def test_own_writes_and_those_to_other_conversations_put_no_agent_behind(address
 def test_a_turn_begins_when_the_one_of_another_process_ends(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_lease, "SOON", HOUR)
-    monkeypatch.setattr(turn_lease, "SELDOM", HOUR)
+    monkeypatch.setattr(turn_lease, "MIN_POLL_SECONDS", HOUR)
+    monkeypatch.setattr(turn_lease, "MAX_POLL_SECONDS", HOUR)
 
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("turn", source="test")
@@ -155,7 +155,7 @@ def test_a_turn_begins_when_the_one_of_another_process_ends(
 def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_it(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context_window, "POLL", HOUR)
+    monkeypatch.setattr(context_window, "POLL_SECONDS", HOUR)
 
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=90, name="room")
@@ -186,7 +186,7 @@ def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(addr
         await db.create_session("notice", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("notice") as listening:
-                await soon(lambda: not run._looks)  # it was empty when they came
+                await soon(lambda: not run._inbox_checks)  # it was empty when they came
                 await asyncio.to_thread(elsewhere, "notice notice")
                 finished = (await until(listening, events.TurnFinished))[-1].event
                 assert isinstance(finished, events.TurnFinished)
@@ -205,7 +205,7 @@ def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_agai
         await db.create_session("missed", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("missed") as listening:
-                await soon(lambda: not run._looks)
+                await soon(lambda: not run._inbox_checks)
                 with monkeypatch.context() as lost:
                     lost.setattr(notifications, "decode", lambda *_: None)
                     await asyncio.to_thread(elsewhere, "notice missed")
@@ -291,7 +291,7 @@ def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
         await db.create_session("talk", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("talk") as listening:
-                await soon(lambda: not run._looks)
+                await soon(lambda: not run._inbox_checks)
                 with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
                     other.mail.add_inbox_entry("talk", "built", "built")
                 run.check_inbox("talk")
@@ -313,18 +313,18 @@ def test_many_hints_at_once_are_one_look_at_each_agent() -> None:
             looks += 1
             return await works(session_id)
 
-        agents = agent_cache.Cache(build)
+        agents = agent_cache.AgentCache(build)
         agent = await agents.get("talk")
         await agent.run_conversation("Hello")
         db.snapshot = looked  # type: ignore[method-assign]
         for _ in range(100):
-            agents.heard(notifications.Hint("moved", "talk"))
-            agents.heard(notifications.Hint("moved", "another"))
-            agents.heard(notifications.LOST)
-        await soon(lambda: agents.comparing is None)
+            agents.on_hint(notifications.Hint("moved", "talk"))
+            agents.on_hint(notifications.Hint("moved", "another"))
+            agents.on_hint(notifications.LOST)
+        await soon(lambda: agents.check_task is None)
         assert looks == 1
         assert agent.context_cache.mark is not None  # nobody had written
-        agents.heard(notifications.LOST)
+        agents.on_hint(notifications.LOST)
         await agents.close()
 
     stage.run(story)

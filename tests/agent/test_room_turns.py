@@ -22,7 +22,7 @@ from tests.agent.test_room_waits import filling
 from tests.compaction.test_compress import WINDOW, Writer, filled
 
 STEPS = 4
-IN_VAIN = "a compaction was waited for in vain"
+IN_VAIN = "another compaction did not finish in time; the turn continues without it"
 
 
 def steps() -> list[Any]:
@@ -107,7 +107,7 @@ def test_a_turn_of_many_steps_waits_for_its_own_compaction_once(share: float, ca
 
 
 def test_a_turn_waits_a_little_longer_than_models_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context_window, "LONGER", 1_000 * context_window.LONGER)
+    monkeypatch.setattr(context_window, "WAIT_FACTOR", 1_000 * context_window.WAIT_FACTOR)
 
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50)
@@ -145,7 +145,7 @@ def test_a_compaction_by_hand_comes_after_the_one_a_turn_waits_for() -> None:
         by_hand = asyncio.create_task(agent.compress_context(force=True, keep_exchanges=1, emit=seen.append))
         while not seen:
             await asyncio.sleep(0.01)
-        assert remarks(seen) == ["A compaction is under way already; this one comes after it …"]
+        assert remarks(seen) == ["Another compaction is running; this one starts after it …"]
         go.set()
         assert (await turn).completed
         assert (await by_hand).outcome in (compaction.Outcome.COMPACTED, compaction.Outcome.NOTHING_TO_DO)

@@ -73,7 +73,7 @@ def test_turn_does_not_wait_for_hooks_of_a_compaction_that_overtook_it(caplog: p
         assert await db.release_lease(lease)
 
     stage.run(story)
-    assert "waited for in vain" not in caplog.text
+    assert "did not finish in time" not in caplog.text
 
 
 @pytest.mark.parametrize("hooks_run", [False, True])
@@ -157,7 +157,7 @@ def test_how_far_a_compaction_is_is_never_how_far_another_one_was() -> None:
         assert agent.context_window.progress.stage == "summing up"
         go.set()
         assert [(await each).outcome.value for each in (first, second)] == ["compacted", "nothing_to_do"]
-        agent.context_window.begin("turn", lambda _: None)
+        agent.context_window.start_background("turn", lambda _: None)
         assert (agent.context_window.is_compacting, agent.context_window.progress) == (True, None)
         await agent.close()
 
@@ -173,7 +173,7 @@ def test_an_agent_is_kept_while_it_compacts_beside_the_turns() -> None:
             writer = Writer(lambda _: stuck())
             return stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id=name, summarizer=writer)
 
-        agents = agent_cache.Cache(build, size=1)
+        agents = agent_cache.AgentCache(build, size=1)
         compacting = await agents.get("a")
         await compacting.run_conversation("Hello")
         await stuck.reached.wait()
@@ -282,7 +282,7 @@ def test_where_a_model_may_not_sum_up_the_extract_makes_room_within_the_turn() -
         shown = model.requests[0].messages
         assert any(each.uid.startswith("summary:") for each in shown)
         # By a meter that has learnt nothing from the reply.
-        assert tokens.Meter().count(agent.system, (), shown) < WINDOW
+        assert tokens.Meter().count(agent.prompt.text, (), shown) < WINDOW
 
     stage.run(story)
 
@@ -334,7 +334,7 @@ def test_a_provider_that_never_has_enough_room_is_asked_a_few_times_only() -> No
         result = await agent.run_conversation(LONG * 10)
         await agent.close()
         assert result.exit_reason == "overflow"
-        assert len(model.requests) == 1 + context_window.OVERFLOWS
+        assert len(model.requests) == 1 + context_window.MAX_OVERFLOWS
         sizes = [agent.meter.count("", (), request.messages) for request in model.requests]
         assert sizes == sorted(set(sizes), reverse=True)
 
@@ -362,7 +362,7 @@ def test_people_hear_of_a_pause_once_until_a_compaction_succeeds() -> None:
         assert (await agent.compress_context(force=True)).outcome is compaction.Outcome.COMPACTED
         for number in range(40):
             await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
-        agent.context_cache.forget()
+        agent.context_cache.invalidate()
         assert len(await paused()) == 1
 
     stage.run(story)

@@ -203,7 +203,7 @@ def test_nothing_is_kept_of_a_conversation_nobody_listens_to() -> None:
             await run.submit("talk", events.Submit("Hello"))
             await run.send("other", events.Command("/help"))
             await asyncio.sleep(0)
-            assert run._lanes == {}
+            assert run._states == {}
 
     stage.run(story)
 
@@ -291,7 +291,7 @@ def test_compact_previews_compacts_undoes_and_redoes() -> None:
         async with runtime.Runtime(db, build) as run:
             (preview,) = await told(run, "/compact --preview")
             assert isinstance(preview, events.Answer)
-            assert "would give way to a summary" in preview.text
+            assert "would be summarized" in preview.text
             assert len(await db.sessions("talk")) == 1
             _, made = await told(run, "/compact the harbour")
             assert isinstance(made, events.Compacted)

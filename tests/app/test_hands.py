@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, config
 from holdfast.acp import conversion
-from holdfast.agent import memory_notes
+from holdfast.agent import memory as agent_memory
 from holdfast.app import toolset
 from holdfast.gateway import settings as gateways
 from holdfast.tools import base, memory
@@ -39,7 +39,7 @@ def every_tool(folder: Path, store: AsyncSessionDB) -> list[base.Tool]:
         *toolset.of_machine(known, settings, [str(folder)]),
         *toolset.of_project(str(folder), [], lambda: None),
         *toolset.of_past(store),
-        memory.memory(memory_notes.Notes(store, "")),
+        memory.memory(agent_memory.Notes(store, "")),
     ]
 
 

@@ -27,7 +27,7 @@ class Program:
 
         self.door = runtime.Runtime(db, build)
         self.processes = background.Processes(
-            process_records.Book(db, self.door.poke), str(home), lambda: {"PATH": os.environ["PATH"]}
+            process_records.Book(db, self.door.check_inbox), str(home), lambda: {"PATH": os.environ["PATH"]}
         )
         self._watcher = background.Watcher(self.processes, shortest=0.02, longest=0.05, idle=0.05)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, types
+from holdfast.agent import settings
 from holdfast.compaction import base, policy, summary
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
@@ -106,9 +107,10 @@ def agent(db: AsyncSessionDB, stage: zygote.Stage, head: str, replies: int = 99)
         db=db,
         model=ScriptedModel(["ok"] * replies, window=compacting.WINDOW),
         session_id=head,
-        summarizer=summary.ModelSummarizer(Liar(adversary)) if lying else adversary,
-        compaction_policy=policy.Policy(deadline=DEADLINE),
-        skip_context_files=True,
+        compaction=settings.CompactionSettings(
+            summarizer=summary.ModelSummarizer(Liar(adversary)) if lying else adversary,
+            policy=policy.Policy(deadline=DEADLINE),
+        ),
         clock=zygote.Clock(stage.order.clock or ""),
     )
 
@@ -147,7 +149,7 @@ def talk(stage: zygote.Stage) -> dict[str, Any]:
             results = [await one.run_conversation(text, uid=text) for text in texts]
             assert isinstance(one.model, ScriptedModel)
             # Not by the agent's own meter, which has learnt from the reply since.
-            shown = [tokens.Meter().count(one.system, (), each.messages) for each in one.model.requests]
+            shown = [tokens.Meter().count(one.prompt.text, (), each.messages) for each in one.model.requests]
             await one.close()
             return {"exits": [result.exit_reason for result in results], "shown": shown}
 

@@ -35,7 +35,7 @@ def deliver(stage: zygote.Stage) -> bool:
                 return turns.agent(db, turns.Echo(), conversation_id)
 
             async with runtime.Runtime(db, build) as run:
-                book = process_records.Book(db, run.poke)
+                book = process_records.Book(db, run.check_inbox)
                 first = await book.ended(stage.args["process"], "exited", 0, NOTICE)
                 with run.subscribe(stage.args["conversation"]):
                     await run.deliver(stage.args["conversation"])

@@ -51,7 +51,7 @@ def test_when_the_runtime_closes_the_chat_ends_and_tells_what_was_not_sent() -> 
         await sits.until(lambda: sits.model.requests)
         sits.type(f"behind it{ENTER}")
         await sits.sees("1 queued")
-        for lane in sits.home.door._lanes.values():
+        for lane in sits.home.door._states.values():
             for listener in lane.listeners:
                 listener.close()
         await sits.ended

@@ -304,7 +304,7 @@ def test_an_undo_is_told_and_shows_in_the_transcript() -> None:
         assert refused.code == -32000
         await client.say(key, "One")
         await client.say(key, "Two")
-        assert "Taken back" in (await client.ask("session.undo", session_id=key))["text"]
+        assert "Undone" in (await client.ask("session.undo", session_id=key))["text"]
         said = (await client.ask("session.history", session_id=key))["messages"]
         assert [each["taken_back"] for each in said] == [False, False, True, True]
         assert (await calling.refusal(client.ask("session.undo", session_id=key, turns=5))).code == -32000

@@ -191,7 +191,7 @@ def all_at_once(rng: random.Random, calls: int) -> None:
             taken = [uid for whose, uid in crowd.taken if whose is each]
             assert {uid: ends[uid] for uid in taken} == dict.fromkeys(taken, 1)
         assert (await desk.db.admin.fsck()).ok
-        assert not door._lanes
+        assert not door._states
         assert not door._titles
 
     calling.run(story, ["ok"] * 10 * calls, summarizer=Writer())

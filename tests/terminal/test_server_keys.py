@@ -268,7 +268,7 @@ def test_a_title_that_is_set_by_hand_is_not_overtaken_by_one_that_waited() -> No
         await client.say(key, "Plan the trip")
         agent = desk.home.door.agents.peek(key)
         assert agent is not None
-        agent.wanted_title = "Waited"  # as a store that failed leaves it
+        agent.title.wanted = "Waited"  # as a store that failed leaves it
         titled = await client.ask("session.title", session_id=key, title="By hand")
         assert titled == {"session_id": key, "title": "By hand", "pending": False}
         await client.say(key, "Go on")

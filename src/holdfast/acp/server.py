@@ -177,7 +177,7 @@ class Server:
         Where nobody is told of it after all, it stays: others may have written to it by then.
         """
         try:
-            async with turn_lease.begin(self._house.db, conversation_id, patience=0):
+            async with turn_lease.begin(self._house.db, conversation_id, wait_seconds=0):
                 await self._house.db.branch(conversation_id, branch_id=made, folder=titles.local_folder(folder))
         except errors.ConversationDeleted:
             raise

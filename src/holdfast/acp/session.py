@@ -400,8 +400,7 @@ class Session:
         if tasks:
             await asyncio.wait(tasks)
         self._backlog.close()
-        if (agent := self._door.agents.peek(self.conversation_id)) is not None:
-            await agent.leave()
+        await self._door.leave(self.conversation_id)
 
 
 def _command(each: commands.CommandInfo) -> schema.AvailableCommand:

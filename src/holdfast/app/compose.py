@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, TypedDict, Unpack
 
 from holdfast import app, config, errors
-from holdfast.agent import agent, approvals, loop
+from holdfast.agent import agent, approvals, settings
 from holdfast.app import models, process_records, toolset
 from holdfast.compaction import policy, summary
 from holdfast.model import tokens
@@ -224,21 +224,26 @@ class Making(NamedTuple):
             model=model,
             session_id=conversation_id,
             tools=[*self.project(epoch), *self.tools],
-            more_tools=self.others,
-            approvals=self.permissions,
-            # What was learnt of how one model counts is not true of another.
-            meter=self.meters.setdefault(model.name, tokens.Meter()),
-            compaction_policy=policy.Policy(soft=compaction.soft, hard=compaction.hard),
-            # The offline model writes no summaries.
-            summarizer=[] if self.summarizer is None and models.is_offline(model) else self.summarizer,
-            limits=loop.Limits(steps=limits.steps, cost=limits.cost),
-            folder=self.folder,
-            keep_folder=self.keep_folder,
-            source=self.source,
-            owner=self.owner,
-            remembers=memory.enabled,
-            # The offline model cannot judge what is worth remembering.
-            reviews=memory.review and self.reviews and not models.is_offline(model),
+            tool_source=self.others,
+            permissions=self.permissions,
+            context_files=True,
+            attempts=1,  # the models of this program retry by themselves
+            compaction=settings.CompactionSettings(
+                # Each model counts tokens differently.
+                meter=self.meters.setdefault(model.name, tokens.Meter()),
+                policy=policy.Policy(soft=compaction.soft, hard=compaction.hard),
+                # The offline model writes no summaries.
+                summarizer=[] if self.summarizer is None and models.is_offline(model) else self.summarizer,
+            ),
+            limits=settings.Limits(steps=limits.steps, cost=limits.cost),
+            conversation=settings.ConversationSettings(
+                folder=self.folder, record_folder=self.keep_folder, source=self.source, owner=self.owner
+            ),
+            memory=settings.MemorySettings(
+                enabled=memory.enabled,
+                # The offline model cannot judge what is worth remembering.
+                review=memory.review and self.reviews and not models.is_offline(model),
+            ),
         )
         return made
 

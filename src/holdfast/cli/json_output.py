@@ -45,9 +45,11 @@ def audited(value: types.Audited) -> dict[str, Any]:
 
 
 def turn(value: events.TurnResult) -> dict[str, Any]:
-    """What became of a turn: every field, with its messages as above."""
+    """What became of a turn: every field but `output`, with its messages as above."""
+    fields = msgspec.structs.asdict(value)
+    del fields["output"]
     return {
-        **msgspec.structs.asdict(value),
+        **fields,
         "messages": [message(each) for each in value.messages],
         "usage": msgspec.structs.asdict(value.usage),
         "truncated": msgspec.to_builtins(value.truncated),

@@ -109,7 +109,7 @@ class Talk:
         door, here = self.door, self.here
         try:
             return events.Answer(
-                turns.queued(argument, self.waiting, lambda each: door.drop(here, each) or self.lines.drop(each))
+                turns.manage_queue(argument, self.waiting, lambda each: door.drop(here, each) or self.lines.drop(each))
             )
         except errors.HoldfastError as error:
             return events.Notice(str(error), "error")

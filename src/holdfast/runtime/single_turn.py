@@ -50,11 +50,10 @@ class Asking:
 
     async def _settle(self) -> None:
         """Wait for a background compaction, unless the turn or this wait is interrupted."""
-        agent = self._door.agents.peek(self._conversation_id)
-        if agent is None or not agent.context_window.is_compacting or self._unwanted:
+        if not self._door.is_compacting(self._conversation_id) or self._unwanted:
             return
         self._door.publish(self._conversation_id, events.Notice(COMPACTING))
-        self._settling = asyncio.create_task(agent.context_window.settle())
+        self._settling = asyncio.create_task(self._door.wait_for_compaction(self._conversation_id))
         await asyncio.wait([self._settling])
 
     def stop(self) -> None:
