@@ -265,6 +265,18 @@ class AIAgent:
                 self.interrupt()
                 await asyncio.wait([task])
 
+    def run_sync(self, text: str, **options: Any) -> events.TurnResult:
+        """Answer one message from synchronous code, close the agent, and return the completed result.
+
+        Takes the options of `run_conversation`. Raises TurnFailed if the turn was not completed.
+        """
+
+        async def run() -> events.TurnResult:
+            async with self:
+                return (await self.run_conversation(text, **options)).raise_for_status()
+
+        return asyncio.run(run())
+
     def refuse_turn(self, emit: Emit) -> events.TurnResult:
         """Return and emit the result of a turn that was stopped before anything of it was stored."""
         result = turn.interrupted_before_start(self._turn_services())

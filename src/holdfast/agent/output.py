@@ -37,6 +37,8 @@ class OutputFormat:
                 schema = output_type.model_json_schema()
             else:
                 schema = decorator.schema_of(output_type)
+                if schema.get("type") != "object":
+                    del schema["properties"]
                 self._decoder = msgspec.json.Decoder(output_type)
         except (TypeError, errors.InvalidArgument) as error:
             raise errors.InvalidArgument(f"`output_type` {self.name} is not supported: {error}") from None
