@@ -424,7 +424,7 @@ def test_a_branch_is_told_of_and_the_session_stays() -> None:
         session = await editor.new()
         await editor.prompt(session, "hello")
         await editor.prompt(session, "/branch")
-        assert "is a branch of this now" in editor.text()
+        assert "Created the branch" in editor.text()
         await editor.prompt(session, "still here")
         assert len(await editor.program.db.transcript(session)) == 4
         listed = (await editor.ask("session/list"))["sessions"]

@@ -492,7 +492,7 @@ def test_a_command_that_is_told_to_its_sender_first_is_told_to_all() -> None:
         order: list[str] = []
         door = desk.home.door
         with door.subscribe("talk", on_event=lambda _: order.append("everybody")):
-            await door.send("talk", events.Command("/status"), said=lambda _: order.append("sender"))
+            await door.send("talk", events.Command("/status"), on_output=lambda _: order.append("sender"))
             door.publish("talk", events.Notice("x"))
         assert order == ["sender", "everybody", "everybody"]
 
