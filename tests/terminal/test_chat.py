@@ -359,7 +359,7 @@ def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever
         sits.type(f"first{ENTER}second{ENTER}/queue{ENTER}")
         await sits.sees("1  first\n2  second\n")
         sits.type(f"/queue drop 1{ENTER}/queue drop 7{ENTER}")
-        await sits.sees("Dropped: first", "No message 7 waits", "1 queued")
+        await sits.sees("Dropped: first", "No message 7 is waiting", "1 queued")
         sits.type(f"/quit{ENTER}")
         await sits.ended
         assert "1 message that waited was not sent." in sits.screen.shown
@@ -437,7 +437,7 @@ def test_whoever_comes_back_does_not_see_what_was_taken_back() -> None:
         await sits.sees("Undone")
         sits.screen.lines[:] = [""] * len(sits.screen.lines)
         sits.type(f"/branch{ENTER}")
-        await sits.sees("a branch", "> q2\na2")
+        await sits.sees("You are in the branch", "> q2\na2")
         assert "a3" not in sits.screen.shown
 
     sat(story)
