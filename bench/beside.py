@@ -12,6 +12,7 @@ from bench import timing
 from bench.figures import Figure, at_most
 from bench.scale import Scale
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, types
+from holdfast.agent import settings
 from holdfast.compaction import base, summary
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
@@ -93,7 +94,7 @@ async def _agent(
     await db.create_session(name, source="bench")
     await db.append_messages(name, messages)
     model = ScriptedModel(["Fine."] * 10_000, window=window)
-    return AIAgent(db=db, model=model, session_id=name, summarizer=summarizer, skip_context_files=True)
+    return AIAgent(db=db, model=model, session_id=name, compaction=settings.CompactionSettings(summarizer=summarizer))
 
 
 async def _turn(agent: AIAgent) -> float:

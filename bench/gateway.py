@@ -23,7 +23,7 @@ from bench.crew import Crew
 from bench.figures import Figure, at_least, at_most
 from bench.scale import Scale
 from holdfast import AIAgent, AsyncSessionDB, types
-from holdfast.agent import approvals
+from holdfast.agent import approvals, settings
 from holdfast.app import gateway as app_gateway
 from holdfast.gateway import gateway
 from holdfast.gateway.platforms import loopback
@@ -181,10 +181,8 @@ async def _gateway(target: str) -> AsyncIterator[Say]:
                     db=db,
                     model=model,
                     session_id=conversation_id,
-                    owner=owner,
-                    source="bench",
-                    approvals=law,
-                    skip_context_files=True,
+                    conversation=settings.ConversationSettings(owner=owner, source="bench"),
+                    permissions=law,
                 )
 
             async with runtime.Runtime(db, build, owner=owner, approvals=law) as made:

@@ -124,22 +124,22 @@ class Learning:
 
     def __init__(self, db: holdfast.AsyncSessionDB) -> None:
         self._db = db
-        self._agents = agent_cache.Cache(self._build)
+        self._agents = agent_cache.AgentCache(self._build)
         self._listening = ExitStack()
         self._behind = asyncio.Event()
         self._moments: Moments = []
 
     async def _build(self, conversation_id: str) -> holdfast.AIAgent:
         model = ScriptedModel([])
-        return holdfast.AIAgent(db=self._db, model=model, session_id=conversation_id, skip_context_files=True)
+        return holdfast.AIAgent(db=self._db, model=model, session_id=conversation_id)
 
     async def begin(self) -> Self:
         agent = await self._agents.get("heard")
-        await agent.view.messages()
+        await agent.context_cache.messages()
         begun = asyncio.Event()
 
         def compared(_: object) -> None:
-            if agent.view.mark is None:
+            if agent.context_cache.mark is None:
                 self._moments.append(time.monotonic())
                 self._behind.set()
 
@@ -157,7 +157,7 @@ class Learning:
         """Each time it is behind it reads again, until it has read all, or nothing came for some seconds."""
         agent = await self._agents.get("heard")
         with suppress(TimeoutError):
-            while len(await agent.view.messages()) < writes:
+            while len(await agent.context_cache.messages()) < writes:
                 await asyncio.wait_for(self._behind.wait(), PATIENCE)
                 self._behind.clear()
         self._listening.close()

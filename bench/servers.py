@@ -30,8 +30,7 @@ async def figures(scale: Scale, folder: Path) -> Figure:
                 db=db,
                 model=ScriptedModel(["Fine."] * 10_000),
                 session_id=name,
-                skip_context_files=True,
-                more_tools=source,
+                tool_source=source,
             )
             for name, source in (("alone", None), ("served", others.offered))
         }

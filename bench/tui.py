@@ -127,7 +127,7 @@ async def _once(db: AsyncSessionDB, name: str, size: int) -> tuple[float, float]
     """From the making of the screen to its last message, and from there to the first one."""
 
     async def build(conversation_id: str) -> AIAgent:
-        return AIAgent(db=db, model=ScriptedModel([]), session_id=conversation_id, skip_context_files=True)
+        return AIAgent(db=db, model=ScriptedModel([]), session_id=conversation_id)
 
     async with runtime.Runtime(db, build) as door:
         began = time.perf_counter()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast import AIAgent, SessionDB, model
+from holdfast import AIAgent, SessionDB, model, settings
 from holdfast.compaction.base import SummaryRequest
 
 
@@ -14,7 +14,7 @@ class FirstWords:
 
 script = model.ScriptedModel(["I see. " * 200] * 9, window=12_000)
 with SessionDB("chat/chat.db") as db, asyncio.Runner() as loop:
-    agent = AIAgent(db=db, model=script, summarizer=FirstWords())
+    agent = AIAgent(script, db=db, compaction=settings.CompactionSettings(summarizer=FirstWords()))
     for number in range(9):
         loop.run(agent.run_conversation(f"Chapter {number}. " + "The meadow is full of clover. " * 20))
     print((made := loop.run(agent.compress_context(force=True))).outcome, "by", made.model)

@@ -14,7 +14,7 @@ def weather(city: str, days: int = 1) -> str:
 call = types.ToolCall("call-1", "weather", {"city": "Bergen", "days": 2})
 script = model.ScriptedModel([model.Reply(calls=(call,)), "Take a coat."])
 with SessionDB("chat/chat.db") as db:
-    agent = AIAgent(db=db, model=script, tools=[weather])
+    agent = AIAgent(script, db=db, tools=[weather])
     result = asyncio.run(agent.run_conversation("Do I need a coat in Bergen?"))
     for message in result.messages[2:]:
         print(message.role, message.content)

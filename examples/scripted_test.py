@@ -8,7 +8,7 @@ from holdfast import AIAgent, SessionDB, errors, model
 def test_a_provider_that_fails_costs_no_message() -> None:
     script = model.ScriptedModel(["Good day.", errors.KeyRefused("The key was refused.")])
     with SessionDB(":memory:") as db:
-        agent = AIAgent(db=db, model=script, session_id="talk")
+        agent = AIAgent(script, db=db, session_id="talk")
         assert asyncio.run(agent.run_conversation("Hello")).final_response == "Good day."
         result = asyncio.run(agent.run_conversation("Are you there?"))
         assert (result.failed, result.error) == (True, "The key was refused.")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from websockets.asyncio import client
+
+from tests import fake_provider, postgres
 
 FOLDER = Path(__file__).parent.parent / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
+SERVERS = {"websocket.py"}
 LONGEST = 20
 
 
@@ -20,13 +29,56 @@ def shown() -> dict[str, str]:
     return dict(re.findall(r"^## \[(\w+\.py)\]\(\1\)$.*?^```output\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs_anywhere_and_prints_what_its_page_says(example: Path, tmp_path: Path) -> None:
+def reply(request: dict[str, Any]) -> str:
+    if "JSON Schema" in request["messages"][0]["content"]:
+        return '{"city": "Bergen", "leaves": "9:40", "platform": 4}'
+    return "Air scatters blue light most."
+
+
+@pytest.fixture
+def environment(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    with fake_provider.serve(reply) as provider:
+        yield {**os.environ, **provider}
+
+
+@pytest.mark.parametrize("example", [each for each in EXAMPLES if each.name not in SERVERS], ids=lambda path: path.name)
+def test_an_example_runs_anywhere_and_prints_what_its_page_says(
+    example: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    if "DATABASE_URL" in example.read_text("utf-8"):
+        environment["DATABASE_URL"] = postgres.fresh()
     ran = subprocess.run(
-        [sys.executable, "-W", "error", example], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", example],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout == shown()[example.name]
+
+
+def test_websocket_example_streams_the_answer(tmp_path: Path, environment: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "websocket:app", "--app-dir", str(FOLDER), "--port", str(port)]
+    server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    while "running on" not in (line := server.stderr.readline()):
+        assert line, "the server ended"
+
+    async def talk() -> str:
+        async with client.connect(f"ws://127.0.0.1:{port}/chat/one", proxy=None) as connection:
+            await connection.send("Why is the sky blue?")
+            return str(await connection.recv())
+
+    try:
+        assert asyncio.run(asyncio.wait_for(talk(), 60)) + "\n" == shown()["websocket.py"]
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
@@ -34,6 +86,10 @@ def test_an_example_is_short_enough_to_be_copied(example: Path) -> None:
     assert len(example.read_text("utf-8").splitlines()) <= LONGEST
 
 
+def test_the_shortest_useful_agent_has_at_most_six_lines() -> None:
+    lines = (FOLDER / "real_provider.py").read_text("utf-8").splitlines()[1:]
+    assert len([line for line in lines if line]) <= 6
+
+
 def test_all_examples_are_listed_and_nothing_else() -> None:
     assert sorted(shown()) == [example.name for example in EXAMPLES]
-    assert len(EXAMPLES) >= 5

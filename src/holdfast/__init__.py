@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast import model as model
     from holdfast import reports as reports
     from holdfast import types as types
+    from holdfast.agent import settings as settings
     from holdfast.agent.agent import AIAgent as AIAgent
     from holdfast.agent.current_session import current_session, current_session_id
     from holdfast.store.async_db import AsyncSessionDB as AsyncSessionDB
@@ -33,7 +34,8 @@ _LAZY = {
     "current_session_id": "holdfast.agent.current_session",
     "tool": "holdfast.tools.decorator",
 }
-_MODULES = ("errors", "events", "model", "reports", "types")
+_MODULES = {name: f"holdfast.{name}" for name in ("errors", "events", "model", "reports", "types")}
+_MODULES["settings"] = "holdfast.agent.settings"
 
 __all__ = [
     "AIAgent",
@@ -48,6 +50,7 @@ __all__ = [
     "events",
     "model",
     "reports",
+    "settings",
     "tool",
     "types",
 ]
@@ -57,5 +60,5 @@ def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     if name in _MODULES:
-        return importlib.import_module(f"holdfast.{name}")
+        return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -277,6 +277,18 @@ class NoRoom(HoldfastError):
 # --- tools, platforms and clients ----------------------------------------------------------------------
 
 
+class TurnFailed(HoldfastError):
+    """Raised when `TurnResult.raise_for_status()` is called for a turn that was not completed."""
+
+    def __init__(self, message: str | None = None, *, exit_reason: str = "failed") -> None:
+        super().__init__(message)
+        self.exit_reason = exit_reason
+
+
+class OutputInvalid(HoldfastError):
+    """Raised when a model's answer does not match the requested output type."""
+
+
 class ToolFailed(HoldfastError):
     """Raised when a tool call failed. The reason is sent to the model."""
 

@@ -5,11 +5,11 @@ Every front end renders these events and sends these commands; none has another 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
-from holdfast import types
+from holdfast import errors, types
 
 Level = Literal["info", "warning", "error"]
 
@@ -66,6 +66,14 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the provider declined to answer, or to go on; the exit says whether anything was answered."""
     truncated: Truncated | None = None
     """What the model was sent of the message, where that was not all of it."""
+    output: Any = None
+    """The answer as a value of the turn's `output_type`."""
+
+    def raise_for_status(self) -> Self:
+        """Return the result if the turn was completed. Raises TurnFailed otherwise."""
+        if not self.completed:
+            raise errors.TurnFailed(self.error, exit_reason=self.exit_reason)
+        return self
 
 
 # --- what a run emits ----------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class House:
     """A program with a model that says what it is told, and one tool. Doors are as many as sessions."""
 
     def __init__(self, db: AsyncSessionDB, model: Any, tools: Sequence[base.Tool] | None = None, **given: Any) -> None:
-        self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("words", None)
+        self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("prompt_commands", None)
         self._given = given
         self._tools = [self.shell.tool] if tools is None else [*tools]
         self.places: list[server.SessionSpec] = []
@@ -84,7 +84,7 @@ class House:
         self.open += 1
         try:
             async with runtime.Runtime(
-                self.db, build, approvals=permissions, models=self.choice, words=self.words
+                self.db, build, approvals=permissions, models=self.choice, prompt_commands=self.words
             ) as door:
                 self.doors.append(door)
                 yield door

@@ -64,9 +64,9 @@ def test_a_question_that_was_settled_before_it_could_be_asked_is_not_asked() -> 
         (door,) = editor.program.doors
         editor.reads.clear()
         prompting = editor.prompting(session, "go")
-        await seat.so(lambda: door.approvals.questions(session))
+        await seat.so(lambda: door.approvals.pending(session))
         editor.tell("session/cancel", sessionId=session)
-        await seat.so(lambda: not door.approvals.questions(session))
+        await seat.so(lambda: not door.approvals.pending(session))
         editor.reads.set()
         assert seat.result(await prompting) == {"stopReason": "cancelled"}
         assert editor.questions == []

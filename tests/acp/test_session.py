@@ -326,16 +326,16 @@ class Later:
     """A server that brings a command some time after it was asked for."""
 
     def __init__(self) -> None:
-        self.brought: list[commands.Slash] = []
+        self.brought: list[commands.SlashCommand] = []
 
-    def listed(self) -> list[commands.Slash]:
+    def listed(self) -> list[commands.SlashCommand]:
         return self.brought
 
     async def text(self, name: str, argument: str) -> str | None:
         return f"Greet {argument}" if any(each.name == name for each in self.brought) else None
 
 
-async def nothing(_: commands.Asked) -> None:
+async def nothing(_: commands.Invocation) -> None:
     pass
 
 
@@ -346,7 +346,7 @@ def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pyte
     async def story(editor: seat.Editor) -> None:
         here = await editor.new()
         await editor.until("available_commands_update")
-        later.brought.append(commands.Slash(name="wiki:greet", help="Greets.", run=nothing, argument="NAME"))
+        later.brought.append(commands.SlashCommand(name="wiki:greet", help="Greets.", run=nothing, argument="NAME"))
         told = await editor.until("available_commands_update")
         assert told["availableCommands"][-1] == {
             "name": "wiki:greet",
@@ -357,7 +357,7 @@ def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pyte
         (said, _) = await editor.program.db.transcript(here)
         assert "Greet Ann" in str(said.content)
 
-    seat.run(story, ["Hello Ann"], words=later)
+    seat.run(story, ["Hello Ann"], prompt_commands=later)
 
 
 def test_a_command_answers_and_is_no_message() -> None:
@@ -366,7 +366,7 @@ def test_a_command_answers_and_is_no_message() -> None:
         assert await editor.prompt(session, "/status") == "end_turn"
         assert "model" in editor.text()
         assert await editor.prompt(session, "/nonsense") == "end_turn"
-        assert "There is no command" in editor.text()
+        assert "Unknown command" in editor.text()
         assert await editor.prompt(session, "/title The harbour") == "end_turn"
         assert "with its first message" in editor.text()
         with pytest.raises(errors.NoSuchSession):
@@ -396,7 +396,7 @@ def test_compact_is_the_same_as_everywhere_and_the_whole_transcript_comes_back()
             await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
             assert await editor.prompt(session, "/compact") == "end_turn"
             assert (await db.context(session)).cut_seq > 0
-            assert "Summing up" in editor.text("agent_thought_chunk")
+            assert "Summarizing" in editor.text("agent_thought_chunk")
             assert "Compacted up to" in editor.text()
         async with seat.seated(program) as editor:
             await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
@@ -424,7 +424,7 @@ def test_a_branch_is_told_of_and_the_session_stays() -> None:
         session = await editor.new()
         await editor.prompt(session, "hello")
         await editor.prompt(session, "/branch")
-        assert "is a branch of this now" in editor.text()
+        assert "Created the branch" in editor.text()
         await editor.prompt(session, "still here")
         assert len(await editor.program.db.transcript(session)) == 4
         listed = (await editor.ask("session/list"))["sessions"]
@@ -461,7 +461,7 @@ def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_rea
         prompting = editor.prompting(here, "hello")
         (door,) = editor.program.doors
         await seat.so(lambda: door.running(here))
-        await door.over(here)
+        await door.wait_idle(here)
         editor.reads.set()
         assert seat.result(await prompting) == {"stopReason": "end_turn"}
         assert editor.told("user_message_chunk") == []

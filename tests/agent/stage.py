@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
+from holdfast.agent import settings
 from holdfast.model import base
 from holdfast.tools import base as tools
 
@@ -37,8 +38,32 @@ class LoopClock:
         self._ahead += seconds
 
 
-def agent(db: AsyncSessionDB, model: base.Model, **given: Any) -> AIAgent:
-    return AIAgent(db=db, model=model, skip_context_files=True, **given)
+GROUPS: dict[str, tuple[type, dict[str, str]]] = {
+    "compaction": (
+        settings.CompactionSettings,
+        {name: name for name in ("summarizer", "background", "hooks", "meter")} | {"compaction_policy": "policy"},
+    ),
+    "memory": (settings.MemorySettings, {"remembers": "enabled", "reviews": "review", "memory": "text"}),
+    "conversation": (
+        settings.ConversationSettings,
+        {name: name for name in ("source", "owner", "route", "title", "folder")} | {"keep_folder": "record_folder"},
+    ),
+    "turns": (
+        settings.TurnSettings,
+        {"patience": "wait_seconds", "lease_ttl": "lease_ttl_seconds", "quiet": "quiet"},
+    ),
+}
+
+
+def agent(db: AsyncSessionDB | SessionDB, model: base.Model, **given: Any) -> AIAgent:
+    """An agent without retries; its settings are given by their short names, without their groups."""
+    grouped: dict[str, Any] = {}
+    for group, (kind, names) in GROUPS.items():
+        chosen = {name: given.pop(short) for short, name in names.items() if short in given}
+        grouped[group] = kind(**chosen)
+    renamed = {"approvals": "permissions", "more_tools": "tool_source"}
+    others = {renamed.get(name, name): value for name, value in given.items()}
+    return AIAgent(model, db=db, attempts=1, **grouped, **others)
 
 
 def calls(*names: str, **arguments: str) -> base.Reply:

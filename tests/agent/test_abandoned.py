@@ -54,7 +54,7 @@ def test_a_runtime_that_abandons_refuses_what_waits_and_settles_no_notice() -> N
             await model.stuck.reached.wait()
             waiting = run.submit("talk", events.Submit("Hello"))
             run.abandon()
-            await run.over("talk")
+            await run.wait_idle("talk")
             assert waiting.cancelled()
         assert len(await db.mail.inbox_entries("talk")) == 1
         assert [each.role for each in await db.transcript("talk")] == ["user"]
@@ -75,9 +75,9 @@ def test_what_becomes_of_a_notice_can_be_written_down_by_the_front_end() -> None
         await db.create_session("talk", source="test")
         await db.mail.add_inbox_entry("talk", "n", "It ended.")
         async with door(db, ScriptedModel(["I see."])) as run:
-            run.note = note
+            run.settle_entry = note
             await run.deliver("talk")
-            await run.over("talk")
+            await run.wait_idle("talk")
         assert noted == [("I see.", "completed", 1)]
         assert await db.mail.inbox_entries("talk") == []
 
@@ -124,7 +124,7 @@ def test_what_a_turn_is_told_twice_under_one_uid_is_told_once(uid: str) -> None:
 
         model = ScriptedModel([stage.calls("look"), "Here."])
         async with runtime.Runtime(db, build) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 run.submit("talk", events.Submit("Look"))
                 await until(listening, events.TurnFinished)
         said = await db.transcript("talk")

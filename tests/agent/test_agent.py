@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
-from holdfast.agent import loop
+from holdfast.agent import loop, settings
 from holdfast.model import ScriptedModel, base, tokens
 from tests.agent import stage
 from tests.contract import steps
@@ -81,7 +81,7 @@ def test_calls_run_side_by_side_and_results_are_given_in_the_order_of_the_calls(
         log = stage.shape(await db.transcript("talk"))
         assert log[2:] == [("tool", "2"), ("tool", "1"), ("assistant", "Both.")]
         assert list(await db.context("talk"))[:4] == list(model.requests[1].messages)
-        assert agent.view.loads == 1
+        assert agent.context_cache.loads == 1
 
     stage.run(story)
 
@@ -156,7 +156,7 @@ def test_calls_without_ids_or_with_the_same_id_get_ids_of_their_own() -> None:
 def test_a_limit_of_steps_ends_with_a_plain_sentence() -> None:
     async def story(db: AsyncSessionDB) -> None:
         model = ScriptedModel([stage.calls("say")] * 9)
-        agent = stage.agent(db, model, session_id="t", tools=[stage.says("say")], limits=loop.Limits(steps=3))
+        agent = stage.agent(db, model, session_id="t", tools=[stage.says("say")], limits=settings.Limits(steps=3))
         result = await agent.run_conversation("Go")
         assert (result.exit_reason, result.api_calls, result.completed, result.failed) == ("steps", 3, False, False)
         assert "after 3 steps" in result.final_response
@@ -170,7 +170,7 @@ def test_a_limit_of_steps_ends_with_a_plain_sentence() -> None:
 def test_a_limit_of_cost_ends_with_a_plain_sentence() -> None:
     async def story(db: AsyncSessionDB) -> None:
         dear = base.Reply(calls=(types.ToolCall("x", "say", "{}"),), usage=types.Usage(1, 1, cost=0.6))
-        agent = stage.agent(db, ScriptedModel([dear] * 9), tools=[stage.says("say")], limits=loop.Limits(cost=1.0))
+        agent = stage.agent(db, ScriptedModel([dear] * 9), tools=[stage.says("say")], limits=settings.Limits(cost=1.0))
         result = await agent.run_conversation("Go")
         assert (result.exit_reason, result.api_calls) == ("cost", 2)
         assert "$1.20" in result.final_response
@@ -181,7 +181,7 @@ def test_a_limit_of_cost_ends_with_a_plain_sentence() -> None:
 def test_a_limit_of_cost_ends_a_turn_whose_model_reports_no_cost() -> None:
     async def story(db: AsyncSessionDB) -> None:
         model = ScriptedModel([stage.calls("say")] * 9, name="some/model")
-        agent = stage.agent(db, model, tools=[stage.says("say")], limits=loop.Limits(cost=1.0))
+        agent = stage.agent(db, model, tools=[stage.says("say")], limits=settings.Limits(cost=1.0))
         result = await agent.run_conversation("Go")
         assert (result.exit_reason, result.api_calls) == ("cost", 1)
         assert "the price of some/model is not known" in result.final_response
@@ -228,8 +228,8 @@ def test_a_reply_that_ran_out_of_room_is_marked_and_none_of_its_calls_are_run() 
     [
         (errors.ContextOverflow(), "overflow", ""),
         (errors.KeyRefused(), "model", ""),
-        (errors.ModelBusy(), "model", " Your message is kept: /retry asks again."),
-        (errors.ModelServerError(), "model", " Your message is kept: /retry asks again."),
+        (errors.ModelBusy(), "model", " Your message is stored: /retry asks again."),
+        (errors.ModelServerError(), "model", " Your message is stored: /retry asks again."),
     ],
 )
 def test_what_the_model_could_not_do_is_said_and_the_message_stays(
@@ -678,7 +678,7 @@ def test_whatever_a_tool_returns_the_turn_goes_on(output: Any, told: str) -> Non
 
 def test_a_limit_of_nothing_is_reached_at_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        result = await stage.agent(db, ScriptedModel(["a"]), limits=loop.Limits(cost=0)).run_conversation("Go")
+        result = await stage.agent(db, ScriptedModel(["a"]), limits=settings.Limits(cost=0)).run_conversation("Go")
         assert (result.exit_reason, result.api_calls) == ("cost", 0)
 
     stage.run(story)

@@ -41,7 +41,7 @@ def acted(mode: approvals.Mode, change: Change, law: rules.Law | None = None) ->
 
     async def story(db: AsyncSessionDB) -> list[Any]:
         permissions = approvals.Approvals(db.permissions, law=law)
-        permissions.choose(mode)
+        permissions.set_mode(mode)
         model = ScriptedModel([base.Reply(calls=calls, usage=types.Usage(1, 1)), "done"])
         agent: AIAgent = stage.agent(db, model, tools=[change.tool, shell.tool], approvals=permissions)
         await agent.run_conversation("go")
@@ -57,7 +57,7 @@ def called(mode: approvals.Mode, tool: tools.Tool, **arguments: Any) -> tuple[st
 
     async def story(db: AsyncSessionDB) -> tuple[str, list[Any]]:
         permissions = approvals.Approvals(db.permissions)
-        permissions.choose(mode)
+        permissions.set_mode(mode)
         model = ScriptedModel([base.Reply(calls=(call,), usage=types.Usage(1, 1)), "done"])
         result = await stage.agent(db, model, tools=[tool], approvals=permissions).run_conversation("go")
         told = next(str(each.content) for each in result.messages if each.role == "tool")
@@ -123,13 +123,13 @@ def test_what_is_asked_for_when_read_only_is_chosen_is_not_done(late: bool) -> N
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "a pity"])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 if late:
                     # Somebody has said yes, and nothing has come of it yet.
                     await home.approvals.answer("talk", events.Approve(question.request_id, "once", "me"))
-                home.approvals.choose("read-only")
+                home.approvals.set_mode("read-only")
                 await done
         assert home.shell.ran == []
         assert await house.audit(db) == [("make", False, "mode: read-only", None)]
@@ -143,7 +143,7 @@ def test_what_a_rule_allows_is_not_done_where_read_only_is_chosen_while_it_is_wr
         begin = db.permissions.begin_audit
 
         async def chosen_meanwhile(*given: Any) -> int:
-            permissions.choose("read-only")
+            permissions.set_mode("read-only")
             return await begin(*given)
 
         db.permissions.begin_audit = chosen_meanwhile  # type: ignore[method-assign]

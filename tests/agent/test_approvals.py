@@ -41,12 +41,12 @@ def test_a_rule_that_forbids_is_told_to_the_model_and_nobody_is_asked() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("git push"), "Well."], law=house.law(deny=["shell(git push)"]), yes=True)
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 assert (await door.submit("talk", events.Submit("go"))).completed
                 seen = [each.event for each in await until(heard, events.TurnFinished)]
         assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
         assert home.shell.ran == []
-        assert "A rule of the settings forbids it (deny shell(git push))." in home.results[0]
+        assert "A rule in the settings forbids it (deny shell(git push))." in home.results[0]
         assert await house.audit(db) == [("git push", False, "rule: deny shell(git push)", None)]
 
     stage.run(story)
@@ -134,7 +134,7 @@ def test_whoever_listens_is_asked_and_a_yes_lets_it_run_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make it"), house.runs("make it", "c2"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 first = await house.asked(heard)
                 assert (first.tool, first.detail, first.call_id) == ("shell", "make it", "c1")
@@ -168,7 +168,7 @@ def test_a_lasting_yes_is_remembered_where_it_was_meant(answer: events.Answered)
         ]
         home = house.House(db, script)
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 assert question.remembers == "shell(git diff) in /"
@@ -190,7 +190,7 @@ def test_a_lasting_yes_to_something_dangerous_holds_for_this_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("git push -f"), "Done."], law=house.law(allow=["shell"]))
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 assert question.danger
@@ -210,7 +210,7 @@ def test_whatever_is_no_known_yes_is_a_no(answer: Any) -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 await door.send("talk", events.Approve(question.request_id, answer, "bot"))
@@ -227,10 +227,10 @@ def test_where_something_forbidden_may_hide_a_person_is_asked_and_told_why() -> 
         rules = house.law(deny=["shell(git status)"], allow=["shell"])
         home = house.House(db, [house.runs("x=status; git $x"), "Done."], law=rules)
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
-                assert question.danger == "It may do what is forbidden (rule: deny shell(git status))."
+                assert question.danger == "A rule may forbid it (rule: deny shell(git status))."
                 assert question.remembers == ""
                 await door.send("talk", events.Approve(question.request_id, "once", "me"))
                 await done
@@ -243,11 +243,11 @@ def test_nobody_there_is_a_no_at_once() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Well."])
         async with home.door as door:
-            with door.listen("talk") as heard:
+            with door.subscribe("talk") as heard:
                 assert (await door.submit("talk", events.Submit("go"))).completed
                 seen = [each.event for each in await until(heard, events.TurnFinished)]
         assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
-        assert home.results == [f"Error: Not allowed: Run make. {approvals.NOBODY}"]
+        assert home.results == [f"Error: Not allowed: Run make. {approvals.NO_APPROVER}"]
         assert await house.audit(db) == [("make", False, "nobody", None)]
 
     stage.run(story)
@@ -257,18 +257,18 @@ def test_when_the_last_who_could_answer_leaves_the_answer_is_no() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Well."])
         async with home.door as door:
-            with door.listen("talk") as looking:
-                with door.listen("talk", answers=True) as heard:
-                    with door.listen("talk", answers=True):
+            with door.subscribe("talk") as looking:
+                with door.subscribe("talk", can_approve=True) as heard:
+                    with door.subscribe("talk", can_approve=True):
                         done = door.submit("talk", events.Submit("go"))
                         await house.asked(heard)
                     # One of two has left: the other can still answer.
-                    assert len(home.approvals.questions("talk")) == 1
+                    assert len(home.approvals.pending("talk")) == 1
                 assert (await done).completed
                 settled = (await until(looking, events.ApprovalSettled))[-1].event
                 assert isinstance(settled, events.ApprovalSettled)
                 assert not settled.allowed
-        assert approvals.LEFT in home.results[0]
+        assert approvals.APPROVER_LEFT in home.results[0]
         assert home.shell.ran == []
 
     stage.run(story)
@@ -278,7 +278,7 @@ def test_of_two_answers_at_once_the_first_counts() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as one, door.listen("talk", answers=True) as two:
+            with door.subscribe("talk", can_approve=True) as one, door.subscribe("talk", can_approve=True) as two:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(one)
                 assert await house.asked(two) == question
@@ -293,7 +293,7 @@ def test_of_two_answers_at_once_the_first_counts() -> None:
                 await done
         assert [each.by for each in seen if isinstance(each, events.ApprovalSettled)] == ["person 0: always"]
         late = [each for each in seen if isinstance(each, events.Notice)]
-        assert [each.text for each in late] == ["That is not asked any more."] * 2
+        assert [each.text for each in late] == ["This approval request is no longer pending."] * 2
         assert home.shell.ran == ["make"]
         assert [by for _, _, by, _ in await house.audit(db)] == ["person 0: always"]
 
@@ -304,7 +304,7 @@ def test_an_answer_in_another_conversation_is_none() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 await door.send("other", events.Approve(question.request_id, "once"))
@@ -322,7 +322,7 @@ def test_an_interrupt_takes_the_question_back() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make")])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 await door.send("talk", events.Interrupt())
@@ -342,7 +342,7 @@ def test_a_question_asked_before_a_compaction_is_answered_after_it() -> None:
         await filled(db)
         home = house.House(db, [house.runs("make"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 before = (await db.head("talk")).id
@@ -376,7 +376,7 @@ def test_what_cannot_be_written_down_is_not_done() -> None:
         async with home.door as door:
             assert (await door.submit("talk", events.Submit("go"))).completed
         assert home.shell.ran == []
-        assert approvals.UNWRITTEN in home.results[0]
+        assert approvals.NOT_RECORDED in home.results[0]
 
     stage.run(story)
 
@@ -474,8 +474,7 @@ async def main():
     db = AsyncSessionDB(SessionDB(sys.argv[1]))
     model, shell = ScriptedModel([house.runs("make")]), house.Shell(hangs)
     agent = AIAgent(db=db, model=model, session_id="talk", tools=[shell.tool],
-                    approvals=approvals.Approvals(db.permissions, law=house.law(allow=["shell"])),
-                    skip_context_files=True)
+                    permissions=approvals.Approvals(db.permissions, law=house.law(allow=["shell"])))
     await agent.run_conversation("go")
 
 asyncio.run(main())

@@ -120,11 +120,11 @@ def test_a_compact_beside_a_turn_that_compacts_comes_after_it() -> None:
         async with door(db, Writer(slow)) as run:
             answered = run.submit("talk", events.Submit("Hello"))
             await reached.wait()
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 command = asyncio.create_task(run.send("talk", events.Command("/compact")))
                 emitted = (await until(listening, events.Notice))[-1]
                 assert isinstance(emitted.event, events.Notice)
-                assert "under way already" in emitted.event.text
+                assert "Another compaction is running" in emitted.event.text
                 go.set()
                 await command
                 listening.put(None)

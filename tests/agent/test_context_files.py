@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, events
+from holdfast import AsyncSessionDB, SessionDB, events
 from holdfast.agent import context_files
 from holdfast.model import ScriptedModel
 from tests.agent import stage
@@ -91,7 +91,7 @@ def test_file_that_leads_elsewhere_is_refused_and_announced(tmp_path: Path, make
 
     async def story(db: AsyncSessionDB) -> None:
         model, seen = ScriptedModel(["ok"]), list[events.AnyEvent]()
-        agent = AIAgent(db=db, model=model, folder=str(repository))
+        agent = stage.agent(db, model, folder=str(repository), context_files=True)
         assert (await agent.run_conversation("Hello", emit=seen.append)).completed
         assert KEY not in model.requests[0].system
         (told,) = [each for each in seen if isinstance(each, events.Notice)]
@@ -106,7 +106,7 @@ def test_store_in_the_project_is_never_opened_as_a_context_file(tmp_path: Path) 
     """To close any descriptor of the file would cancel SQLite's locks."""
     (tmp_path / "AGENTS.md").symlink_to("notes.sqlite")
     with SessionDB(tmp_path / "notes.sqlite") as db:
-        (found,) = AIAgent(db=db, model=ScriptedModel([]), folder=str(tmp_path)).context_files
+        (found,) = stage.agent(db, ScriptedModel([]), folder=str(tmp_path), context_files=True).context_files
     assert (found.text, "off limits" in found.problem) == ("", True)
 
 
@@ -116,7 +116,9 @@ def test_file_is_announced_once_and_again_when_it_changed(tmp_path: Path) -> Non
     async def story(db: AsyncSessionDB) -> None:
         async def announced(**given: bool) -> list[str]:
             seen = list[events.AnyEvent]()
-            agent = AIAgent(db=db, model=ScriptedModel(["ok", "ok"]), folder=str(tmp_path), **given)
+            agent = stage.agent(
+                db, ScriptedModel(["ok", "ok"]), folder=str(tmp_path), **{"context_files": True, **given}
+            )
             for _ in range(2):
                 assert (await agent.run_conversation("Hello", emit=seen.append)).completed
             return [each.text for each in seen if isinstance(each, events.Notice)]
@@ -127,7 +129,7 @@ def test_file_is_announced_once_and_again_when_it_changed(tmp_path: Path) -> Non
         assert await announced() == [f"Project instructions in use: {file} (9 bytes)."]
         assert await announced() == []
         file.write_text("Use dots.", encoding="utf-8")
-        assert await announced(skip_context_files=True) == []
+        assert await announced(context_files=False) == []
         assert await announced() == [f"Project instructions in use: {file} (9 bytes)."]
 
     stage.run(story)

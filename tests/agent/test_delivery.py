@@ -60,7 +60,7 @@ def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_persons() 
         await begun(db, "one")
         model = ScriptedModel(["Saw it.", "Fine."])
         async with door(db, model) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 await run.submit("talk", events.Submit("And now?"))
                 seen = [each.event for each in await until(listening, events.TurnFinished, 2)]
         started = [each for each in seen if isinstance(each, events.TurnStarted)]
@@ -100,7 +100,7 @@ def test_whoever_begins_to_listen_has_what_waits_delivered() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await begun(db, "one")
         async with door(db, ScriptedModel(["Saw it."])) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 seen = await until(listening, events.TurnFinished)
         assert isinstance(seen[-1].event, events.TurnFinished)
         assert await log(db) == [("user", "one ended"), ("assistant", "Saw it.")]
@@ -112,10 +112,10 @@ def test_notice_waits_while_nobody_listens_to_its_conversation() -> None:
     async def story(db: AsyncSessionDB) -> None:
         rows = await begun(db, "one")
         async with door(db, ScriptedModel(["Elsewhere.", "Saw it.", "Fine."])) as run:
-            run.poke("talk")
-            with run.listen("elsewhere"):
+            run.check_inbox("talk")
+            with run.subscribe("elsewhere"):
                 await run.submit("elsewhere", events.Submit("Hi"))
-                run.poke("talk")
+                run.check_inbox("talk")
                 await asyncio.sleep(0)
             assert await db.mail.inbox_entries() == rows
             assert run.queued("talk") == 0
@@ -132,11 +132,11 @@ def test_command_has_nothing_delivered_and_neither_has_whoever_left() -> None:
     async def story(db: AsyncSessionDB) -> None:
         rows = await begun(db, "one")
         async with door(db, ScriptedModel(["Fine."])) as run:
-            with run.listen("talk", stays=False) as listening:
+            with run.subscribe("talk", takes_inbox=False) as listening:
                 await run.send("talk", events.Command("/stop"))
                 await until(listening, events.Notice)
                 assert not run._looks
-            with run.listen("talk"):
+            with run.subscribe("talk"):
                 assert run._looks
                 lane = run._lanes["talk"]
             while run._looks:
@@ -213,11 +213,11 @@ def test_notice_never_interrupts_a_turn() -> None:
             return stage.agent(db, model, session_id=conversation_id, tools=[stage.tool("work", work)])
 
         async with runtime.Runtime(db, build) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 answered = run.submit("talk", events.Submit("Work."))
                 await reached.wait()
                 await db.mail.add_inbox_entry("talk", "one", "one ended")
-                run.poke("talk")
+                run.check_inbox("talk")
                 while run._looks:
                     await asyncio.sleep(0)
                 assert not answered.done()
@@ -236,7 +236,7 @@ def test_two_programs_on_one_store_answer_a_notice_once() -> None:
             await begun(db, f"one{number}", conversation=here)
             models = [ScriptedModel(["Saw it."]) for _ in range(2)]
             async with door(db, models[0]) as first, door(db, models[1]) as second:
-                with first.listen(here), second.listen(here):
+                with first.subscribe(here), second.subscribe(here):
                     await settled(db)
                     while first._lanes[here].worker or second._lanes[here].worker:
                         await asyncio.sleep(0.002)
@@ -336,7 +336,7 @@ def test_closing_leaves_what_was_not_begun_in_the_inbox() -> None:
 def test_unborn_conversation_has_no_inbox_and_is_not_born_by_looking() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with door(db, ScriptedModel([])) as run:
-            with run.listen("new"):
+            with run.subscribe("new"):
                 assert await run.deliver("new") == 0
             assert not run._lanes
         assert await db.list_sessions() == []
@@ -395,9 +395,9 @@ def test_end_of_a_process_is_delivered_to_whoever_listens() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         async with door(db, ScriptedModel(["Saw it."])) as run:
-            book = process_records.ProcessRecords(db, run.poke)
+            book = process_records.ProcessRecords(db, run.check_inbox)
             await book.started(process("1"))
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 assert await book.ended("1", "exited", 0, "process 1 ended")
                 assert not await book.ended("1", "gone", None, "process 1 is gone")
                 await until(listening, events.TurnFinished)
@@ -410,10 +410,10 @@ def test_end_that_another_program_reported_is_delivered_here_where_somebody_list
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         async with door(db, ScriptedModel(["Saw it."])) as run:
-            book = process_records.ProcessRecords(db, run.poke)
+            book = process_records.ProcessRecords(db, run.check_inbox)
             await db.processes.record_start(process("1"))
             assert [each.id for each in await book.every(None, True)] == ["1"]
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 await db.processes.record_end("1", "exited", 0, "process 1 ended")
                 assert await book.every(None, True) == []
                 await until(listening, events.TurnFinished)

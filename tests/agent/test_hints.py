@@ -103,13 +103,13 @@ def test_a_cached_agent_is_behind_as_soon_as_another_process_has_written(address
             await run.submit("cached", events.Submit("Hello"))
             agent = run.agents.peek("cached")
             assert agent is not None
-            assert agent.view.mark is not None
+            assert agent.context_cache.mark is not None
             await asyncio.to_thread(elsewhere, "say cached")
             # Nobody asks for the agent: nothing but a hint can tell it.
-            await soon(lambda: agent.view.mark is None)
+            await soon(lambda: agent.context_cache.mark is None)
             assert notifications.Hint("moved", "cached") in heard
             await run.submit("cached", events.Submit("And?"))
-            assert ("user", "there") in stage.shape(await agent.view.messages())
+            assert ("user", "there") in stage.shape(await agent.context_cache.messages())
 
     stage.run(story, address)
 
@@ -124,8 +124,8 @@ def test_own_writes_and_those_to_other_conversations_put_no_agent_behind(address
             await soon(lambda: notifications.Hint("moved", "own") in heard)
             other = run.agents.peek("other")
             assert other is not None
-            assert other.view.mark is not None
-            assert other.view.loads == 1
+            assert other.context_cache.mark is not None
+            assert other.context_cache.loads == 1
             assert {hint.conversation_id for hint in heard} == {"", "own"}
 
     stage.run(story, address)
@@ -134,8 +134,8 @@ def test_own_writes_and_those_to_other_conversations_put_no_agent_behind(address
 def test_a_turn_begins_when_the_one_of_another_process_ends(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_lease, "SOON", HOUR)
-    monkeypatch.setattr(turn_lease, "SELDOM", HOUR)
+    monkeypatch.setattr(turn_lease, "MIN_POLL_SECONDS", HOUR)
+    monkeypatch.setattr(turn_lease, "MAX_POLL_SECONDS", HOUR)
 
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("turn", source="test")
@@ -155,7 +155,7 @@ def test_a_turn_begins_when_the_one_of_another_process_ends(
 def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_it(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context_window, "POLL", HOUR)
+    monkeypatch.setattr(context_window, "POLL_SECONDS", HOUR)
 
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=90, name="room")
@@ -185,8 +185,8 @@ def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(addr
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("notice", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
-            with run.listen("notice") as listening:
-                await soon(lambda: not run._looks)  # it was empty when they came
+            with run.subscribe("notice") as listening:
+                await soon(lambda: not run._inbox_checks)  # it was empty when they came
                 await asyncio.to_thread(elsewhere, "notice notice")
                 finished = (await until(listening, events.TurnFinished))[-1].event
                 assert isinstance(finished, events.TurnFinished)
@@ -204,8 +204,8 @@ def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_agai
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("missed", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
-            with run.listen("missed") as listening:
-                await soon(lambda: not run._looks)
+            with run.subscribe("missed") as listening:
+                await soon(lambda: not run._inbox_checks)
                 with monkeypatch.context() as lost:
                     lost.setattr(notifications, "decode", lambda *_: None)
                     await asyncio.to_thread(elsewhere, "notice missed")
@@ -241,9 +241,9 @@ def test_without_hints_a_cached_agent_is_compared_when_it_is_asked_for() -> None
             with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
                 steps.say(other, "talk", "there")
             agent = await run.agents.get("talk")
-            assert agent.view.mark is None
+            assert agent.context_cache.mark is None
             await run.submit("talk", events.Submit("And?"))
-            assert ("user", "there") in stage.shape(await agent.view.messages())
+            assert ("user", "there") in stage.shape(await agent.context_cache.messages())
             assert heard == [notifications.LOST]
 
     stage.run(story, postgres.fresh())
@@ -290,11 +290,11 @@ def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
-            with run.listen("talk") as listening:
-                await soon(lambda: not run._looks)
+            with run.subscribe("talk") as listening:
+                await soon(lambda: not run._inbox_checks)
                 with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
                     other.mail.add_inbox_entry("talk", "built", "built")
-                run.poke("talk")
+                run.check_inbox("talk")
                 await until(listening, events.TurnFinished)
             assert heard == [notifications.LOST]
 
@@ -313,18 +313,18 @@ def test_many_hints_at_once_are_one_look_at_each_agent() -> None:
             looks += 1
             return await works(session_id)
 
-        agents = agent_cache.Cache(build)
+        agents = agent_cache.AgentCache(build)
         agent = await agents.get("talk")
         await agent.run_conversation("Hello")
         db.snapshot = looked  # type: ignore[method-assign]
         for _ in range(100):
-            agents.heard(notifications.Hint("moved", "talk"))
-            agents.heard(notifications.Hint("moved", "another"))
-            agents.heard(notifications.LOST)
-        await soon(lambda: agents.comparing is None)
+            agents.on_hint(notifications.Hint("moved", "talk"))
+            agents.on_hint(notifications.Hint("moved", "another"))
+            agents.on_hint(notifications.LOST)
+        await soon(lambda: agents.check_task is None)
         assert looks == 1
-        assert agent.view.mark is not None  # nobody had written
-        agents.heard(notifications.LOST)
+        assert agent.context_cache.mark is not None  # nobody had written
+        agents.on_hint(notifications.LOST)
         await agents.close()
 
     stage.run(story)

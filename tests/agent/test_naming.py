@@ -26,7 +26,7 @@ from tests.agent import stage
     ],
 )
 def test_a_title_is_made_from_the_first_words(text: str, title: str) -> None:
-    assert titles.from_words(text) == title
+    assert titles.title_from_text(text) == title
 
 
 def test_the_first_exchange_names_the_conversation_and_later_ones_do_not() -> None:
@@ -65,7 +65,7 @@ def test_a_title_that_cannot_be_had_is_dropped_and_said_and_the_automatic_one_is
         agent = stage.agent(db, ScriptedModel(["a"]), session_id="t", title=wanted)
         await agent.run_conversation("Hello there friend", emit=seen.append)
         assert (await db.conversation("t")).title == "Hello there friend"
-        assert agent.wanted_title is None
+        assert agent.title.wanted is None
         assert any(isinstance(event, events.Notice) and "title was not set" in event.text for event in seen)
 
     stage.run(story)
@@ -108,7 +108,7 @@ def test_a_title_that_could_not_be_set_is_set_after_the_next_turn(
         agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title=wanted)
         with no_titles(db, error):
             assert (await agent.run_conversation("Hello there friend", emit=seen.append)).completed
-            assert agent.wanted_title == wanted
+            assert agent.title.wanted == wanted
         (told,) = (each.text for each in seen if isinstance(each, events.Notice))
         assert "the next turn tries again" in told
         assert (await agent.run_conversation("Again")).completed

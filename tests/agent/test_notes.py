@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, types
-from holdfast.agent import memory_notes
+from holdfast.agent import memory as agent_memory
+from holdfast.agent.commands import status
 from holdfast.model import OfflineModel, ScriptedModel, base
 from holdfast.runtime import runtime
 from holdfast.tools import memory
@@ -104,11 +105,11 @@ def test_notes_of_others_are_never_in_it() -> None:
     stage.run(story)
 
 
-def test_who_skips_memory_has_neither_section_nor_tool_nor_review() -> None:
+def test_agent_without_memory_has_neither_section_nor_tool_nor_review() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.memory.add("", "Likes tea.")
         model = ScriptedModel(["Hello."])
-        agent = remembering(db, model, reviews=True, skip_memory=True, memory="Given by hand.")
+        agent = stage.agent(db, model, reviews=True)
         await agent.run_conversation("Hi")
         (request,) = model.requests
         assert "remember about" not in request.system
@@ -122,13 +123,13 @@ def test_notes_that_cannot_be_read_stop_no_turn(monkeypatch: pytest.MonkeyPatch)
     async def story(db: AsyncSessionDB) -> None:
         await db.memory.add("", "Likes tea.")
 
-        async def fails(_: memory_notes.Notes) -> Sequence[types.Memory]:
+        async def fails(_: agent_memory.Notes) -> Sequence[types.Memory]:
             raise errors.StoreBusy()
 
         model = ScriptedModel(["Hello.", "Tea?"])
         agent = remembering(db, model)
         with monkeypatch.context() as broken:
-            broken.setattr(memory_notes.Notes, "memories", fails)
+            broken.setattr(agent_memory.Notes, "memories", fails)
             assert (await agent.run_conversation("Hi")).completed
         await agent.run_conversation("Hi again")
         assert ["tea" in system for system in systems(model)] == [False, True]
@@ -139,7 +140,7 @@ def test_notes_that_cannot_be_read_stop_no_turn(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("hidden", ["", "\u200b", "\u2066"])
 def test_no_key_is_ever_remembered(hidden: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        kept = memory_notes.Notes(db, "")
+        kept = agent_memory.Notes(db, "")
         made = await kept.remember(f"The key is {KEY[:9]}{hidden}{KEY[9:]} for now.")
         revised = await kept.revise(made.id, f"Now it is {KEY[:9]}{hidden}{KEY[9:]}.")
         for text in (made.text, revised.text, str(await db.memory.all(""))):
@@ -180,16 +181,16 @@ def test_people_see_change_and_forget_what_is_remembered() -> None:
                 "/memory forget all",
                 "/memory list",
             ) == [
-                "Nothing is remembered.",
-                "Remembered: [1] Likes tea.",
-                "Remembered: [2] My key is [redacted]",
-                "Remembered instead: [1] Likes coffee.",
+                "No notes.",
+                "Added: [1] Likes tea.",
+                "Added: [2] My key is [redacted]",
+                "Changed: [1] Likes coffee.",
                 "[1] Likes coffee.\n[2] My key is [redacted]",
-                "2 is forgotten.",
-                "There is no 2.",
+                "Deleted note 2.",
+                "There is no note 2.",
                 "There is no memory '9'.",
-                "1 forgotten.",
-                "Nothing is remembered.",
+                "Deleted 1 note.",
+                "No notes.",
             ]
             for wrong in (
                 "add",
@@ -202,7 +203,7 @@ def test_people_see_change_and_forget_what_is_remembered() -> None:
                 f"forget {9**40}",
             ):
                 (said,) = await answers(run, f"/memory {wrong}")
-                assert said == memory_notes.USE
+                assert said == status.MEMORY_USAGE
             (said,) = await answers(run, f"/memory add {'x' * 600}")
             assert "1 to 500" in said
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.agent import approvals, permission_commands
+from holdfast.agent import approvals, settings
+from holdfast.agent.commands import permissions
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import runtime
 from holdfast.tools import base as tools
@@ -104,8 +105,8 @@ def test_nothing_a_tool_a_file_or_a_model_says_changes_permissions(text: str, tm
             model=model,
             session_id="talk",
             tools=[output, shell.tool],
-            folder=str(tmp_path),
-            approvals=permissions,
+            conversation=settings.ConversationSettings(folder=str(tmp_path)),
+            permissions=permissions,
         )
         await agent.run_conversation(text)
         await agent.run_conversation("go")
@@ -121,12 +122,12 @@ def test_a_message_to_an_open_question_is_no_answer_to_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("make"), "Done.", "Hm."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 question = await house.asked(heard)
                 for text in HOSTILE:
                     await door.send("talk", events.Steer(text))
-                assert len(home.approvals.questions("talk")) == 1
+                assert len(home.approvals.pending("talk")) == 1
                 await door.send("talk", events.Approve(question.request_id, "deny"))
                 await done
         assert home.shell.ran == []
@@ -141,7 +142,7 @@ def test_questions_are_answered_by_commands_too() -> None:
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(db, [house.runs("git diff"), house.runs("make", "c2"), "Done."])
         async with home.door as door:
-            with door.listen("talk", answers=True) as heard:
+            with door.subscribe("talk", can_approve=True) as heard:
                 done = door.submit("talk", events.Submit("go"))
                 await house.asked(heard)
                 assert [each.text for each in await answers(door, "/approve perhaps")] == [
@@ -153,10 +154,10 @@ def test_questions_are_answered_by_commands_too() -> None:
                 await done
             assert home.shell.ran == ["git diff"]
             assert "They said: too early" in home.results[1]
-            assert [each.text for each in await answers(door, "/approve")] == ["Nothing is asked at the moment."]
+            assert [each.text for each in await answers(door, "/approve")] == ["No approval is pending."]
             (listed,) = await answers(door, "/permissions")
             assert "grant 1  always: shell(git diff) in /" in listed.text
-            assert [each.text for each in await answers(door, "/permissions revoke 1")] == ["Grant 1 is revoked."]
+            assert [each.text for each in await answers(door, "/permissions revoke 1")] == ["Revoked grant 1."]
             assert [each.text for each in await answers(door, "/permissions revoke 1")] == ["There is no grant 1."]
             assert await db.permissions.grants("") == []
 
@@ -179,7 +180,7 @@ def test_tools_are_listed_with_what_the_settings_say() -> None:
 
 def test_of_a_tool_the_whole_first_sentence_is_listed() -> None:
     spec = types.ToolSpec("read", "Read a file: text with numbered lines, or a picture. Long files come in parts.", {})
-    assert permission_commands.tools([spec], []) == "read  Read a file: text with numbered lines, or a picture."
+    assert permissions.list_tools([spec], []) == "read  Read a file: text with numbered lines, or a picture."
 
 
 async def answers(door: runtime.Runtime, line: str) -> list[events.Answer]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, types
-from holdfast.agent import pins
+from holdfast.agent.commands import context
 from holdfast.compaction import base
 from holdfast.compaction import hooks as telling
 from holdfast.model import ScriptedModel, tokens
@@ -61,13 +61,13 @@ def test_what_was_pinned_stays_word_for_word_over_compactions_until_it_is_unpinn
         await filled(db)
         (original,) = await db.transcript("talk", 8, 9)
         async with door(db) as run:
-            assert (await answer(run, "/pin 9")).startswith("Pinned, and kept by every compaction: [9 user] Question 4")
-            assert "Pinned and staying: 1, 2, 9." in await answer(run, "/compact --preview")
+            assert (await answer(run, "/pin 9")).startswith("Pinned; every compaction keeps it: [9 user] Question 4")
+            assert "Pinned, so kept: 1, 2, 9." in await answer(run, "/compact --preview")
             for _ in range(2):
                 assert (await compacted(run)).cut_seq > 9
                 assert original in (await db.context("talk")).messages
                 await more(db)
-            assert "not pinned any more" in await answer(run, "/unpin 9")
+            assert "no longer pinned" in await answer(run, "/unpin 9")
             await compacted(run)
             assert original not in (await db.context("talk")).messages
             assert seqs((await db.context("talk")).messages)[:2] == [1, 2]
@@ -117,21 +117,21 @@ def test_a_message_pinned_while_a_summary_is_written_does_not_go_into_it() -> No
 def test_pin_alone_lists_and_last_is_the_last_message() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with door(db) as run:
-            assert (await answer(run, "/pin")).startswith("Nothing is pinned.")
+            assert (await answer(run, "/pin")).startswith("No pinned messages.")
             await filled(db)
-            assert (await answer(run, "/pin")).startswith("Nothing is pinned.")
+            assert (await answer(run, "/pin")).startswith("No pinned messages.")
             await answer(run, "/pin 5")
             assert "[80 assistant] Answer 39" in await answer(run, "/pin last")
             assert await answer(run, "/pin 5") == await answer(run, "/pin 5")
             lines = (await answer(run, "/pin")).splitlines()
             assert [line.split("]")[0] for line in lines] == ["[5 user", "[80 assistant"]
             assert all(len(line) <= 100 for line in lines)
-            assert await answer(run, "/unpin 6") == "Message 6 was not pinned."
+            assert await answer(run, "/unpin 6") == "Message 6 is not pinned."
             await db.unpin("talk", 5)
             await compacted(run)
             await db.pin("talk", 5)  # by a program, which may
             assert "[5 user]" in (listed := await answer(run, "/pin"))
-            assert re.search(r"^\[5 user\].*\(not in view now\)$", listed, re.MULTILINE)
+            assert re.search(r"^\[5 user\].*\(not in the context now\)$", listed, re.MULTILINE)
 
     stage.run(story)
 
@@ -148,7 +148,7 @@ def test_what_is_no_message_or_not_in_view_cannot_be_pinned() -> None:
                 assert "/unpin takes the number" in await refusal(run, f"/unpin {wrong}")
             assert "/unpin N" in await refusal(run, "/unpin")
             epoch = (await db.snapshot("talk")).epoch
-            assert "Message 9 is not in view" in await refusal(run, "/pin 9")
+            assert "Message 9 is not in the context" in await refusal(run, "/pin 9")
             assert (await db.pins("talk"), (await db.snapshot("talk")).epoch) == ([], epoch)
             await answer(run, "/compact undo")
             await answer(run, "/pin 9")
@@ -164,7 +164,7 @@ def test_a_pin_that_would_not_stay_or_would_push_another_out_is_refused() -> Non
         await db.append_message("talk", role="user", content="It is windy there. " * 400)
         async with door(db) as run:
             said = await refusal(run, "/pin 81")
-            assert "no room to pin message 81" in said
+            assert "No space to pin message 81" in said
             pinned = []
             for seq in range(79, 20, -4):
                 (event,) = await told(run, f"/pin {seq}")
@@ -172,7 +172,7 @@ def test_a_pin_that_would_not_stay_or_would_push_another_out_is_refused() -> Non
                     break
                 pinned.append(seq)
             # The older one would have been served first: the newest is the one that would have had to go.
-            assert "no room" in event.text  # type: ignore[union-attr]
+            assert "No space" in event.text  # type: ignore[union-attr]
             assert pinned
             assert seqs(await db.pins("talk")) == sorted(pinned)  # type: ignore[arg-type]
             await more(db)
@@ -210,8 +210,8 @@ def test_a_message_that_is_summed_up_while_it_is_looked_at_is_not_said_to_be_pin
                     db.db.commit_compaction(db.db.snapshot("talk"), summary="s", cut_seq=40)
                 return super().of(message)
 
-        with pytest.raises(errors.InvalidArgument, match="Message 9 is not in view"):
-            await pins.pin(agent(db, meter=Slow()), "9")
+        with pytest.raises(errors.InvalidArgument, match="Message 9 is not in the context"):
+            await context.pin_message(agent(db, meter=Slow()), "9")
         assert await db.pins("talk") == []
 
     stage.run(story)

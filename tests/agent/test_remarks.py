@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.agent import loop
+from holdfast.agent import settings
 from holdfast.agent import usage as agent_usage
 from holdfast.agent.commands import status as commands
 from holdfast.compaction import base as compaction
@@ -39,7 +39,7 @@ def test_usage_shows_summaries_on_a_line_of_their_own() -> None:
         await filled(db)
         async with door(db, ["ok"], summarizer=usage.asking(usage.record)) as run:
             (none,) = await told(run, "/usage")
-            assert none == events.Answer("Nothing was used yet.")
+            assert none == events.Answer("No tokens used yet.")
             await told(run, "/compact")
             await run.submit("talk", events.Submit("Hello"))
             (shown,) = await told(run, "/usage")
@@ -77,12 +77,12 @@ def test_a_summary_made_beside_a_turn_counts_against_its_cost_limit() -> None:
 
         async def look(_: dict[str, Any]) -> types.Content:
             """Wait until the compaction beside the turn is over."""
-            while agent.room.under_way or len(await db.sessions("talk")) == 1:
+            while agent.context_window.is_compacting or len(await db.sessions("talk")) == 1:
                 await asyncio.sleep(0.01)
             return "seen"
 
         model = ScriptedModel([stage.calls("look"), "Never said."], window=WINDOW)
-        limits = loop.Limits(cost=0.2)
+        limits = settings.Limits(cost=0.2)
         summarizer = usage.asking(usage.record)
         tool = stage.tool("look", look)
         agent = stage.agent(db, model, session_id="talk", tools=[tool], limits=limits, summarizer=summarizer)
@@ -103,7 +103,7 @@ def test_a_summary_a_turn_waited_for_counts_against_its_cost_limit() -> None:
             model,
             session_id="talk",
             tools=[stage.says("look")],
-            limits=loop.Limits(cost=0.2),
+            limits=settings.Limits(cost=0.2),
             summarizer=usage.asking(usage.record),
         )
         result = await agent.run_conversation("Hello")
@@ -143,11 +143,11 @@ def test_whoever_compacts_by_hand_is_told_how_much_before_a_model_is_asked() -> 
         await filled(db)
         stuck = stage.Stuck()
         async with door(db, [], summarizer=Writer(lambda _: stuck())) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 command = asyncio.create_task(run.send("talk", events.Command("/compact")))
                 (emitted,) = await until(listening, events.Notice)
                 assert isinstance(emitted.event, events.Notice)
-                assert emitted.event.text.startswith("Summing up ")
+                assert emitted.event.text.startswith("Summarizing ")
                 assert emitted.event.text.endswith(" tokens) …")
                 await stuck.reached.wait()
                 command.cancel()
@@ -170,7 +170,7 @@ def test_the_number_told_is_the_number_that_goes() -> None:
         assert isinstance(notice, events.Notice)
         assert isinstance(made, events.Compacted)
         going = len(writer.requests[0].messages)
-        assert notice.text.startswith(f"Summing up {going} messages (about ")
+        assert notice.text.startswith(f"Summarizing {going} messages (about ")
         assert preview.text.startswith(f"{going} messages ")
         assert notice.text.partition("(about ")[2].split()[0] == preview.text.partition("(about ")[2].split()[0]
 
@@ -184,11 +184,11 @@ def test_a_person_who_compacts_while_one_is_under_way_is_told_so() -> None:
         async with door(db, ["ok"], summarizer=Writer(slow)) as run:
             await run.submit("talk", events.Submit("Hello"))
             await reached.wait()
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 command = asyncio.create_task(run.send("talk", events.Command("/compact here 1")))
                 (emitted,) = await until(listening, events.Notice)
                 assert isinstance(emitted.event, events.Notice)
-                assert "under way already" in emitted.event.text
+                assert "Another compaction is running" in emitted.event.text
                 go.set()
                 await command
 

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
-from holdfast.agent import current_session, loop, memory_review, usage
+from holdfast.agent import current_session, settings, usage
+from holdfast.agent import memory as agent_memory
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import inbox, runtime
 from holdfast.store import message_codec
@@ -35,7 +36,7 @@ class Both:
         self.turns, self.reviews = turns, reviews
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        model = self.reviews if request.system == memory_review.INSTRUCTIONS else self.turns
+        model = self.reviews if request.system == agent_memory.INSTRUCTIONS else self.turns
         async for delta in model.stream(request):
             yield delta
 
@@ -95,9 +96,9 @@ async def charge(_: types.Usage) -> None:
 
 
 async def reviewed(model: base.Model, notes: memory.Notes, messages: list[types.Message], **given: Any) -> None:
-    looking = memory_review.Review(model, notes, charge, **given)
-    looking.begin(memory_review.Turn(messages))
-    while looking.under_way:
+    looking = agent_memory.Review(model, notes, charge, **given)
+    looking.start(agent_memory.ReviewRequest(messages))
+    while looking.is_running:
         await asyncio.sleep(0)
 
 
@@ -142,7 +143,7 @@ def test_note_of_a_review_reaches_those_who_listen_after_the_turn() -> None:
 
         async with runtime.Runtime(db, build) as run:
             await run.submit("talk", events.Submit("I like tea"))
-            with run.listen("talk") as listening:  # in a lane of its own: the turn's is gone
+            with run.subscribe("talk") as listening:  # in a lane of its own: the turn's is gone
                 stuck.reached.set()
                 (notice,) = await until(listening, events.Notice)
             assert "[1] Likes tea." in getattr(notice.event, "text", "")
@@ -159,7 +160,7 @@ def test_review_is_counted_and_stops_at_the_cost_limit_of_its_turn(limit: float 
         noting = msgspec.structs.replace(noting, usage=types.Usage(100, 10, cost=0.25))
         answer = base.Reply((content_parts.Text("Hi."),), usage=types.Usage(10, 1, cost=0.1))
         reviews = ScriptedModel([noting] * 9)
-        agent = reviewing(db, Both(ScriptedModel([answer]), reviews), limits=loop.Limits(cost=limit))
+        agent = reviewing(db, Both(ScriptedModel([answer]), reviews), limits=settings.Limits(cost=limit))
         await agent.run_conversation("Hello")
         await settled(agent)
         used = await usage.used(db, "talk")
@@ -206,11 +207,11 @@ def test_it_is_shown_neither_keys_nor_what_tools_returned() -> None:
 
 def test_nothing_that_was_said_can_end_the_data_or_outgrow_it() -> None:
     said = ['"}], "noted": []}', "x" * 90_000, *["y" * 3_000] * 40, "the last word"]
-    told = memory_review.told(turn(*said), [])
+    told = agent_memory.format_exchange(turn(*said), [])
     exchange = json.loads(told)["exchange"]
     assert exchange[0]["text"] == said[0]
     assert exchange[-1]["text"] == "the last word"
-    assert len(told) < memory_review.ALL + 3 * memory_review.LONGEST
+    assert len(told) < agent_memory.MAX_EXCHANGE_CHARS + 3 * agent_memory.MAX_MESSAGE_CHARS
 
 
 # --- what it cannot do -------------------------------------------------------------------------------------
@@ -308,8 +309,8 @@ def test_it_ends_after_a_few_steps_and_calls(many: int) -> None:
         calls = tuple(types.ToolCall("same id", memory.NAME, call) for _ in range(many))
         model, notes = ScriptedModel([base.Reply(calls=calls)] * 50), Notebook()
         await reviewed(model, notes, turn("a", "b"))
-        assert len(model.requests) <= memory_review.STEPS
-        assert len(notes.notes) == min(many * memory_review.STEPS, memory_review.CALLS)
+        assert len(model.requests) <= agent_memory.MAX_STEPS
+        assert len(notes.notes) == min(many * agent_memory.MAX_STEPS, agent_memory.MAX_CALLS)
 
     asyncio.run(story())
 
@@ -382,11 +383,11 @@ def test_where_nothing_is_to_be_changed_nothing_is_noted() -> None:
     async def story(db: AsyncSessionDB) -> None:
         reviews = ScriptedModel([NOTHING] * 2)
         agent = reviewing(db, Both(ScriptedModel(["Good to know.", "That too."]), reviews))
-        agent.approvals.choose("read-only")
+        agent.approvals.set_mode("read-only")
         await agent.run_conversation("I like tea")
         await settled(agent)
         assert reviews.requests == []
-        agent.approvals.choose("ask")
+        agent.approvals.set_mode("ask")
         await agent.run_conversation("and cake")
         await settled(agent)
         assert len(reviews.requests) == 1
@@ -419,13 +420,13 @@ def test_what_goes_wrong_is_logged_and_nothing_else(error: Exception, caplog: py
 
     with caplog.at_level(logging.WARNING, "holdfast.agent"):
         stage.run(story)
-    assert [record.getMessage().startswith("a review") for record in caplog.records] == [True]
+    assert [record.getMessage().startswith("a memory review") for record in caplog.records] == [True]
 
 
 def test_one_that_takes_too_long_is_given_up() -> None:
     async def story() -> None:
         held = Held()
-        await reviewed(held, Notebook(), turn("a", "b"), deadline=0.05)
+        await reviewed(held, Notebook(), turn("a", "b"), timeout_seconds=0.05)
         assert held.cancelled
 
     asyncio.run(story())

@@ -58,7 +58,7 @@ def test_at_the_hard_threshold_the_turn_waits_and_goes_on_with_less() -> None:
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
         result = await agent.run_conversation("Hello")
         assert result.completed
-        assert agent.meter.count(agent.system, (), model.requests[0].messages) < WINDOW
+        assert agent.meter.count(agent.prompt.text, (), model.requests[0].messages) < WINDOW
         assert model.requests[0].messages[-1].content == "Hello"
         assert len(await db.sessions("talk")) == 2
         await agent.close()
@@ -123,7 +123,7 @@ def test_a_pause_after_failures_does_not_stop_the_conversation() -> None:
             assert (await agent.run_conversation(f"Go on {number}")).completed
         await agent.close()
         assert writer.requests == []  # the pause holds for models
-        assert all(agent.meter.count(agent.system, (), each.messages) < WINDOW for each in model.requests)
+        assert all(agent.meter.count(agent.prompt.text, (), each.messages) < WINDOW for each in model.requests)
 
     stage.run(story)
 
@@ -143,9 +143,9 @@ def test_a_large_fixed_floor_does_not_keep_a_conversation_from_being_compacted()
         for number in range(60):
             result = await agent.run_conversation(f"What about pier {number}? " + "It is windy there. " * 25)
             assert result.completed, (number, result.error)
-            used = agent.meter.count(agent.system, agent.tools.specs, model.requests[-1].messages)
+            used = agent.meter.count(agent.prompt.text, agent.tools.specs, model.requests[-1].messages)
             assert used < window, number
-        while agent.room.under_way:  # turns as short as these may be over before it is
+        while agent.context_window.is_compacting:  # turns as short as these may be over before it is
             await asyncio.sleep(0.01)
         await agent.close()
         assert len(await db.sessions("talk")) >= 2
@@ -170,7 +170,7 @@ def test_a_turn_that_waited_for_the_one_beside_it_sees_the_summary() -> None:
         await agent.close()
         seen = model.requests[-1].messages
         assert any(each.uid.startswith("summary:") for each in seen)
-        assert agent.meter.count(agent.system, (), seen) < WINDOW
+        assert agent.meter.count(agent.prompt.text, (), seen) < WINDOW
 
     stage.run(story)
 
@@ -187,7 +187,7 @@ def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_message() -
                 await release.wait()
                 return found
 
-            agent.view.forget()
+            agent.context_cache.invalidate()
             db.context = slowly  # type: ignore[method-assign,assignment]
             looking.append(asyncio.create_task(agent.context_tokens()))
             await read.wait()
@@ -202,7 +202,7 @@ def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_message() -
         await looking[0]
         assert turns.invalid(model.requests[1].messages) == []
         assert ("tool", "seen") in stage.shape(model.requests[1].messages)
-        assert turns.invalid(await agent.view.messages()) == []
+        assert turns.invalid(await agent.context_cache.messages()) == []
 
     stage.run(story)
 
@@ -283,7 +283,7 @@ def test_old_tool_outputs_are_shortened_before_anybody_waits() -> None:
         shown = model.requests[0].messages
         assert turns.invalid(shown) == []
         assert any("characters left out; recall message" in str(each.content) for each in shown)
-        assert agent.meter.count(agent.system, (), shown) < WINDOW
+        assert agent.meter.count(agent.prompt.text, (), shown) < WINDOW
         await stuck.reached.wait()  # beside it, a summary is being made all the same
         _, budget = await db.budget("talk")
         assert budget["attempts"] == 1

@@ -22,7 +22,7 @@ from tests.agent.test_room_waits import filling
 from tests.compaction.test_compress import WINDOW, Writer, filled
 
 STEPS = 4
-IN_VAIN = "a compaction was waited for in vain"
+IN_VAIN = "another compaction did not finish in time; the turn continues without it"
 
 
 def steps() -> list[Any]:
@@ -91,14 +91,14 @@ def test_a_turn_of_many_steps_waits_for_its_own_compaction_once(share: float, ca
         )
         await agent.run_conversation("one", emit=seen.append)
         await stuck.reached.wait()
-        text = filling(agent, await agent.view.messages(), share)
+        text = filling(agent, await agent.context_cache.messages(), share)
         assert (await agent.run_conversation(text, emit=seen.append)).api_calls == STEPS
-        assert agent.room.under_way  # nobody's prompt has stopped it
-        reached = agent.room.progress
+        assert agent.context_window.is_compacting  # nobody's prompt has stopped it
+        reached = agent.context_window.progress
         assert reached is not None
         assert (reached.stage, reached.messages > 0, reached.tokens > 0) == ("summing up", True, True)
         await agent.close()
-        assert agent.room.progress is None
+        assert agent.context_window.progress is None
         # Nobody else is at it, so nobody is told that another process was.
         assert remarks(seen) == []
 
@@ -107,7 +107,7 @@ def test_a_turn_of_many_steps_waits_for_its_own_compaction_once(share: float, ca
 
 
 def test_a_turn_waits_a_little_longer_than_models_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context_window, "LONGER", 1_000 * context_window.LONGER)
+    monkeypatch.setattr(context_window, "WAIT_FACTOR", 1_000 * context_window.WAIT_FACTOR)
 
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50)
@@ -121,7 +121,7 @@ def test_a_turn_waits_a_little_longer_than_models_may_take(monkeypatch: pytest.M
         model, writer = ScriptedModel(["ok"] * 2, window=WINDOW), Writer(lambda _: stuck())
         agent = stage.agent(db, model, session_id="talk", summarizer=writer, compaction_policy=hurried)
         await agent.run_conversation("one")
-        assert (await agent.run_conversation(filling(agent, await agent.view.messages(), 0.96))).completed
+        assert (await agent.run_conversation(filling(agent, await agent.context_cache.messages(), 0.96))).completed
         await agent.close()
         assert (len(await db.sessions("talk")), len(writer.requests)) == (2, 1)
         assert any(each.uid.startswith("summary:") for each in model.requests[-1].messages)
@@ -145,7 +145,7 @@ def test_a_compaction_by_hand_comes_after_the_one_a_turn_waits_for() -> None:
         by_hand = asyncio.create_task(agent.compress_context(force=True, keep_exchanges=1, emit=seen.append))
         while not seen:
             await asyncio.sleep(0.01)
-        assert remarks(seen) == ["A compaction is under way already; this one comes after it …"]
+        assert remarks(seen) == ["Another compaction is running; this one starts after it …"]
         go.set()
         assert (await turn).completed
         assert (await by_hand).outcome in (compaction.Outcome.COMPACTED, compaction.Outcome.NOTHING_TO_DO)
@@ -192,7 +192,7 @@ def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(monkeypa
         model = ScriptedModel(steps(), window=WINDOW)
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(), tools=[stage.says("look")])
         # Beyond the hard threshold, within the window, and nobody may compact: it is looked at twice in each step.
-        text = filling(agent, await agent.view.messages(), 0.95)
+        text = filling(agent, await agent.context_cache.messages(), 0.95)
         assert (await agent.run_conversation(text)).api_calls == STEPS
         await agent.close()
 
@@ -210,10 +210,10 @@ def test_who_compacted_beside_its_turns_is_at_the_new_head() -> None:
         await filled(db, exchanges=50)
         agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=Writer())
         await agent.run_conversation("Hello")
-        while agent.room.under_way:
+        while agent.context_window.is_compacting:
             await asyncio.sleep(0.01)
         assert agent.session_id == (await db.head("talk")).id != "talk"
-        assert tuple(await agent.view.messages()) == (await db.context("talk")).messages
+        assert tuple(await agent.context_cache.messages()) == (await db.context("talk")).messages
         for number in range(40):
             await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
         assert (await agent.compress_context()).outcome is compaction.Outcome.COMPACTED
@@ -234,7 +234,7 @@ def test_a_turn_that_was_overtaken_by_its_own_compaction_after_its_last_word_end
         async def meanwhile(lease: types.Lease) -> None:
             if lease.purpose == "turn":
                 go.set()
-                while agent.room.under_way:
+                while agent.context_window.is_compacting:
                     await asyncio.sleep(0.01)
             await works(lease)
 

@@ -45,7 +45,7 @@ def test_a_compaction_beside_that_never_ends_is_waited_for_no_longer_than_a_summ
         assert (await agent.run_conversation("one")).completed
         await stuck.reached.wait()
         assert (await agent.run_conversation(LONG)).completed
-        assert agent.room.under_way
+        assert agent.context_window.is_compacting
         assert len(model.requests) == 2
         await agent.close()
         assert stuck.cancelled
@@ -73,7 +73,7 @@ def test_turn_does_not_wait_for_hooks_of_a_compaction_that_overtook_it(caplog: p
         assert await db.release_lease(lease)
 
     stage.run(story)
-    assert "waited for in vain" not in caplog.text
+    assert "did not finish in time" not in caplog.text
 
 
 @pytest.mark.parametrize("hooks_run", [False, True])
@@ -153,12 +153,12 @@ def test_how_far_a_compaction_is_is_never_how_far_another_one_was() -> None:
         await reached.wait()
         second = asyncio.create_task(agent.compress_context(force=True))
         await asyncio.sleep(0)
-        assert agent.room.progress is not None
-        assert agent.room.progress.stage == "summing up"
+        assert agent.context_window.progress is not None
+        assert agent.context_window.progress.stage == "summing up"
         go.set()
         assert [(await each).outcome.value for each in (first, second)] == ["compacted", "nothing_to_do"]
-        agent.room.begin("turn", lambda _: None)
-        assert (agent.room.under_way, agent.room.progress) == (True, None)
+        agent.context_window.start_background("turn", lambda _: None)
+        assert (agent.context_window.is_compacting, agent.context_window.progress) == (True, None)
         await agent.close()
 
     stage.run(story)
@@ -173,7 +173,7 @@ def test_an_agent_is_kept_while_it_compacts_beside_the_turns() -> None:
             writer = Writer(lambda _: stuck())
             return stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id=name, summarizer=writer)
 
-        agents = agent_cache.Cache(build, size=1)
+        agents = agent_cache.AgentCache(build, size=1)
         compacting = await agents.get("a")
         await compacting.run_conversation("Hello")
         await stuck.reached.wait()
@@ -210,13 +210,13 @@ def test_after_an_undo_an_agent_that_compacted_beside_its_turns_waits_for_the_ha
         writer = Writer()
         agent = stage.agent(db, ScriptedModel(["ok"] * 5, window=WINDOW), session_id="talk", summarizer=writer)
         await agent.run_conversation("one")
-        while agent.room.under_way:
+        while agent.context_window.is_compacting:
             await asyncio.sleep(0.01)
         assert len(await db.sessions("talk")) == 2
         await db.undo_compaction("talk")
         for text in ("two", "three"):
             assert (await agent.run_conversation(text)).completed
-            assert not agent.room.under_way
+            assert not agent.context_window.is_compacting
         await agent.close()
         assert len(writer.requests) == 1
 
@@ -255,7 +255,7 @@ def test_a_turn_that_waited_goes_on_with_what_the_compaction_beside_it_left(firs
         await agent.run_conversation("one")
         await reached.wait()
         # Too short to be shortened, beyond the hard threshold, within the window: only a summary helps.
-        text = filling(agent, await agent.view.messages(), 0.96)
+        text = filling(agent, await agent.context_cache.messages(), 0.96)
         turn = asyncio.create_task(agent.run_conversation(text))
         while (await db.conversation("talk")).last_seq < 103:
             await asyncio.sleep(0.01)
@@ -282,7 +282,7 @@ def test_where_a_model_may_not_sum_up_the_extract_makes_room_within_the_turn() -
         shown = model.requests[0].messages
         assert any(each.uid.startswith("summary:") for each in shown)
         # By a meter that has learnt nothing from the reply.
-        assert tokens.Meter().count(agent.system, (), shown) < WINDOW
+        assert tokens.Meter().count(agent.prompt.text, (), shown) < WINDOW
 
     stage.run(story)
 
@@ -300,7 +300,7 @@ def test_a_front_end_that_fails_beside_the_turns_does_not_fail_the_turn_that_wai
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow))
         await agent.run_conversation("one", emit=broken)
         await reached.wait()
-        turn = asyncio.create_task(agent.run_conversation(filling(agent, await agent.view.messages(), 0.96)))
+        turn = asyncio.create_task(agent.run_conversation(filling(agent, await agent.context_cache.messages(), 0.96)))
         while (await db.conversation("talk")).last_seq < 103:
             await asyncio.sleep(0.01)
         go.set()
@@ -334,7 +334,7 @@ def test_a_provider_that_never_has_enough_room_is_asked_a_few_times_only() -> No
         result = await agent.run_conversation(LONG * 10)
         await agent.close()
         assert result.exit_reason == "overflow"
-        assert len(model.requests) == 1 + context_window.OVERFLOWS
+        assert len(model.requests) == 1 + context_window.MAX_OVERFLOWS
         sizes = [agent.meter.count("", (), request.messages) for request in model.requests]
         assert sizes == sorted(set(sizes), reverse=True)
 
@@ -362,7 +362,7 @@ def test_people_hear_of_a_pause_once_until_a_compaction_succeeds() -> None:
         assert (await agent.compress_context(force=True)).outcome is compaction.Outcome.COMPACTED
         for number in range(40):
             await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
-        agent.view.forget()
+        agent.context_cache.invalidate()
         assert len(await paused()) == 1
 
     stage.run(story)

@@ -22,7 +22,7 @@ def door(db: AsyncSessionDB, model: base.Model) -> runtime.Runtime:
     return runtime.Runtime(db, build)
 
 
-async def until(listening: runtime.Listening, kind: type[events.Event], count: int = 1) -> list[events.Emitted]:
+async def until(listening: runtime.Subscription, kind: type[events.Event], count: int = 1) -> list[events.Emitted]:
     """What comes up to the count-th event of this kind."""
     seen: list[events.Emitted] = []
     async for emitted in listening:
@@ -35,7 +35,7 @@ async def until(listening: runtime.Listening, kind: type[events.Event], count: i
 
 async def told(run: runtime.Runtime, line: str, conversation: str = "talk") -> Sequence[events.AnyEvent]:
     """What a command has to say."""
-    with run.listen(conversation) as listening:
+    with run.subscribe(conversation) as listening:
         own: list[events.AnyEvent] = []
         await run.send(conversation, events.Command(line), own.append)
         listening.put(None)
@@ -45,7 +45,7 @@ async def told(run: runtime.Runtime, line: str, conversation: str = "talk") -> S
 def test_many_listeners_see_the_same_events_in_order() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with door(db, ScriptedModel(["One.", "Two."])) as run:
-            with run.listen("talk") as first, run.listen("talk") as second:
+            with run.subscribe("talk") as first, run.subscribe("talk") as second:
                 await run.send("talk", events.Submit("a"))
                 await run.send("talk", events.Submit("b"))
                 one = await until(first, events.TurnFinished, 2)
@@ -61,13 +61,13 @@ def test_where_to_go_and_what_to_say_is_told_to_whoever_asked_and_to_nobody_else
     async def story(db: AsyncSessionDB) -> None:
         async with door(db, ScriptedModel(["a"])) as run:
             await run.submit("talk", events.Submit("Hello"))
-            with run.listen("talk") as other:
+            with run.subscribe("talk") as other:
                 own: list[events.AnyEvent] = []
                 await run.send("talk", events.Command(line), own.append)
                 other.put(None)
                 heard = [type(emitted.event) async for emitted in other]
         assert len(own) == 1
-        assert isinstance(own[0], runtime.ForOne)
+        assert isinstance(own[0], runtime.SenderEvent)
         assert type(own[0]) not in heard
 
     stage.run(story)
@@ -77,20 +77,20 @@ def test_a_listener_can_be_waited_for_until_it_is_done_with_all_that_came() -> N
     async def story(db: AsyncSessionDB) -> None:
         seen: list[events.AnyEvent] = []
 
-        async def listen(heard: runtime.Listening) -> None:
+        async def listen(heard: runtime.Subscription) -> None:
             async for emitted in heard:
                 await asyncio.sleep(0)
                 seen.append(emitted.event)
 
         async with door(db, ScriptedModel(["a"])) as run:
-            with run.listen("talk") as heard:
+            with run.subscribe("talk") as heard:
                 listening = asyncio.create_task(listen(heard))
                 for number in range(3):
                     await run.send("talk", events.Command(f"/title {number}"))
-                await heard.taken()
+                await heard.drained()
                 assert len(seen) == 3
                 heard.put(None)
-                await heard.taken()
+                await heard.drained()
                 await listening
 
     stage.run(story)
@@ -141,7 +141,7 @@ def test_closing_stops_what_runs_keeps_what_was_said_and_ends_the_listening() ->
     async def story(db: AsyncSessionDB) -> None:
         slow = stage.Trickle("Half a ")
         run = door(db, slow)
-        with run.listen("talk") as listening:
+        with run.subscribe("talk") as listening:
             waiting, refused = (run.submit("talk", events.Submit(text)) for text in ("Go", "Later"))
             await slow.stuck.reached.wait()
             await run.close()
@@ -156,7 +156,7 @@ def test_closing_stops_what_runs_keeps_what_was_said_and_ends_the_listening() ->
 def test_a_turn_that_fails_in_an_unknown_way_is_said_and_the_next_one_runs(caplog: pytest.LogCaptureFixture) -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with door(db, ScriptedModel([ZeroDivisionError("a bug"), "Fine."])) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 broken = run.submit("talk", events.Submit("a"))
                 fine = run.submit("talk", events.Submit("b"))
                 seen = await until(listening, events.TurnFinished)
@@ -173,7 +173,7 @@ def test_a_turn_that_fails_in_an_unknown_way_is_said_and_the_next_one_runs(caplo
 def test_steering_without_a_turn_is_a_message_like_any_other() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with door(db, ScriptedModel(["Yes?"])) as run:
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 await run.send("talk", events.Steer("Hello"))
                 await until(listening, events.TurnFinished)
         assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"]
@@ -203,7 +203,7 @@ def test_nothing_is_kept_of_a_conversation_nobody_listens_to() -> None:
             await run.submit("talk", events.Submit("Hello"))
             await run.send("other", events.Command("/help"))
             await asyncio.sleep(0)
-            assert run._lanes == {}
+            assert run._states == {}
 
     stage.run(story)
 
@@ -291,7 +291,7 @@ def test_compact_previews_compacts_undoes_and_redoes() -> None:
         async with runtime.Runtime(db, build) as run:
             (preview,) = await told(run, "/compact --preview")
             assert isinstance(preview, events.Answer)
-            assert "would give way to a summary" in preview.text
+            assert "would be summarized" in preview.text
             assert len(await db.sessions("talk")) == 1
             _, made = await told(run, "/compact the harbour")
             assert isinstance(made, events.Compacted)
@@ -371,7 +371,7 @@ def test_an_interrupt_that_finds_nothing_to_stop_does_not_stop_the_next_message(
         await db.create_session("talk", source="test")
         await db.mail.add_inbox_entry("talk", "one", "process 1 ended", kind="process")
         async with door(db, ScriptedModel(["Yes."] * 2)) as run:
-            with run.listen("talk"):
+            with run.subscribe("talk"):
                 while not run.running("talk"):
                     await asyncio.sleep(0)
                 assert run.interrupt("talk")
@@ -389,7 +389,7 @@ def test_closing_stops_a_command_that_takes_its_time() -> None:
         def __init__(self) -> None:
             self.stuck = stage.Stuck()
 
-        def listed(self) -> Sequence[commands.Standing]:
+        def listed(self) -> Sequence[commands.CommandInfo]:
             return ()
 
         async def text(self, name: str, argument: str) -> str | None:
@@ -400,7 +400,7 @@ def test_closing_stops_a_command_that_takes_its_time() -> None:
             return stage.agent(db, ScriptedModel(), session_id=conversation_id)
 
         words = Slow()
-        run = runtime.Runtime(db, build, words=words)
+        run = runtime.Runtime(db, build, prompt_commands=words)
         sent = asyncio.create_task(run.send("talk", events.Command("/slow")))
         await words.stuck.reached.wait()
         async with asyncio.timeout(60):
@@ -417,7 +417,7 @@ def test_what_is_busy_is_known_over_all_conversations() -> None:
         async with door(db, slow) as run:
             run.submit("talk", events.Submit("Go"))
             await slow.stuck.reached.wait()
-            with run.listen("quiet"):
+            with run.subscribe("quiet"):
                 assert run.busy() == ["talk"]
 
     stage.run(story)

@@ -176,7 +176,7 @@ def test_the_program_answers_with_the_model_that_was_chosen_and_counts_for_it_an
             assert (first.model.name, second.model.name) == (models.OFFLINE_NAME, "openai/gpt-5")
             assert second.meter is not first.meter
             assert (await door.agents.get("other")).meter is first.meter
-            assert second.remembering is not first.remembering
+            assert second.memory is not first.memory
             await door.send("talk", events.Command("/model offline"))
             assert (await door.submit("talk", events.Submit("Hello"))).completed
 

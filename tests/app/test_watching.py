@@ -27,7 +27,7 @@ class Program:
 
         self.door = runtime.Runtime(db, build)
         self.processes = background.Processes(
-            process_records.ProcessRecords(db, self.door.poke), str(home), lambda: {"PATH": os.environ["PATH"]}
+            process_records.ProcessRecords(db, self.door.check_inbox), str(home), lambda: {"PATH": os.environ["PATH"]}
         )
         self._watcher = background.Watcher(self.processes, shortest=0.02, longest=0.05, idle=0.05)
 
@@ -52,7 +52,7 @@ def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         async with Program(db, tmp_path, ["I see."]) as program:
-            with program.door.listen("talk") as listening:
+            with program.door.subscribe("talk") as listening:
                 await program.processes.start("talk", "echo so far so good; exit 3", str(tmp_path))
                 seen = await until(listening, events.TurnFinished)
         (started,) = [each.event for each in seen if isinstance(each.event, events.TurnStarted)]

@@ -203,7 +203,7 @@ def test_a_line_may_go_on_and_what_is_pasted_keeps_its_lines(tmp_path: Path) -> 
 def test_two_slashes_send_a_line_that_begins_with_one(tmp_path: Path) -> None:
     with terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.enter("/etc is full")
-        screen.wait_for("There is no command '/etc'.")
+        screen.wait_for("Unknown command: '/etc'.")
         screen.enter("//etc is full")
         screen.wait_for("Noted")
         assert screen.leave() == 0
@@ -272,7 +272,7 @@ def test_nothing_a_model_or_a_title_says_acts_on_the_terminal(tmp_path: Path) ->
 def test_colour_is_for_terminals_that_want_it(tmp_path: Path, env: dict[str, str], coloured: bool) -> None:
     with terminal.opened(tmp_path, env={**OFFLINE, **env}) as screen:
         screen.enter("/bogus")
-        screen.wait_for("/help lists them.")
+        screen.wait_for("Type /help for the list.")
         assert screen.leave() == 0
         assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", screen.raw)) == coloured
 

@@ -126,7 +126,7 @@ def test_what_goes_wrong_is_told_and_exit_1(ask: Ask, talk: Path, form: str) -> 
         assert done.data["failed"]
         assert "only 10 turns" in done.data["error"]
     if form != "stream-json":
-        assert done.err == "There are only 10 turns to take back.\n"
+        assert done.err == "There are only 10 turns to undo.\n"
     else:
         assert done.err == ""
         assert json.loads(done.out.splitlines()[-1])["result"]["exit_reason"] == "failed"

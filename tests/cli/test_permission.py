@@ -169,7 +169,7 @@ def ask(tmp_path: Path, waiting: ready.Server) -> Ask:
 def test_a_script_is_denied_what_would_be_asked(tmp_path: Path, ask: Ask) -> None:
     with provider.playing(runs("touch made"), provider.said("Well.")) as played:
         assert ask(played).code == 0
-        assert "Nobody is there to permit it." in told(played)
+        assert "No one is connected who could approve it." in told(played)
     assert not (tmp_path / "made").exists()
 
 

@@ -56,7 +56,7 @@ def test_a_model_out_of_reach_is_said_and_the_message_kept(tmp_path: Path, addre
     assert first.startswith(f"openai/x (http://{host}) cannot be reached: ")
     assert all(line.startswith("Trying again in ") for line in waits), waits
     assert last.startswith(f"holdfast: openai/x (http://{host}) cannot be reached: ")
-    assert last.endswith(" Your message is kept: /retry asks again.")
+    assert last.endswith(" Your message is stored: /retry asks again.")
     assert texts(tmp_path / "data" / "holdfast.db") == ["hello there"]
 
 

@@ -233,7 +233,7 @@ def test_unexpected_exception_after_the_commit_leaves_the_outcome_compacted() ->
             db.context = fail_to_read  # type: ignore[method-assign]
 
         one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
-        work = msgspec.structs.replace(one.room._work(), moved=fail_to_follow)
+        work = msgspec.structs.replace(one.context_window._work(), moved=fail_to_follow)
         made = await compress.compress(work, compress.Options(force=True))
         db.context = works  # type: ignore[method-assign]
         assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
@@ -375,7 +375,7 @@ def test_during_a_pause_nobody_takes_the_lease_or_reads_the_context() -> None:
         clock, one = steps.Clock(), agent(db, writer := Writer(), clock=steps.Clock())
         version, _ = await db.budget("talk")
         assert await db.update_budget("talk", version, {"failures": 1, "cool_until": clock() + 20})
-        await one.view.messages()
+        await one.context_cache.messages()
         begins, reads = db.begin_compaction, db.context
         db.begin_compaction = db.context = busy  # type: ignore[method-assign]
         made = await one.compress_context()

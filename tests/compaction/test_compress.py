@@ -91,7 +91,7 @@ def test_of_two_agents_one_compacts_and_the_other_keeps_what_it_had() -> None:
         first, second = agent(db, Writer(slow)), agent(db, writer := Writer())
         began = asyncio.create_task(first.compress_context())
         await reached.wait()
-        had = tuple(await second.view.messages())
+        had = tuple(await second.context_cache.messages())
         made = await second.compress_context()
         assert (made.outcome, made.session_id) == (Outcome.BUSY, "talk")
         assert tuple(made.messages) == had
@@ -218,7 +218,7 @@ def test_a_commit_that_fails_changes_nothing_and_cools_down() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         one = agent(db)
-        had, works = tuple(await one.view.messages()), db.commit_compaction
+        had, works = tuple(await one.context_cache.messages()), db.commit_compaction
 
         async def full(*_: object, **__: object) -> None:
             raise errors.StoreFull()

@@ -134,7 +134,7 @@ def test_who_stops_waiting_after_the_commit_has_moved_all_the_same() -> None:
         await asyncio.wait([attempt])
         assert (attempt.cancelled(), stuck.cancelled) == (True, True)
         assert one.session_id == (await db.head("talk")).id != "talk"
-        assert tuple(await one.view.messages()) == (await db.context("talk")).messages
+        assert tuple(await one.context_cache.messages()) == (await db.context("talk")).messages
 
     stage.run(story)
 

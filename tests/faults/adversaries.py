@@ -147,7 +147,7 @@ def talk(stage: zygote.Stage) -> dict[str, Any]:
             results = [await one.run_conversation(text, uid=text) for text in texts]
             assert isinstance(one.model, ScriptedModel)
             # Not by the agent's own meter, which has learnt from the reply since.
-            shown = [tokens.Meter().count(one.system, (), each.messages) for each in one.model.requests]
+            shown = [tokens.Meter().count(one.prompt.text, (), each.messages) for each in one.model.requests]
             await one.close()
             return {"exits": [result.exit_reason for result in results], "shown": shown}
 

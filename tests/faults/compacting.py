@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, types
+from holdfast.agent import settings
 from holdfast.compaction import base
 from holdfast.model import ScriptedModel
 from holdfast.store.db import SessionDB
@@ -35,7 +36,9 @@ def fill(db: Any, conversation: str, exchanges: int, begin: int = 0) -> None:
 
 def agent(db: AsyncSessionDB, conversation: str) -> AIAgent:
     model = ScriptedModel(["ok"] * 99, window=WINDOW)
-    return AIAgent(db=db, model=model, session_id=conversation, summarizer=Brief(), skip_context_files=True)
+    return AIAgent(
+        db=db, model=model, session_id=conversation, compaction=settings.CompactionSettings(summarizer=Brief())
+    )
 
 
 def compact(stage: zygote.Stage) -> dict[str, Any]:
@@ -44,7 +47,7 @@ def compact(stage: zygote.Stage) -> dict[str, Any]:
     async def attempt() -> dict[str, Any]:
         async with AsyncSessionDB(stage.open()) as db:
             one = agent(db, stage.args["conversation"])
-            had = len(await one.view.messages())
+            had = len(await one.context_cache.messages())
             made = await one.compress_context(force=bool(stage.args.get("force")))
             return {"outcome": str(made.outcome), "session": one.session_id, "kept": len(made.messages) == had}
 

@@ -35,9 +35,9 @@ def deliver(stage: zygote.Stage) -> bool:
                 return turns.agent(db, turns.Echo(), conversation_id)
 
             async with runtime.Runtime(db, build) as run:
-                book = process_records.ProcessRecords(db, run.poke)
+                book = process_records.ProcessRecords(db, run.check_inbox)
                 first = await book.ended(stage.args["process"], "exited", 0, NOTICE)
-                with run.listen(stage.args["conversation"]):
+                with run.subscribe(stage.args["conversation"]):
                     await run.deliver(stage.args["conversation"])
                     while await db.mail.inbox_entries(stage.args["conversation"]):
                         await asyncio.sleep(0.002)

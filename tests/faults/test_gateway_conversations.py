@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, types
+from holdfast.agent import settings
 from holdfast.compaction import base
 from holdfast.model import ScriptedModel
 from holdfast.store.db import SessionDB
@@ -106,7 +107,9 @@ def compact_slowly(given: zygotes.Stage) -> str:
         async with AsyncSessionDB(given.open()) as db:
             model = ScriptedModel(["ok"], window=compacting.WINDOW)
             held = Held(given.args["begun"], given.args["go"])
-            one = AIAgent(db=db, model=model, session_id="talk", summarizer=held, skip_context_files=True)
+            one = AIAgent(
+                db=db, model=model, session_id="talk", compaction=settings.CompactionSettings(summarizer=held)
+            )
             return str((await one.compress_context()).outcome)
 
     return asyncio.run(attempt())

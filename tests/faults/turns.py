@@ -16,6 +16,7 @@ from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
 from holdfast.model import base
 from holdfast.store.db import SessionDB
 from holdfast.tools import base as tools
+from tests.agent import stage as stages
 from tests.faults import zygote
 
 OPERATIONS = ("acquire", "append", "release", "title")
@@ -89,7 +90,7 @@ def agent(db: AsyncSessionDB, model: base.Model, conversation: str, **given: Any
 
     specs = [(types.ToolSpec(name, name, {}), run) for name, run in (("left", left), ("right", right))]
     offered = [tools.Tool(spec, run, parallel=True) for spec, run in specs]
-    return AIAgent(db=db, model=model, session_id=conversation, tools=offered, skip_context_files=True, **given)
+    return stages.agent(db, model, session_id=conversation, tools=offered, **given)
 
 
 async def _turn(db: SessionDB, model: base.Model, conversation: str, uid: str, **given: Any) -> events.TurnResult:

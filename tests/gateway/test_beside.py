@@ -184,7 +184,7 @@ def test_what_waits_is_listed_and_can_be_taken_back() -> None:
             await stage.quiet(opened, db)
             sent = stage.texts(chat.sent)
         assert sent[:2] == ["1  Two\n2  Three", "Dropped: Two"]
-        assert sent[2].startswith("No message 9 waits")
+        assert sent[2].startswith("No message 9 is waiting")
         assert sent[3:] == ["First.", "Third."]
         dropped = await db.mail.inbound_by_key("loopback", "2")
         assert dropped is not None

@@ -295,7 +295,7 @@ def test_what_comes_at_the_very_end_of_a_turn_is_worked_on_right_after_it(monkey
             gate.go.set()
             arrival = await db.mail.inbound_by_key("loopback", "1")
             async with opened.desks.at("loopback:local") as runtime:
-                await runtime.over((arrival and arrival.target) or "")
+                await runtime.wait_idle((arrival and arrival.target) or "")
             await db.contacts.all()  # Whoever waits for the turn has seen that it is over.
             db.go_on.set()
             assert stage.texts(await chat.replies(2)) == ["First.", "Second."]

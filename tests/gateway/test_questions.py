@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.agent import approvals, permission_commands
+from holdfast.agent import approvals
+from holdfast.agent.commands import permissions
 from holdfast.gateway import commands, gateway_context, questions, turn_progress
 from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
@@ -25,7 +26,7 @@ def test_what_a_hook_would_ask_is_denied_at_once_and_nobody_is_asked_in_the_chat
             await open_.post()
             (sent,) = await open_.chat.replies(1)
         assert (sent.kind, sent.text, shell.ran) == ("reply", "I may not.", [])
-        assert approvals.NOBODY in str(model.requests[-1].messages[-1].content)
+        assert approvals.NO_APPROVER in str(model.requests[-1].messages[-1].content)
 
     stage.run(story)
 
@@ -68,7 +69,7 @@ def test_each_question_of_a_conversation_has_its_own_number() -> None:
         questions = [each.text for each in chat.sent if each.kind == "question"]
         assert [each.partition(":")[0] for each in questions] == ["Question 1", "Question 2"]
         assert shell.ran == ["make two"]
-        assert any(each.startswith("There is no open question 1.") for each in stage.texts(chat.sent))
+        assert any(each.startswith("No approval 1 is pending.") for each in stage.texts(chat.sent))
 
     stage.run(story)
 
@@ -94,9 +95,9 @@ def test_where_several_are_open_an_answer_says_which() -> None:
             await stage.settled(db, "1", "8", "9")
             await stage.quiet(opened, db)
         assert [each.partition(".")[0] for each in refused] == [
-            "Several things are asked",
-            "Several things are asked",
-            "There is no open question 7",
+            "Several approvals are pending",
+            "Several approvals are pending",
+            "No approval 7 is pending",
         ]
         assert all("1  Run make 1." in each and "2  Run make 2." in each for each in refused)
         assert shell.ran == ["make 2"]
@@ -117,7 +118,7 @@ def test_where_several_are_open_an_answer_says_which() -> None:
     ],
 )
 def test_an_answer_begins_with_the_number_it_is_about(argument: str, wanted: tuple[int | None, str]) -> None:
-    assert permission_commands.numbered(argument) == wanted
+    assert permissions.split_number(argument) == wanted
 
 
 @pytest.mark.parametrize("line", ["/approve always", "/approve 2 always", "/APPROVE 2  ALWAYS"])

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, types
+from holdfast.agent import settings
 from holdfast.compaction import base as compaction
 from holdfast.model import offline
 from holdfast.tools import recall
@@ -76,8 +77,7 @@ def _agent(store: AsyncSessionDB, window: int) -> AIAgent:
         db=store,
         model=offline.OfflineModel(window=window),
         tools=[recall.search_conversation(find)],
-        background=False,
-        skip_context_files=True,
+        compaction=settings.CompactionSettings(background=False),
     )
     return agent
 

@@ -77,7 +77,7 @@ def test_a_turn_that_runs_can_be_told_something_and_what_waits_can_be_dropped() 
         sits.model.say("Hm.\n\n")
         await sits.sees("Hm.")
         sits.type(f"/steer not that way{ENTER}")
-        await sits.sees("The model is told before its next step.")
+        await sits.sees("The model gets this before its next step.")
         sits.type(f"later{ENTER}")
         await sits.sees("1 queued")
         sits.type(f"/queue{ENTER}")
@@ -320,7 +320,7 @@ def test_a_question_answered_elsewhere_gives_the_line_back() -> None:
         sits.model.run("make it")
         await sits.sees("Allow?")
         sits.type("n")
-        (question,) = sits.home.approvals.questions("talk")
+        (question,) = sits.home.approvals.pending("talk")
         await sits.home.door.send("talk", events.Approve(question.asked.request_id, "once", "elsewhere"))
         await sits.sees("Allowed (elsewhere: once).")
         await sits.until(lambda: sits.line.startswith("> \n"))
@@ -359,7 +359,7 @@ def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever
         sits.type(f"first{ENTER}second{ENTER}/queue{ENTER}")
         await sits.sees("1  first\n2  second\n")
         sits.type(f"/queue drop 1{ENTER}/queue drop 7{ENTER}")
-        await sits.sees("Dropped: first", "No message 7 waits", "1 queued")
+        await sits.sees("Dropped: first", "No message 7 is waiting", "1 queued")
         sits.type(f"/quit{ENTER}")
         await sits.ended
         assert "1 queued message was not sent." in sits.screen.shown
@@ -434,10 +434,10 @@ def test_whoever_comes_back_does_not_see_what_was_taken_back() -> None:
     async def story(sits: Sitting) -> None:
         await talk.exchanges(sits.home.db, 3)
         sits.type(f"/undo{ENTER}")
-        await sits.sees("Taken back")
+        await sits.sees("Undone")
         sits.screen.lines[:] = [""] * len(sits.screen.lines)
         sits.type(f"/branch{ENTER}")
-        await sits.sees("a branch", "> q2\na2")
+        await sits.sees("You are in the branch", "> q2\na2")
         assert "a3" not in sits.screen.shown
 
     sat(story)
@@ -459,7 +459,7 @@ def test_a_notice_is_answered_at_once_while_nobody_types() -> None:
         await talk.exchanges(sits.home.db, 1)
         sits.model.say("Seen.", None)
         await sits.home.db.mail.add_inbox_entry("talk", "one", "process 1 ended", kind="process")
-        sits.home.door.poke("talk")
+        sits.home.door.check_inbox("talk")
         await sits.sees("· process 1 ended\nSeen.")
 
     sat(story)

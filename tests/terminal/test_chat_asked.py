@@ -43,7 +43,7 @@ def test_a_command_that_is_no_answer_leaves_the_question_open() -> None:
     async def story(sits: Sitting) -> None:
         await asked(sits)
         sits.type(f"/queue{ENTER}")
-        await sits.sees("Nothing waits.")
+        await sits.sees("No messages are waiting.")
         await sits.until(lambda: sits.line.startswith("Allow?"))
         sits.type(f"y{ENTER}")
         await sits.until(lambda: sits.home.shell.ran == ["make it"])

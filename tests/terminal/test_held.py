@@ -49,8 +49,8 @@ def test_something_that_cannot_be_told_keeps_nothing_behind_it_from_being_told()
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
-        desk.home.door.tell("talk", events.Notice("\ud800 is no text"))
-        desk.home.door.tell("talk", events.Notice("This is."))
+        desk.home.door.publish("talk", events.Notice("\ud800 is no text"))
+        desk.home.door.publish("talk", events.Notice("This is."))
         assert (await client.until("status"))["payload"]["text"] == "This is."
 
     calling.run(story)
@@ -137,7 +137,7 @@ def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is_behin
 
         session._teller.tell = breaks  # type: ignore[method-assign]
         for words in ("This is odd.", "This is not."):
-            desk.home.door.tell("talk", events.Notice(words))
+            desk.home.door.publish("talk", events.Notice(words))
         assert (await client.until("status"))["payload"]["text"] == "This is not."
         (logged,) = (each for each in caplog.records if each.levelname == "ERROR")
         assert (logged.exc_info or (None,))[0] is KeyError

@@ -197,7 +197,7 @@ def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> Non
         key = await opened(client)
         await client.ask("prompt.submit", session_id=key, text="Count.")
         client.reads.clear()
-        await desk.home.door.over(key)
+        await desk.home.door.wait_idle(key)
         client.reads.set()
         whole = (await client.until("message.complete"))["payload"]["text"]
         told = [each["payload"]["text"] for each in client.told("message.delta")]
@@ -307,7 +307,7 @@ def test_an_undo_is_told_and_shows_in_the_transcript() -> None:
         assert refused.code == -32000
         await client.say(key, "One")
         await client.say(key, "Two")
-        assert "Taken back" in (await client.ask("session.undo", session_id=key))["text"]
+        assert "Undone" in (await client.ask("session.undo", session_id=key))["text"]
         said = (await client.ask("session.history", session_id=key))["messages"]
         assert [each["taken_back"] for each in said] == [False, False, True, True]
         assert (await calling.refusal(client.ask("session.undo", session_id=key, turns=5))).code == -32000
@@ -494,9 +494,9 @@ def test_a_command_that_is_told_to_its_sender_first_is_told_to_all() -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         order: list[str] = []
         door = desk.home.door
-        with door.listen("talk", heard=lambda _: order.append("everybody")):
-            await door.send("talk", events.Command("/status"), said=lambda _: order.append("sender"))
-            door.tell("talk", events.Notice("x"))
+        with door.subscribe("talk", on_event=lambda _: order.append("everybody")):
+            await door.send("talk", events.Command("/status"), on_output=lambda _: order.append("sender"))
+            door.publish("talk", events.Notice("x"))
         assert order == ["sender", "everybody", "everybody"]
 
     calling.run(story)

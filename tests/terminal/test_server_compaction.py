@@ -84,7 +84,7 @@ def test_a_close_stops_it() -> None:
         agent = desk.home.door.agents.peek("talk")
         assert agent is not None
         assert (await client.ask("session.close", session_id="talk"))["ended"]
-        assert not agent.room.under_way
+        assert not agent.context_window.is_compacting
         assert (await made)["result"]["reason"] == STOPPED
 
     calling.run(story, summarizer=Writer(slow), background=False)

@@ -183,7 +183,7 @@ def all_at_once(rng: random.Random, calls: int) -> None:
         await crowd.ask(calls)
         door = desk.home.door
         while busy := door.busy():
-            await door.over(busy[0])
+            await door.wait_idle(busy[0])
         await desk.server.close()
         assert [*desk.server._sessions] == []
         for each in clients:
@@ -191,7 +191,7 @@ def all_at_once(rng: random.Random, calls: int) -> None:
             taken = [uid for whose, uid in crowd.taken if whose is each]
             assert {uid: ends[uid] for uid in taken} == dict.fromkeys(taken, 1)
         assert (await desk.db.admin.fsck()).ok
-        assert not door._lanes
+        assert not door._states
         assert not door._titles
 
     calling.run(story, ["ok"] * 10 * calls, summarizer=Writer())

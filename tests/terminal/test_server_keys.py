@@ -111,9 +111,9 @@ def test_the_key_never_goes_back_to_a_head_that_was_overtaken_before_it_was_told
         await client.ask("session.resume", session_id="talk")
         door = desk.home.door
         client.reads.clear()
-        door.tell("talk", events.Notice("The client is reading this for a long time."))
+        door.publish("talk", events.Notice("The client is reading this for a long time."))
         own = await door.agents.get("talk")
-        made = await own.compress_context(force=True, emit=lambda event: door.tell("talk", event))
+        made = await own.compress_context(force=True, emit=lambda event: door.publish("talk", event))
         await desk.db.end_session(made.session_id, "elsewhere")
         head = (await desk.db.resume("talk")).id
         client.reads.set()
@@ -268,7 +268,7 @@ def test_a_title_that_is_set_by_hand_is_not_overtaken_by_one_that_waited() -> No
         await client.say(key, "Plan the trip")
         agent = desk.home.door.agents.peek(key)
         assert agent is not None
-        agent.wanted_title = "Waited"  # as a store that failed leaves it
+        agent.title.wanted = "Waited"  # as a store that failed leaves it
         titled = await client.ask("session.title", session_id=key, title="By hand")
         assert titled == {"session_id": key, "title": "By hand", "pending": False}
         await client.say(key, "Go on")

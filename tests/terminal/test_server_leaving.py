@@ -111,7 +111,7 @@ def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pyte
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
         client.reads.clear()
-        await desk.home.door.over(key)
+        await desk.home.door.wait_idle(key)
         closing = client.asking("session.close", session_id=key)
         await until_ended(desk.db, key)
         client.reads.set()
@@ -222,7 +222,7 @@ def test_a_client_that_goes_while_it_is_being_told_something_loses_nothing(
             assert (await back.until("message.complete", uid="it"))["payload"]["text"] == "Once upon a time."
             told = [each["payload"]["text"] for each in back.told("message.delta")]
             assert told == ["Once ", "upon ", "a time."]
-        await desk.home.door.over(key)
+        await desk.home.door.wait_idle(key)
         assert content_parts.text((await desk.db.transcript(key))[-1].content) == "Once upon a time."
         assert not client.told("message.delta")
 

@@ -42,7 +42,7 @@ def test_a_prompt_before_a_close_is_taken_and_ended_by_it_and_one_after_it_is_re
         assert (await titled)["result"]["title"] == "Named"
         assert (await closed)["result"]["ended"]
         assert (await after)["error"]["code"] == -32002
-        await desk.home.door.over(key)
+        await desk.home.door.wait_idle(key)
         assert [uid for uid, _ in uids(client)].count("b") == 1
         assert "c" not in dict(uids(client))
         assert await ends(desk.db, key) == ["tui_close"]
@@ -130,7 +130,7 @@ def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkeypatch:
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         client.reads.clear()
-        desk.home.door.tell("talk", events.Notice("This is not read."))
+        desk.home.door.publish("talk", events.Notice("This is not read."))
         await desk.db.end_session("talk", "elsewhere")
         await desk.db.resume("talk")
         # There is another key to tell of first.
@@ -408,7 +408,7 @@ async def reviewed(desk: calling.Desk, client: calling.Caller, model: Dictated) 
 def under_way(desk: calling.Desk, key: str) -> bool:
     agent = desk.home.door.agents.peek(key)
     assert agent is not None
-    return agent.remembering.under_way
+    return agent.memory.is_reviewing
 
 
 def test_a_close_waits_for_the_review_of_the_last_turn() -> None:

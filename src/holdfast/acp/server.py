@@ -213,7 +213,7 @@ class EditorServer:
         The branch stays even if the response is lost: another process may have written to it.
         """
         try:
-            async with turn_lease.begin(self._program.db, conversation_id, patience=0):
+            async with turn_lease.begin(self._program.db, conversation_id, wait_seconds=0):
                 await self._program.db.branch(conversation_id, branch_id=new_id, folder=titles.local_folder(folder))
         except errors.ConversationDeleted:
             raise

@@ -62,7 +62,7 @@ class PendingPrompt:
     def __init__(self, request_id: object) -> None:
         self.request_id = request_id
         self.message: events.Submit | None = None
-        self.command: asyncio.Task[list[runtime.ForOne]] | None = None
+        self.command: asyncio.Task[list[runtime.SenderEvent]] | None = None
         self._cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -139,7 +139,7 @@ class EditorSession:
 
     def _send_commands(self) -> None:
         """Send the commands if they changed: MCP servers may add some later."""
-        listed = [_command(each) for each in commands.listed(self._runtime, "editor")]
+        listed = [_command(each) for each in commands.list_commands(self._runtime, "editor")]
         if listed != self._commands:
             self._commands = listed
             self._subscription.put(
@@ -160,7 +160,7 @@ class EditorSession:
 
     def set_mode(self, mode: approvals.Mode) -> None:
         """Set the mode for the next tool call."""
-        self._runtime.approvals.choose(mode)
+        self._runtime.approvals.set_mode(mode)
 
     async def set_model(self, name: str) -> None:
         """Set the model for the next turn. Raises RpcRefused if it is not available or a turn is running."""
@@ -227,7 +227,7 @@ class EditorSession:
 
     async def _build_message(self, content: conversion.PromptContent) -> events.Submit:
         """Build the message of a prompt; images are stored as blobs."""
-        if content.is_plain and commands.escapes(content.text):
+        if content.is_plain and commands.is_escaped(content.text):
             content = content.unescaped
         if content.is_plain and len(content.pieces) == 1:
             return events.Submit(content.typed, message_codec.generate_uid())
@@ -275,8 +275,8 @@ class EditorSession:
             self.send_options()
         return "end_turn"
 
-    async def _send_command(self, line: str) -> list[runtime.ForOne]:
-        outcomes: list[runtime.ForOne] = []
+    async def _send_command(self, line: str) -> list[runtime.SenderEvent]:
+        outcomes: list[runtime.SenderEvent] = []
         command = events.Command(line, "editor")
         await self._runtime.send(self.conversation_id, command, outcomes.append, self._note_output)
         return outcomes
@@ -430,7 +430,7 @@ class EditorSession:
     async def close(self) -> None:
         """Stop the running turn and end the session. The conversation stays."""
         self.cancel()
-        await self._runtime.over(self.conversation_id)
+        await self._runtime.wait_idle(self.conversation_id)
         self._subscription.stop()
         self._approvals.close()
         with suppress(TimeoutError):
@@ -451,6 +451,6 @@ def _start(tasks: set[asyncio.Task[None]], work: Any) -> None:
     task.add_done_callback(tasks.discard)
 
 
-def _command(each: commands.Standing) -> schema.AvailableCommand:
+def _command(each: commands.CommandInfo) -> schema.AvailableCommand:
     hint = schema.AvailableCommandInput(root=schema.UnstructuredCommandInput(hint=each.argument))
     return schema.AvailableCommand(name=each.name, description=each.help, input=hint if each.argument else None)

@@ -1,7 +1,10 @@
-"""AIAgent: a model, tools and one conversation of the store, ready to take turns.
+"""AIAgent: a model, tools and one conversation of a store.
 
-It keeps nothing that the store does not have, but for a view of the context that it checks before every use.
-Any number of agents, in any number of processes, may be made for one conversation: their turns are serial.
+    agent = AIAgent("openai/gpt-5", instructions="Be brief.", db="chat.db", session_id="trip")
+    result = await agent.run_conversation("When does my train leave?")
+
+The agent keeps no state that the store does not have, except for a cache that is checked before every use. Any number
+of agents, in any number of processes, can work on one conversation: their turns run one after the other.
 """
 
 from __future__ import annotations
@@ -11,243 +14,195 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Self
 
 import msgspec
 
 from holdfast import content_parts, errors, events, types
-from holdfast.agent import approvals as permissions
 from holdfast.agent import (
+    approvals,
     context_cache,
-    context_files,
     context_window,
     current_session,
-    loop,
-    memory_notes,
+    output,
+    settings,
     system_prompt,
-    turn_lease,
+    titles,
+    turn,
+    usage,
 )
+from holdfast.agent import context_files as project_files
 from holdfast.agent import memory as agent_memory
-from holdfast.agent import titles as agent_titles
-from holdfast.agent import turn as agent_turn
-from holdfast.agent import usage as agent_usage
-from holdfast.compaction import base as compaction
-from holdfast.compaction import compress, policy, summary
-from holdfast.compaction import hooks as telling
+from holdfast.compaction import base as compaction_base
+from holdfast.compaction import compress, summary
+from holdfast.compaction import hooks as compaction_hooks
 from holdfast.model import base as models
-from holdfast.model import tokens
-from holdfast.store import async_db, conversation_row, db, titles
-from holdfast.tools import base as tools_port
-from holdfast.tools import registry
+from holdfast.model import providers, retry, tokens
+from holdfast.store import async_db, conversation_row, db
+from holdfast.store import titles as store_titles
+from holdfast.tools import base as tools_base
+from holdfast.tools import decorator, registry
 
 logger = logging.getLogger("holdfast.agent")
 
-PATIENCE = 600.0
 _numbers = itertools.count(1)
 
 Emit = Callable[[events.AnyEvent], None]
+Store = str | os.PathLike[str] | db.SessionDB | async_db.AsyncSessionDB
+ToolLike = tools_base.Tool | Callable[..., Any]
 
 
-def _nobody(_: events.AnyEvent) -> None:
-    """Nobody listens."""
+def _discard(_: events.AnyEvent) -> None:
+    """Ignore an event."""
 
 
 class AIAgent:
-    """Takes turns of one conversation.
+    """Answers messages of one conversation with a model and tools.
 
-    `session_id` may be any session of it, however old; without one, or with an id nobody has, a new conversation
-    begins with the first message. `db` may be a SessionDB or an AsyncSessionDB. `patience` is how many seconds a
-    message waits for a turn that runs elsewhere. One that `remembers` has the notes about its owner in its prompt, and
-    a tool to change them; one that also `reviews` has each turn looked over for more. `approve` is asked whether a
-    tool may do what it plans; without it, nobody can be, and only looking is allowed. After each turn `session_id` is
-    the head. A conversation belongs to the `folder` of its last turn, if one was given, unless `keep_folder` is False.
-    A `quiet` agent emits what a turn says and does, and no remarks beside it: no Notice, no Compacted.
+    `model` is a string such as `"anthropic/claude-sonnet-4-5"` (the key comes from the environment) or a Model object.
+    `instructions` replace the default system prompt; a function is called at every turn. `tools` are Tool objects or
+    typed functions with a docstring. `db` is a path, a PostgreSQL DSN, a SessionDB or an AsyncSessionDB; without one,
+    the conversation is kept in memory. `session_id` is any session of a conversation; an unknown id, or none, begins a
+    new conversation with the first message.
+
+    `approve` is called for every action that needs approval; without it, tools may only read. `context_files` adds the
+    project's AGENTS.md to the system prompt. Temporary errors of the model are retried, `attempts` requests in all.
+    The remaining parameters are groups of settings, see `holdfast.settings`.
+
+    `close` (or `async with`) stops background work and closes what the agent opened: a database given as a path or DSN,
+    a model given as a string.
     """
 
     def __init__(
         self,
+        model: models.Model | str,
+        instructions: system_prompt.Instructions = "",
         *,
-        db: db.SessionDB | async_db.AsyncSessionDB,
-        model: models.Model,
+        tools: Sequence[ToolLike] = (),
+        db: Store = ":memory:",
         session_id: str | None = None,
-        summarizer: compaction.Summarizer | Sequence[compaction.Summarizer] | None = None,
-        compaction_policy: policy.CompactionPolicy | None = None,
-        background: bool = True,
-        hooks: telling.Hooks | None = None,
-        tools: Sequence[tools_port.Tool] = (),
-        more_tools: tools_port.Source | None = None,
-        approvals: permissions.Approvals | None = None,
-        approve: permissions.Approve | None = None,
-        limits: loop.Limits | None = None,
-        meter: tokens.Meter | None = None,
-        folder: str | None = None,
-        keep_folder: bool = True,
-        memory: str = "",
-        remembers: bool = False,
-        reviews: bool = False,
-        source: str = "library",
-        owner: str = "",
-        route: str | None = None,
-        title: str | None = None,
-        patience: float = PATIENCE,
-        lease_ttl: float = turn_lease.TTL,
-        quiet: bool = False,
-        skip_context_files: bool = False,
-        skip_memory: bool = False,
+        approve: approvals.Approve | None = None,
+        permissions: approvals.Approvals | None = None,
+        tool_source: tools_base.Source | None = None,
+        context_files: bool = False,
+        attempts: int = providers.ATTEMPTS,
+        limits: settings.Limits = settings.LIMITS,
+        compaction: settings.CompactionSettings = settings.COMPACTION,
+        memory: settings.MemorySettings = settings.MEMORY,
+        conversation: settings.ConversationSettings = settings.CONVERSATION,
+        turns: settings.TurnSettings = settings.TURNS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.db = db if isinstance(db, async_db.AsyncSessionDB) else async_db.AsyncSessionDB(db)
-        self.model = model
-        self.name = f"{source}#{next(_numbers)}"
-        """The agent within its process; its leases bear it."""
-        self.session_id = session_id or conversation_row.generate_session_id(clock())
-        self.conversation_id = self.session_id
-        noted = None
-        if remembers and not skip_memory:
-            noted = memory_notes.Notes(self.db, owner, lambda: self.conversation_id, self._notify)
-        self.remembering = agent_memory.Remembering(noted, model if reviews else None, self._charge_review)
-        self.approvals = approvals or permissions.Approvals(self.db.permissions, owner=owner, approve=approve)
+        self._owns_model, self._owns_db = isinstance(model, str), isinstance(db, str | os.PathLike)
+        self.model = _model(model, attempts)
+        self.db = _store(db)
+        self.name = f"{conversation.source}#{next(_numbers)}"
+        """The name of the agent within its process, recorded with its leases."""
+        self.context_cache = context_cache.ContextCache(
+            self.db, session_id or conversation_row.generate_session_id(clock())
+        )
+        self.limits, self.hooks, self.clock = limits, compaction.hooks, clock
+        self.memory = self._create_memory(memory, conversation.owner)
+        self.approvals = permissions or approvals.Approvals(
+            self.db.permissions, owner=conversation.owner, approve=approve
+        )
         self.tools = registry.Registry(
-            self.approvals.guarded([*tools, *self.remembering.tools]),
+            self.approvals.guarded([*map(_tool, tools), *self.memory.tools]),
             self.approvals.gate(lambda: self.conversation_id, lambda: self._emit),
-            keep=self._keep,
-            more=more_tools,
+            keep=self._store_output,
+            more=tool_source,
         )
-        self._emit: Emit = _nobody
-        self.limits = limits or loop.Limits()
-        self.meter = meter or tokens.Meter()
-        store = self.db.db.path
-        self.context_files = () if skip_context_files else context_files.read(folder or os.getcwd(), off_limits=[store])
-        self.system = self.plain = system_prompt.system(self.context_files, "" if skip_memory else memory)
-        self._unannounced = () if quiet else self.context_files
-        self.wanted_title = title
-        self._first_words: str | None = None
-        """What the conversation began with, until it was named by that."""
-        self.view = context_cache.View(self.db, self.session_id)
-        self.policy = compaction_policy or policy.CompactionPolicy()
-        given = summary.ModelSummarizer(model) if summarizer is None else summarizer
-        self.summarizers = tuple(given) if isinstance(given, Sequence) else (given,)
-        self.hooks = hooks or telling.Hooks()
-        self._quiet = quiet
-        self._told_closing = self._left = False
-        self.room = context_window.Room(self.view, self.compaction_work, background)
-        self.birth = types.NewConversation(
-            source=source,
-            owner=owner,
-            route=route,
-            model=model.name,
-            folder=titles.local_folder(folder) if keep_folder else None,
+        self.context_files: tuple[project_files.ContextFile, ...] = ()
+        if context_files:
+            folder = conversation.folder or os.getcwd()
+            self.context_files = project_files.read(folder, off_limits=[self.db.db.path])
+        self.prompt = system_prompt.SystemPrompt(instructions, self.context_files, memory.text, self.memory)
+        self.meter = compaction.meter or tokens.Meter()
+        self.policy, self.summarizers = compaction.policy, _summarizers(compaction.summarizer, self.model)
+        self.context_window = context_window.ContextWindow(
+            self.context_cache, self.compaction_work, compaction.background
         )
-        self.patience, self.lease_ttl, self.clock = patience, lease_ttl, clock
-        self._one_at_a_time = asyncio.Lock()
-        self._run: loop.Run | None = None
-        self._work: asyncio.Task[None] | None = None
-        self._interrupted = False
-        self.abandoned = False
-        """Whether the turn under way is left to another process."""
-        self.last_seq = 0
-        """The last message this agent wrote."""
+        self.title = titles.PendingTitle(conversation.title)
+        self._turns, self._conversation = turns, conversation
+        self._announcements = project_files.Announcements(() if turns.quiet else self.context_files)
+        self._control = turn.TurnControl()
+        self._lock = asyncio.Lock()
+        self._emit: Emit = _discard
+        """The listener of the current turn, or of the last one: a review continues after its turn."""
+        self._hooks_called = self._leave_after_turn = False
 
-    # --- what others may do to a turn ----------------------------------------------------------------
+    def _create_memory(self, memory: settings.MemorySettings, owner: str) -> agent_memory.AgentMemory:
+        def notify(notice: events.Notice) -> None:
+            self._emit(notice)
+
+        async def charge(used: types.Usage) -> None:
+            await usage.charge_review(self.db, self.conversation_id, used)
+
+        notes = agent_memory.Notes(self.db, owner, lambda: self.conversation_id, notify) if memory.enabled else None
+        return agent_memory.AgentMemory(notes, self.model if memory.review else None, charge)
+
+    def _turn_services(self) -> turn.TurnServices:
+        conversation = self._conversation
+        return turn.TurnServices(
+            db=self.db,
+            model=self.model,
+            tools=self.tools,
+            prompt=self.prompt,
+            cache=self.context_cache,
+            window=self.context_window,
+            meter=self.meter,
+            title=self.title,
+            files=self._announcements,
+            limits=self.limits,
+            turns=self._turns,
+            conversation=types.NewConversation(
+                source=conversation.source,
+                owner=conversation.owner,
+                route=conversation.route,
+                model=self.model.name,
+                folder=store_titles.local_folder(conversation.folder) if conversation.record_folder else None,
+            ),
+            clock=self.clock,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- state ---------------------------------------------------------------------------------------
+
+    @property
+    def conversation_id(self) -> str:
+        return self.context_cache.conversation_id
+
+    @property
+    def session_id(self) -> str:
+        """The head session of the conversation, as of the last turn or compaction of this agent."""
+        return self.context_cache.session_id
 
     @property
     def busy(self) -> bool:
-        """Whether a turn of this agent is under way."""
-        return self._one_at_a_time.locked()
-
-    @property
-    def unwanted(self) -> bool:
-        """Whether the turn under way was interrupted."""
-        return self._interrupted
+        """Whether a turn of this agent is running."""
+        return self._lock.locked()
 
     @property
     def in_use(self) -> bool:
-        """Whether anything of this agent's is under way: a turn, or a compaction or a review beside the turns."""
-        return self.busy or self.room.under_way or self.remembering.under_way
-
-    def interrupt(self) -> bool:
-        """Stop the turn under way, model and tools; what was said stays. Whether there was one."""
-        self._interrupted = self.busy
-        if self._work is not None:
-            self._work.cancel()
-        return self._interrupted
-
-    def steer(self, text: str, uid: str | None = None) -> bool:
-        """Tell the turn under way something before its next step. Whether there was one to tell."""
-        if self._run is None or self._run.over:
-            return False
-        self._run.steering.append(events.Steer(text, uid))
-        return True
-
-    def abandon(self) -> bool:
-        """Stop the turn under way and write nothing about it, as if this process had died: another one takes the same
-        message up where it stands. Whether there was one."""
-        self.abandoned = self.busy
-        return self.interrupt()
+        """Whether a turn, a compaction or a memory review of this agent is running."""
+        return self.busy or self.context_window.is_compacting or self.memory.is_reviewing
 
     async def context_tokens(self) -> int:
-        """How much of the model's window the next request takes, by the meter; without a conversation, its prompt.
-
-        Never more than the hard threshold: beyond it a request is shortened.
-        """
+        """Estimate the tokens of the next request, at most the hard threshold: larger requests are shortened."""
         try:
-            messages = await self.view.messages()
+            messages = await self.context_cache.messages()
         except errors.NoSuchSession:
             messages = ()
-        counted = self.meter.count(self.system, self.tools.specs, messages)
+        counted = self.meter.count(self.prompt.text, self.tools.specs, messages)
         return min(counted, compress.thresholds(self.compaction_work())[1])
 
-    # --- compaction ----------------------------------------------------------------------------------
-
-    def compaction_work(self) -> compress.Job:
-        """All a compaction of this conversation needs to know, as of now."""
-        return compress.Job(
-            db=self.db,
-            conversation_id=self.conversation_id,
-            meter=self.meter,
-            window=self.model.window,
-            system=self.system,
-            tools=self.tools.specs,
-            summarizers=self.summarizers,
-            policy=self.policy,
-            hooks=self.hooks,
-            clock=self.clock,
-            ttl=self.lease_ttl,
-            moved=self._moved,
-        )
-
-    def _moved(self, head: str) -> None:
-        """A compaction of this agent's stands, beside a turn or not: from here on its session is the new head."""
-        self.session_id = head
-        if self._run is not None:
-            self._run.session_id = head
-        self.view.forget()
-
-    async def compress_context(
-        self,
-        focus: str | None = None,
-        force: bool = False,
-        *,
-        keep_exchanges: int | None = None,
-        emit: Emit = _nobody,
-    ) -> compaction.CompactionResult:
-        """Let a summary stand for the older part of the conversation; all ways to compact are this one.
-
-        The outcome says what became of it. Whoever did not compact has its messages and its session as before, and
-        finds the head at its next turn. `force` passes cool-down and frequency; `focus` gets most of the room.
-        """
-        asked = compress.Options(
-            expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
-        )
-        before = tuple(await self.view.messages())
-        with current_session.working_for(self.conversation_id, self.db.db, self.name):
-            made = await self.room.compact(asked, self._heard(emit))
-        if made.outcome is compaction.Outcome.COMPACTED:
-            return made
-        return msgspec.structs.replace(made, messages=before, session_id=self.session_id)
-
-    # --- a turn --------------------------------------------------------------------------------------
+    # --- turns ---------------------------------------------------------------------------------------
 
     async def run_conversation(
         self,
@@ -258,135 +213,207 @@ class AIAgent:
         route: str | None = None,
         instructions: str = "",
         max_output: int | None = None,
-        emit: Emit = _nobody,
+        output_type: Any = None,
+        emit: Emit = _discard,
     ) -> events.TurnResult:
-        """One turn: the message is stored, the model answers, what it calls is run, all of it is stored.
+        """Answer one message: store it, ask the model, run the tools it calls, store everything.
 
-        Nothing of this family of errors is raised: the result says what became of the turn. `content` has the
-        message with its parts, where it has more than text. The same uid again is the same message: it is
-        stored once, and answered once. A conversation that begins with it is bound to `route`, or to the agent's own.
-        `instructions` are part of the system prompt of this turn; `max_output` limits each of its replies in tokens.
+        Raises none of Holdfast's own errors: the result says what happened, and `result.raise_for_status()` raises.
+        `content` is the message with its parts if it has more than text. A message with the same `uid` is stored and
+        answered once. `route` applies to a conversation that begins with this message. `instructions` are added to the
+        system prompt of this turn. `max_output` limits each reply, in tokens. With `output_type` the answer is parsed
+        into `result.output`. `emit` is called with every event.
         """
-        emit = self._heard(emit)
-        async with self._one_at_a_time:
-            self._interrupted = self._told_closing = self.abandoned = False
-            taken = agent_turn.Taking(self, text, content or text, uid, emit, route, instructions, max_output)
-            self._emit = emit
-            try:
-                with current_session.working_for(self.conversation_id, self.db.db, self.name):
-                    result = await taken.result()
-            finally:
-                self._run = self._work = None
-            if taken.run is not None:
-                # A compaction beside the turn may have moved it after its last word.
-                result = msgspec.structs.replace(result, session_id=taken.run.session_id)
-                self.session_id = result.session_id
-                if taken.born and result.completed and not content_parts.notice_kind(content or ""):
-                    self._first_words = text
-                wanted, first_words = self.wanted_title, self._first_words
-                left = await agent_titles.settle(self.db, self.conversation_id, wanted, first_words, emit)
-                self.wanted_title, self._first_words = left
-        emit(events.TurnFinished(result))
-        # Where nothing is to be changed, nothing is noted either.
-        if not content_parts.notice_kind(content or "") and self.approvals.mode != "read-only":
-            self.remembering.over(result, self._allowance(taken.run))
-        if self._left:
-            await self.leave()
-        return result
-
-    def _allowance(self, run: loop.Run | None) -> float | None:
-        """US dollars that the cost limit leaves for the review of a turn."""
-        return None if self.limits.cost is None else self.limits.cost - (run.cost if run else 0.0)
-
-    async def _charge_review(self, usage: types.Usage) -> None:
-        await agent_usage.charge_review(self.db, self.conversation_id, usage)
-
-    def not_begun(self, emit: Emit) -> events.TurnResult:
-        """The result of a turn that was stopped before anything of it was stored."""
-        result = agent_turn.Taking(self, "", "", None, emit).stopped()
-        emit(events.TurnFinished(result))
-        return result
-
-    def new_run(self, taken: turn_lease.Turn, uid: str, emit: Emit, max_output: int | None = None) -> loop.Run:
-        """The loop of a turn that was just taken."""
-        self.room.new_turn()
-        self._run = loop.Run(
-            turn=taken,
+        request = turn.TurnRequest(
+            text=text,
+            content=content or text,
             uid=uid,
-            view=self.view,
-            room=self.room,
-            model=self.model,
-            tools=self.tools,
-            system=self.system,
-            meter=self.meter,
-            limits=self.limits.with_output(max_output),
-            emit=emit,
-            clock=self.clock,
+            route=route,
+            instructions=instructions,
+            max_output=max_output,
+            output_format=None if output_type is None else output.OutputFormat(output_type),
         )
-        return self._run
+        emit = self._filtered(emit)
+        async with self._lock:
+            self._hooks_called = False
+            self._control.begin()
+            self._emit = emit
+            with current_session.working_for(self.conversation_id, self.db.db, self.name):
+                outcome = await turn.take(self._turn_services(), request, self._control, emit)
+        emit(events.TurnFinished(outcome.result))
+        # A read-only agent changes nothing, and so takes no notes.
+        if not content_parts.notice_kind(request.content) and self.approvals.mode != "read-only":
+            self.memory.review(outcome.result, outcome.allowance)
+        if self._leave_after_turn:
+            await self.leave()
+        return outcome.result
 
-    async def announce(self, emit: Emit) -> None:
-        """Notify the user of context files in use that are new to this store, or changed."""
-        files, self._unannounced = self._unannounced, ()
-        for each in await context_files.unannounced(self.db, files):
-            # Chats show no notices: the operator of a gateway finds them in the log.
-            logger.log(logging.WARNING if each.problem else logging.INFO, "%s", each.notice.text)
-            emit(each.notice)
+    async def stream(self, text: str, **options: Any) -> AsyncGenerator[events.AnyEvent, None]:
+        """Answer one message and yield the events of the turn as they happen; the last one is TurnFinished.
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """The work of a turn, in a task that can be interrupted; at once, if that was asked for meanwhile."""
-        self._work = asyncio.create_task(work)
-        if self._interrupted:
-            self._work.cancel()
-        return self._work
+        Takes the options of `run_conversation`. Leaving the loop early interrupts the turn.
+        """
+        queue: asyncio.Queue[events.AnyEvent | None] = asyncio.Queue()
+        task = asyncio.create_task(self.run_conversation(text, emit=queue.put_nowait, **options))
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+            await task
+        finally:
+            if not task.done():
+                self.interrupt()
+                await asyncio.wait([task])
 
-    def _notify(self, notice: events.Notice) -> None:
-        """Emit a notice to the listener of the current turn, or of the last one: a review goes on after its turn."""
-        self._emit(notice)
+    def run_sync(self, text: str, **options: Any) -> events.TurnResult:
+        """Answer one message from synchronous code, close the agent, and return the completed result.
 
-    async def _keep(self, output: str) -> str:
-        """An output that is too long to be shown, as an attachment."""
-        return (await self.db.blobs.put(output.encode(), "text/plain; charset=utf-8")).digest
+        Takes the options of `run_conversation`. Raises TurnFailed if the turn was not completed.
+        """
 
-    async def close(self) -> None:
-        """Stop what is under way. The store and the model belong to whoever made them."""
-        self.interrupt()
-        async with self._one_at_a_time:
-            await self.room.close()
-            await self.remembering.close()
-            await self._tell_closing()
+        async def run() -> events.TurnResult:
+            async with self:
+                return (await self.run_conversation(text, **options)).raise_for_status()
+
+        return asyncio.run(run())
+
+    def refuse_turn(self, emit: Emit) -> events.TurnResult:
+        """Return and emit the result of a turn that was stopped before anything of it was stored."""
+        result = turn.interrupted_before_start(self._turn_services())
+        emit(events.TurnFinished(result))
+        return result
+
+    def interrupt(self) -> bool:
+        """Stop the running turn, its model request and its tools; stored messages stay. Return whether one ran."""
+        if self.busy:
+            self._control.interrupt()
+        return self.busy
+
+    def steer(self, text: str, uid: str | None = None) -> bool:
+        """Pass a message to the running turn before its next step. Return whether a turn accepted it."""
+        return self._control.steer(events.Steer(text, uid))
+
+    def abandon(self) -> bool:
+        """Stop the running turn and write nothing about it, so that another process resumes it."""
+        self._control.is_abandoned = self.busy
+        return self.interrupt()
+
+    # --- compaction ----------------------------------------------------------------------------------
+
+    def compaction_work(self) -> compress.Job:
+        """Return the parameters of a compaction of this conversation, as of now."""
+        return compress.Job(
+            db=self.db,
+            conversation_id=self.conversation_id,
+            meter=self.meter,
+            window=self.model.window,
+            system=self.prompt.text,
+            tools=self.tools.specs,
+            summarizers=self.summarizers,
+            policy=self.policy,
+            hooks=self.hooks,
+            clock=self.clock,
+            ttl=self._turns.lease_ttl_seconds,
+            moved=self.context_cache.move,
+        )
+
+    async def compress_context(
+        self,
+        focus: str | None = None,
+        force: bool = False,
+        *,
+        keep_exchanges: int | None = None,
+        emit: Emit = _discard,
+    ) -> compaction_base.CompactionResult:
+        """Replace the older part of the context with a summary.
+
+        The outcome says what happened; unless it is COMPACTED, messages and session are unchanged. `force` ignores
+        cool-down and frequency limits; `focus` gets most of the summary.
+        """
+        asked = compress.Options(
+            expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
+        )
+        before = tuple(await self.context_cache.messages())
+        with current_session.working_for(self.conversation_id, self.db.db, self.name):
+            result = await self.context_window.compact(asked, self._filtered(emit))
+        if result.outcome is compaction_base.Outcome.COMPACTED:
+            return result
+        return msgspec.structs.replace(result, messages=before, session_id=self.session_id)
+
+    # --- end -----------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """The person went on elsewhere: hooks are told, once, as soon as no turn runs. Nothing is stopped."""
-        self._left = self.busy
-        if not self._left:
-            await self._tell_closing()
+        """Call the closing hooks once, after the running turn: the user continues in another conversation."""
+        self._leave_after_turn = self.busy
+        if not self._leave_after_turn:
+            await self._call_closing_hooks()
 
-    async def _tell_closing(self) -> None:
-        """Once for all that was said since they were told last."""
-        if not self._told_closing:
-            self._told_closing = True
-            head = await self._head()
-            if head is not None:
-                await telling.run(self.hooks.closing, head, self.hooks.limit)
+    async def close(self) -> None:
+        """Stop turns and background work, call the closing hooks, and close what the agent opened."""
+        self.interrupt()
+        async with self._lock:
+            await self.context_window.close()
+            await self.memory.close()
+            await self._call_closing_hooks()
+            if self._owns_model:
+                await self.model.close()
+            if self._owns_db:
+                await self.db.close()
 
-    def _heard(self, emit: Emit) -> Emit:
-        """What is heard of the agent, where nobody wants its remarks."""
+    async def _call_closing_hooks(self) -> None:
+        if not self._hooks_called:
+            self._hooks_called = True
+            head_id = await self._head_id() if self.hooks.closing else None
+            if head_id is not None:
+                await compaction_hooks.run(self.hooks.closing, head_id, self.hooks.limit)
 
-        def plain(event: events.AnyEvent) -> None:
-            if not isinstance(event, events.Notice | events.Compacted):
-                emit(event)
-
-        return plain if self._quiet else emit
-
-    async def _head(self) -> str | None:
-        """The head now; the session this agent knows, where the store cannot say; None before anything was said."""
+    async def _head_id(self) -> str | None:
+        """Return the head; if the store fails, the session this agent knows; None before the first message."""
         try:
             return (await self.db.head(self.conversation_id)).id
         except errors.ConversationDeleted:
             return self.session_id
         except errors.NoSuchSession:
             return None
-        except Exception as error:  # noqa: BLE001 -- hooks are called all the same
+        except Exception as error:  # noqa: BLE001 -- hooks are called even if the store fails
             logger.warning("could not read the head of %s: %s", self.conversation_id, error)
             return self.session_id
+
+    def _filtered(self, emit: Emit) -> Emit:
+        """Return `emit`; for a quiet agent, without notices."""
+
+        def without_notices(event: events.AnyEvent) -> None:
+            if not isinstance(event, events.Notice | events.Compacted):
+                emit(event)
+
+        return without_notices if self._turns.quiet else emit
+
+    async def _store_output(self, text: str) -> str:
+        """Store a tool output that is too long for the context; return its id."""
+        return (await self.db.blobs.put(text.encode(), "text/plain; charset=utf-8")).digest
+
+
+def _model(model: models.Model | str, attempts: int) -> models.Model:
+    if isinstance(model, str):
+        return providers.create(model, attempts=attempts)
+    if attempts <= 1 or isinstance(model, retry.RetryingModel | retry.FallbackModel):
+        return model
+    return retry.RetryingModel(model, retry.Backoff(attempts=attempts))
+
+
+def _store(store: Store) -> async_db.AsyncSessionDB:
+    if isinstance(store, async_db.AsyncSessionDB):
+        return store
+    return async_db.AsyncSessionDB(store if isinstance(store, db.SessionDB) else db.SessionDB(store))
+
+
+def _tool(tool: ToolLike) -> tools_base.Tool:
+    return tool if isinstance(tool, tools_base.Tool) else decorator.tool(tool)
+
+
+def _summarizers(
+    given: compaction_base.Summarizer | Sequence[compaction_base.Summarizer] | None, model: models.Model
+) -> tuple[compaction_base.Summarizer, ...]:
+    if given is None:
+        return (summary.ModelSummarizer(model),)
+    return tuple(given) if isinstance(given, Sequence) else (given,)

@@ -1,9 +1,9 @@
-"""Permissions at work: plans of tools are decided by rules and grants, or somebody is asked; all is written down.
+"""Approvals: every action of a tool is decided by rules and grants or by a person, and recorded in the audit log.
 
-A question belongs to its conversation, not to a session, so that it can be answered after a compaction. The first
-answer counts. Where nobody can answer, the answer is no, at once; so it is when the last one who could leaves.
-Rules come from the settings and grants from `Approve` commands alone: nothing a model, a file or a tool says is asked.
-What cannot be written down is not done.
+A pending approval belongs to its conversation, not to a session, so it can be answered after a compaction. The first
+answer counts. If no one can answer, the action is denied at once, and also when the last client that could answer
+disconnects. Rules come only from the settings and grants only from `Approve` commands: models, files and tools have no
+influence. An action that cannot be recorded is not executed.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from holdfast.tools.permissions import rules
 
 logger = logging.getLogger("holdfast.agent")
 
-NOBODY = "Nobody is there to permit it."
-LEFT = "Whoever could have permitted it has left."
-NOT_COVERED = "It is dangerous or may be forbidden, and permission was given for everything but that."
-UNWRITTEN = "It could not be written down who allowed it."
-READ_ONLY = "This session is read-only: nothing is changed or run in it until the person chooses another mode."
+NO_APPROVER = "No one is connected who could approve it."
+APPROVER_LEFT = "The client that could have approved it has disconnected."
+NOT_COVERED = "It is dangerous or may be forbidden, which the general approval does not cover."
+NOT_RECORDED = "The approval could not be recorded in the audit log."
+READ_ONLY = "This session is read-only: nothing is changed or run until the person chooses another mode."
 
 Mode = Literal["ask", "code", "read-only"]
-"""Ask for what no rule or grant allows; change files of the working folder without asking; only look."""
+"""Ask for everything that no rule or grant allows; change files of the working folder without asking; only read."""
 
 Emit = Callable[[events.AnyEvent], None]
 Approve = Callable[[base.Act], Awaitable[bool | events.Answered]]
-"""Asked by the program itself, where an agent is part of one."""
+"""A function of the embedding program that decides instead of a person."""
 
 
-class Book(Protocol):
-    """Where grants and the audit are kept. All raise StoreError where that fails."""
+class PermissionStore(Protocol):
+    """The store of grants and audit records. Its methods raise StoreError if they fail."""
 
     async def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]: ...
     async def grant(self, owner: str, rule: str, *, session_id: str | None = None, by: str) -> types.Grant: ...
@@ -52,133 +52,132 @@ class Book(Protocol):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Whether something may be done, who said so, and what the model is told where it may not."""
+    """Whether an action is allowed, who decided, and the reason sent to the model if it is not."""
 
     allowed: bool
     by: str
     why: str = ""
 
 
-_INERT = Decision(False, "mode: read-only", READ_ONLY)
+_READ_ONLY = Decision(False, "mode: read-only", READ_ONLY)
 
 
-class Question(msgspec.Struct, frozen=True):
-    """Something that waits for an answer."""
+class PendingApproval(msgspec.Struct, frozen=True):
+    """An action that waits for an answer."""
 
     asked: events.ApprovalAsked
     conversation_id: str
     rules: tuple[str, ...]
-    answered: asyncio.Future[Decision]
-    looks: bool = False
-    """Whether it only looks, and so may be done whatever the mode."""
+    decision: asyncio.Future[Decision]
+    reads_only: bool = False
+    """Whether the action only reads, and so is allowed in every mode."""
 
 
 class Approvals:
-    """The permissions of one owner, for any number of conversations of one process.
+    """The permissions of one owner, for all conversations of one process, and the queue of pending approvals.
 
-    `approve` is asked instead of people. `yes` allows whatever would be asked for, but for what is dangerous or may be
-    what a rule forbids.
+    `approve` decides instead of a person. `yes` approves everything except dangerous actions and those that a rule may
+    forbid.
     """
 
     def __init__(
         self,
-        book: Book,
+        store: PermissionStore,
         *,
         law: rules.Law | None = None,
         owner: str = "",
         approve: Approve | None = None,
         yes: bool = False,
     ) -> None:
-        self._book, self.law, self.owner = book, law or rules.Law(), owner
+        self._store, self.law, self.owner = store, law or rules.Law(), owner
         self._approve, self._yes = approve, yes
         self.mode: Mode = "ask"
-        """How far things go without a word, as the person chose; what a rule forbids stays forbidden."""
-        self._answering = Counter[str]()
-        self._open: dict[tuple[str, str], Question] = {}
+        """What is allowed without asking, as the person chose. Rules that deny still apply."""
+        self._approvers = Counter[str]()
+        self._pending: dict[tuple[str, str], PendingApproval] = {}
         self._numbers = Counter[str]()
-        """How many questions each conversation was asked here: no two of this process have the same number."""
-        self.telling = asyncio.Lock()
-        """Held by whoever tells people of a question in several messages, so that those of two are not mixed."""
+        """The number of the last approval request of each conversation."""
+        self.prompt_lock = asyncio.Lock()
+        """Held while a request is shown in several messages, so that two requests are not mixed."""
 
-    def choose(self, mode: Mode) -> None:
-        """From the next thing on that a tool wants to do; what waits for an answer has not been done yet."""
+    def set_mode(self, mode: Mode) -> None:
+        """Change the mode for the next action. Pending approvals are denied if the mode is read-only."""
         self.mode = mode
-        for question in self._open.values() if mode == "read-only" else ():
-            if not question.looks:
-                _settle(question, _INERT)
+        for pending in self._pending.values() if mode == "read-only" else ():
+            if not pending.reads_only:
+                _decide(pending, _READ_ONLY)
 
-    # --- for those who answer ------------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------------
 
     @contextmanager
-    def answering(self, conversation_id: str) -> Iterator[None]:
-        """Within this block there is somebody who can answer questions of this conversation."""
-        self._answering[conversation_id] += 1
+    def accept_answers(self, conversation_id: str) -> Iterator[None]:
+        """Accept answers for this conversation during the block: a client is connected that can ask a person."""
+        self._approvers[conversation_id] += 1
         try:
             yield
         finally:
-            self._answering[conversation_id] -= 1
-            if self._answering[conversation_id] <= 0:
-                del self._answering[conversation_id]
-                for question in self.questions(conversation_id):
-                    _settle(question, Decision(False, "nobody", LEFT))
+            self._approvers[conversation_id] -= 1
+            if self._approvers[conversation_id] <= 0:
+                del self._approvers[conversation_id]
+                for pending in self.pending(conversation_id):
+                    _decide(pending, Decision(False, "nobody", APPROVER_LEFT))
 
-    def questions(self, conversation_id: str) -> list[Question]:
-        """What waits for an answer in this conversation, oldest first."""
-        return [each for (where, _), each in self._open.items() if where == conversation_id]
+    def pending(self, conversation_id: str) -> list[PendingApproval]:
+        """Return the pending approvals of this conversation, oldest first."""
+        return [each for (where, _), each in self._pending.items() if where == conversation_id]
 
     async def answer(self, conversation_id: str, given: events.Approve) -> str | None:
-        """Take an answer. None: it counts; else a sentence why it does not, or not wholly."""
-        # Taken before anything is waited for: nobody else can answer from here on.
-        question = self._open.pop((conversation_id, given.request_id), None)
-        if question is None:
-            return "That is not asked any more."
+        """Apply an answer. Return None, or a sentence why it was not applied, or not fully."""
+        # Removed before the first await: from here on no other client can answer.
+        pending = self._pending.pop((conversation_id, given.request_id), None)
+        if pending is None:
+            return "This approval request is no longer pending."
         who = redaction.redact(given.by) or "a person"
         if given.answer not in ("once", "conversation", "always"):
-            # Whatever is not one of the ways to say yes is a no.
             reason = f" They said: {given.reason.strip()}" if given.reason.strip() else ""
-            _settle(question, Decision(False, f"{who}: no", f"The person denied it.{reason}"))
+            _decide(pending, Decision(False, f"{who}: no", f"The person denied it.{reason}"))
             return None
-        lasting = given.answer != "once" and bool(question.rules)
+        lasting = given.answer != "once" and bool(pending.rules)
         try:
             if lasting:
-                return await self._granted(question, given.answer, who)
+                return await self._grant(pending, given.answer, who)
         finally:
-            _settle(question, Decision(True, f"{who}: {given.answer if lasting else 'once'}"))
-        return None if given.answer == "once" else "It was allowed this once: such a thing is asked for every time."
+            _decide(pending, Decision(True, f"{who}: {given.answer if lasting else 'once'}"))
+        return None if given.answer == "once" else "Allowed this once: such an action needs approval every time."
 
-    def unanswered(self, conversation_id: str, request_id: str, why: str) -> None:
-        """Nobody has answered: it is not done, and nobody is said to have denied it."""
-        if (question := self._open.pop((conversation_id, request_id), None)) is not None:
-            _settle(question, Decision(False, "nobody", why))
+    def expire(self, conversation_id: str, request_id: str, why: str) -> None:
+        """Deny a request that was not answered, without naming a person."""
+        if (pending := self._pending.pop((conversation_id, request_id), None)) is not None:
+            _decide(pending, Decision(False, "nobody", why))
 
-    async def _granted(self, question: Question, answer: events.Answered, who: str) -> str | None:
-        where = question.conversation_id if answer == "conversation" else None
+    async def _grant(self, pending: PendingApproval, answer: events.Answered, who: str) -> str | None:
+        target = pending.conversation_id if answer == "conversation" else None
         try:
-            for rule in question.rules:
-                await self._book.grant(self.owner, rule, session_id=where, by=who)
+            for rule in pending.rules:
+                await self._store.grant(self.owner, rule, session_id=target, by=who)
         except errors.HoldfastError as error:
-            return f"It was allowed this once; that could not be remembered: {error}"
+            return f"Allowed this once; the permission could not be stored: {error}"
         return None
 
-    # --- for an agent --------------------------------------------------------------------------------
+    # --- the agent -----------------------------------------------------------------------------------
 
     def gate(self, conversation_id: Callable[[], str], emit: Callable[[], Emit]) -> base.Gate:
-        """What the plans of one agent's tools pass through."""
+        """Return the gate through which the plans of one agent's tools pass."""
 
         @asynccontextmanager
-        async def passing(call: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
-            here = conversation_id()
+        async def gate(call: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
+            where = conversation_id()
             try:
-                decision = await self._decided(here, call, act, emit())
+                decision = await self._decide_act(where, call, act, emit())
             except asyncio.CancelledError:
-                await self._note_interrupted(here, call, act)
+                await self._record_refusal(where, call, act, "interrupted")
                 raise
-            written = await self._written(here, call, act, decision)
-            if decision.allowed and self._is_inert(act):
-                # It was chosen while that was decided or written down.
-                await loop.unhurried(self._ended(written, False))
-                decision = _INERT
-                await self._written(here, call, act, decision)
+            audit_id = await self._record(where, call, act, decision)
+            if decision.allowed and self._is_read_only(act):
+                # The mode changed during the decision.
+                await loop.finish_despite_cancel(self._record_end(audit_id, False))
+                decision = _READ_ONLY
+                await self._record(where, call, act, decision)
             if not decision.allowed:
                 raise errors.NotAllowed(f"Not allowed: {act.summary} {decision.why}".rstrip())
             ok = False
@@ -186,51 +185,51 @@ class Approvals:
                 yield
                 ok = True
             finally:
-                await loop.unhurried(self._ended(written, ok))
+                await loop.finish_despite_cancel(self._record_end(audit_id, ok))
 
-        return passing
+        return gate
 
     def guarded(self, tools: Sequence[base.Tool]) -> list[base.Tool]:
-        """The same tools, each of which looks first whether a rule forbids it: also those that only look.
+        """Return the tools, each wrapped with a check of the rules that deny it; this includes tools that only read.
 
-        What is refused here, by a rule or by the tool itself, never gets to the gate, and is written down here.
+        Refusals by a rule or by the tool itself never reach the gate, so they are recorded here.
         """
         return [self._guarded(tool) for tool in tools]
 
     def _guarded(self, tool: base.Tool) -> base.Tool:
         async def run(arguments: base.Arguments) -> types.Content | base.Plan:
-            act = _looking(tool.spec.name, arguments, self.law.folder)
+            act = _planned_read(tool.spec.name, arguments, self.law.folder)
             verdict = rules.decide(act, self.law)
-            # What a command line may do is told from its plan.
+            # The rules for command lines are applied to the plan.
             if verdict.say == "deny" and act.tool not in rules.RUNNERS:
-                await self._note_refused(act, verdict.by)
+                await self._record_call(act, verdict.by)
                 raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
             if self.mode == "read-only" and tool.alters(arguments):
-                await self._note_refused(act, _INERT.by)
-                raise errors.NotAllowed(f"Not allowed: {act.tool}. {_INERT.why}")
+                await self._record_call(act, _READ_ONLY.by)
+                raise errors.NotAllowed(f"Not allowed: {act.tool}. {_READ_ONLY.why}")
             try:
                 with base.calling(msgspec.structs.replace(base.current(), hidden=self._hidden(act.tool))):
                     return await tool.run(arguments)
             except errors.NotAllowed:
-                await self._note_refused(act, "the tool: never")
+                await self._record_call(act, "the tool: never")
                 raise
 
         return msgspec.structs.replace(tool, run=run)
 
     def _hidden(self, tool: str) -> Callable[[str], bool]:
-        """What a tool must not show: a search shows what is in files, as reading does."""
+        """Return a predicate for paths that a tool must not show: a search shows file contents, as reading does."""
         names = ("search_files", "read_file") if tool == "search_files" else (tool,)
         return lambda path: any(rules.forbids(self.law, name, path) for name in names)
 
-    # --- deciding ------------------------------------------------------------------------------------
+    # --- decisions -----------------------------------------------------------------------------------
 
-    async def _decided(self, here: str, call: types.ToolCall, act: base.Act, emit: Emit) -> Decision:
-        if self._is_inert(act):
-            return _INERT
+    async def _decide_act(self, where: str, call: types.ToolCall, act: base.Act, emit: Emit) -> Decision:
+        if self._is_read_only(act):
+            return _READ_ONLY
         try:
-            grants = await self._book.grants(self.owner, here)
+            grants = await self._store.grants(self.owner, where)
         except errors.HoldfastError:
-            grants = []  # What cannot be read allows nothing.
+            grants = []  # unreadable grants allow nothing
         verdict = rules.decide(act, self.law, grants)
         if verdict.say == "deny":
             return Decision(False, verdict.by, _forbidden(verdict))
@@ -238,26 +237,26 @@ class Approvals:
             return Decision(True, verdict.by)
         if self.mode == "code" and verdict.by == "no rule" and act.kind == "change":
             return Decision(True, "mode: code")
-        decision = await self._asked(here, call, act, verdict, emit)
-        # Whoever has chosen meanwhile that nothing is to be done has the last word.
-        return _INERT if decision.allowed and self._is_inert(act) else decision
+        decision = await self._ask(where, call, act, verdict, emit)
+        # The person may have switched to read-only meanwhile.
+        return _READ_ONLY if decision.allowed and self._is_read_only(act) else decision
 
-    def _is_inert(self, act: base.Act) -> bool:
+    def _is_read_only(self, act: base.Act) -> bool:
         return self.mode == "read-only" and act.kind != "look"
 
-    async def _asked(
-        self, here: str, call: types.ToolCall, act: base.Act, verdict: rules.Verdict, emit: Emit
+    async def _ask(
+        self, where: str, call: types.ToolCall, act: base.Act, verdict: rules.Verdict, emit: Emit
     ) -> Decision:
         if verdict.maybe_denied:
-            act = msgspec.structs.replace(act, danger=act.danger or f"It may do what is forbidden ({verdict.by}).")
+            act = msgspec.structs.replace(act, danger=act.danger or f"A rule may forbid it ({verdict.by}).")
         if self._approve is not None:
-            return await self._by_program(self._approve, here, act, verdict)
+            return await self._ask_program(self._approve, where, act, verdict)
         if self._yes:
             covered = not act.danger and not verdict.unclear
             return Decision(True, "--yes") if covered else Decision(False, "--yes", NOT_COVERED)
-        if not self._answering[here]:
-            return Decision(False, "nobody", NOBODY)
-        self._numbers[here] += 1
+        if not self._approvers[where]:
+            return Decision(False, "nobody", NO_APPROVER)
+        self._numbers[where] += 1
         asked = events.ApprovalAsked(
             message_codec.generate_uid(),
             call.id,
@@ -266,84 +265,83 @@ class Approvals:
             act.detail,
             act.danger,
             ", ".join(verdict.remembers),
-            self._numbers[here],
+            self._numbers[where],
         )
-        question = Question(
-            asked, here, verdict.remembers, asyncio.get_running_loop().create_future(), act.kind == "look"
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._pending[where, asked.request_id] = PendingApproval(
+            asked, where, verdict.remembers, future, act.kind == "look"
         )
-        self._open[here, asked.request_id] = question
         decision = Decision(False, "interrupted", "The turn was interrupted.")
         try:
             emit(asked)
-            decision = await question.answered
+            decision = await future
         finally:
-            question.answered.cancel()
-            self._open.pop((here, asked.request_id), None)
+            future.cancel()
+            self._pending.pop((where, asked.request_id), None)
             emit(events.ApprovalSettled(asked.request_id, decision.allowed, decision.by))
         return decision
 
-    async def _by_program(self, approve: Approve, here: str, act: base.Act, verdict: rules.Verdict) -> Decision:
+    async def _ask_program(self, approve: Approve, where: str, act: base.Act, verdict: rules.Verdict) -> Decision:
         try:
             answer = await approve(act)
         except Exception:
-            # The border to code that is not ours: whatever it raises, it has not said yes.
+            # Border to the embedding program: any exception is a denial.
             logger.exception("the approve function failed")
-            return Decision(False, "the program", "The program that was to permit it failed.")
+            return Decision(False, "the program", "The program that decides about it failed.")
         if answer is True or answer == "once":
             return Decision(True, "the program: once")
         if answer not in ("conversation", "always"):
             return Decision(False, "the program: no", "The program denied it.")
         try:
             for rule in verdict.remembers:
-                await self._book.grant(
-                    self.owner, rule, session_id=here if answer == "conversation" else None, by="program"
+                await self._store.grant(
+                    self.owner, rule, session_id=where if answer == "conversation" else None, by="program"
                 )
         except errors.HoldfastError as error:
-            logger.warning("a permission could not be remembered: %s", error)
+            logger.warning("could not store a permission: %s", error)
             return Decision(True, "the program: once")
         return Decision(True, f"the program: {answer if verdict.remembers else 'once'}")
 
-    # --- writing down --------------------------------------------------------------------------------
+    # --- audit log -----------------------------------------------------------------------------------
 
-    async def _written(self, here: str, call: types.ToolCall, act: base.Act, decision: Decision) -> int:
+    async def _record(self, where: str, call: types.ToolCall, act: base.Act, decision: Decision) -> int:
         what = redaction.redact(act.detail if act.kind == "run" and act.detail else act.summary)
         try:
-            return await loop.unhurried(
-                self._book.begin_audit(here, call.id, act.tool, what, decision.allowed, decision.by)
+            return await loop.finish_despite_cancel(
+                self._store.begin_audit(where, call.id, act.tool, what, decision.allowed, decision.by)
             )
         except errors.HoldfastError as error:
-            logger.warning("an act could not be written down: %s", error)
-            raise errors.NotAllowed(f"Not allowed: {act.summary} {UNWRITTEN}") from None
+            logger.warning("could not record an action in the audit log: %s", error)
+            raise errors.NotAllowed(f"Not allowed: {act.summary} {NOT_RECORDED}") from None
 
-    async def _note_refused(self, act: base.Act, by: str) -> None:
-        """A refusal stands, also where it cannot be written down."""
+    async def _record_call(self, act: base.Act, by: str) -> None:
+        """Record the refusal of the current call."""
         now = base.current()
-        with suppress(errors.NotAllowed):
-            call = types.ToolCall(now.call_id, act.tool, {})
-            await self._written(now.conversation_id, call, act, Decision(False, by))
+        await self._record_refusal(now.conversation_id, types.ToolCall(now.call_id, act.tool, {}), act, by)
 
-    async def _note_interrupted(self, here: str, call: types.ToolCall, act: base.Act) -> None:
+    async def _record_refusal(self, where: str, call: types.ToolCall, act: base.Act, by: str) -> None:
+        """Record a refusal; it holds even if it cannot be recorded."""
         with suppress(errors.NotAllowed):
-            await self._written(here, call, act, Decision(False, "interrupted"))
+            await self._record(where, call, act, Decision(False, by))
 
-    async def _ended(self, written: int, ok: bool) -> None:
+    async def _record_end(self, audit_id: int, ok: bool) -> None:
         try:
-            await self._book.end_audit(written, ok)
+            await self._store.end_audit(audit_id, ok)
         except errors.HoldfastError as error:
-            logger.warning("the end of an act could not be written down: %s", error)
+            logger.warning("could not record the end of an action in the audit log: %s", error)
 
 
-def _settle(question: Question, decision: Decision) -> None:
-    if not question.answered.done():
-        question.answered.set_result(decision)
+def _decide(pending: PendingApproval, decision: Decision) -> None:
+    if not pending.decision.done():
+        pending.decision.set_result(decision)
 
 
 def _forbidden(verdict: rules.Verdict) -> str:
-    return f"A rule of the settings forbids it ({verdict.by.removeprefix('rule: ')})."
+    return f"A rule in the settings forbids it ({verdict.by.removeprefix('rule: ')})."
 
 
-def _looking(tool: str, arguments: base.Arguments, folder: str) -> base.Act:
-    """A call before it is known what it plans: the file or folder it names, with links resolved."""
+def _planned_read(tool: str, arguments: base.Arguments, folder: str) -> base.Act:
+    """Describe a call before it has made a plan: the file or folder it names, with links resolved."""
     given = [name for key in ("path", "folder") if isinstance(name := arguments.get(key), str) and "\0" not in name]
     paths = tuple(os.path.realpath(os.path.join(folder, os.path.expanduser(name))) for name in given)
     summary = " ".join([tool, *(errors.shown(each, 200) for each in given)])

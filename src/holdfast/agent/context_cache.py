@@ -1,8 +1,8 @@
-"""What the model is shown, kept between turns.
+"""The context of one conversation, cached between turns.
 
-The store computes the context; a view holds what it computed last, and the messages this agent has appended
-since. Each acknowledged append says where it landed: the next seq at the same epoch means nobody else wrote,
-and the view goes on without reading. Anything else means it is read again before the model is asked.
+The store computes the context; the cache holds the last result and the messages that this agent appended since. Every
+receipt says where a message was stored: the next seq at the same epoch means that no other process wrote in between,
+so the cache stays valid without reading. Otherwise the context is read again before the next model request.
 """
 
 from __future__ import annotations
@@ -15,30 +15,39 @@ from holdfast.model import tokens
 from holdfast.store import async_db, message_codec, tool_pairs
 
 
-class View:
-    """The context of one conversation, as of (epoch, last_seq)."""
+class ContextCache:
+    """The context of one conversation as of (epoch, last_seq), and the ids by which the agent knows it."""
 
-    def __init__(self, db: async_db.AsyncSessionDB, conversation_id: str) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, session_id: str) -> None:
         self._db = db
-        self._conversation_id = conversation_id
+        self.conversation_id = self.session_id = session_id
+        """`session_id` is the head, as far as this agent knows."""
         self._messages: list[types.Message] = []
         self.mark: tuple[int, int] | None = None
         self.loads = 0
         self._changes = 0
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Read the context again before it is used."""
         self._changes += 1
         self.mark = None
 
-    def settle(self, epoch: int, last_seq: int) -> None:
-        """Forget what is held, unless the conversation still stands where the view does."""
-        if self.mark != (epoch, last_seq):
-            self.forget()
+    def compare(self, epoch: int, last_seq: int) -> bool:
+        """Invalidate the cache unless the conversation is still at its mark; return whether it was valid."""
+        valid = self.mark == (epoch, last_seq)
+        if not valid:
+            self.invalidate()
+        return valid
+
+    def move(self, head_id: str) -> None:
+        """Continue with a new head, which a compaction of this agent created."""
+        self.session_id = head_id
+        self.invalidate()
 
     def add(self, receipt: types.Receipt, message: types.NewMessage) -> types.Message:
-        """A message this agent has just appended, as it stands in the log."""
+        """Add a message that this agent has just appended; return it as stored."""
         stored = _stored(receipt, message)
+        self.session_id = receipt.session_id
         self._changes += 1
         if self.mark == (receipt.epoch, receipt.seq - 1):
             self._messages.append(stored)
@@ -48,21 +57,21 @@ class View:
         return stored
 
     async def messages(self) -> Sequence[types.Message]:
-        """Every call with its result next to it, in the order of the calls: what the store would say now."""
+        """Return the context as the store would: every call is followed by its results, in the order of the calls."""
         while self.mark is None:
             changes = self._changes
-            found = await self._db.context(self._conversation_id)
-            # What a message takes is kept with it; to count them all for the first time is no work for the loop.
-            await asyncio.to_thread(_weigh, found)
-            # Somebody may ask beside a turn that appends meanwhile: what was read then is old already.
+            context = await self._db.context(self.conversation_id)
+            # Messages keep their token count; counting a whole context for the first time would block the loop.
+            await asyncio.to_thread(_count_tokens, context)
+            # A concurrent turn may have appended meanwhile: then the context that was read is outdated.
             if changes == self._changes:
-                self._messages, self.mark = list(found), (found.epoch, found.last_seq)
+                self._messages, self.mark = list(context), (context.epoch, context.last_seq)
                 self.loads += 1
-        self._tidy()
+        self._sort_results()
         return self._messages
 
-    def _tidy(self) -> None:
-        """Results of parallel calls were appended as they came; only the newest calls can be out of order."""
+    def _sort_results(self) -> None:
+        """Sort the results of the newest calls: parallel calls append them in the order of completion."""
         start = len(self._messages)
         while start and self._messages[start - 1].role == "tool":
             start -= 1
@@ -71,7 +80,7 @@ class View:
             self._messages[start - 1 :] = arranged
 
 
-def _weigh(messages: Sequence[types.Message]) -> None:
+def _count_tokens(messages: Sequence[types.Message]) -> None:
     for message in messages:
         tokens.size(message)
 

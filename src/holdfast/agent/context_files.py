@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -60,7 +60,7 @@ def read(folder: str, names: Sequence[str] = NAMES, off_limits: Sequence[str] = 
 
 
 def _folders(folder: str) -> list[str]:
-    """The folder and those above it up to the root of the repository; without a repository, only the folder."""
+    """Return the folder and its parents up to the root of the repository; without a repository, only the folder."""
     above = [folder]
     while not os.path.exists(os.path.join(above[-1], ".git")):
         parent = os.path.dirname(above[-1])
@@ -79,25 +79,34 @@ def _read(space: workspace.Workspace, path: str) -> ContextFile:
     try:
         place = space.place(os.path.realpath(path))
         if reason := sensitive_paths.secret(place.parts):
-            raise errors.NotAllowed(f"it leads to {place.name}. {reason}")
+            raise errors.NotAllowed(f"it points to {place.name}. {reason}")
         with space.reading(place) as file:
             size = os.fstat(file.fileno()).st_size
-            # No character takes more than four bytes.
+            # UTF-8 encodes a character in at most four bytes.
             text = file.read(4 * MAX_CHARACTERS + 4).decode("utf-8", "replace").strip()
     except errors.HoldfastError as error:
         return ContextFile(name, path, problem=str(error))
     return ContextFile(name, path, text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + _CUT, size)
 
 
-async def unannounced(db: async_db.AsyncSessionDB, files: Sequence[ContextFile]) -> Sequence[ContextFile]:
-    """Return the files that this store has not announced yet, as they are now, and record that they are.
+class Announcements:
+    """Context files that the user is still to be notified of: each once per store, and again when it changed."""
 
-    Fails open: where the store cannot be read or written, the file is announced once more.
-    """
-    return [each for each in files if await _is_new(db, each)]
+    def __init__(self, files: Sequence[ContextFile]) -> None:
+        self._files = tuple(files)
+
+    async def emit(self, db: async_db.AsyncSessionDB, emit: Callable[[events.AnyEvent], None]) -> None:
+        """Emit a notice for each file that is new to the store, or changed. Later calls do nothing."""
+        files, self._files = self._files, ()
+        for each in files:
+            if await _is_new(db, each):
+                # Chats do not show notices; the operator of a gateway finds them in the log.
+                logger.log(logging.WARNING if each.problem else logging.INFO, "%s", each.notice.text)
+                emit(each.notice)
 
 
 async def _is_new(db: async_db.AsyncSessionDB, file: ContextFile) -> bool:
+    """Record the file's digest; return whether it is new. If the store fails, the file is announced once more."""
     key = f"context_file:{blake2b(os.fsencode(file.path), digest_size=16).hexdigest()}"
     digest = blake2b(f"{file.size}\0{file.problem}\0{file.text}".encode(), digest_size=16).hexdigest()
     try:

@@ -1,8 +1,8 @@
-"""Room in the model's window: what a turn does about it before it asks, and what happens beside the turns.
+"""The context window of a conversation: what a turn does when it fills up, and the compactions of its agent.
 
-Below the soft threshold nothing. From there on a compaction is made beside the running turns, which never wait for
-it. At the hard one a turn first shows less of old tool outputs, which takes no model, and waits for a compaction
-only if that is not enough. When a provider says that a request was too large all the same, it is believed.
+Below the soft threshold nothing happens. From the soft threshold on, a compaction runs concurrently with the turns. At
+the hard threshold a turn first shortens old tool outputs, which needs no model, and waits for a compaction only if that
+is not enough. If a provider reports that a request is too large anyway, a smaller window is assumed for this turn.
 """
 
 from __future__ import annotations
@@ -20,109 +20,112 @@ from holdfast.compaction import base, compress, excerpts, policy, speaker, time_
 
 logger = logging.getLogger("holdfast.agent")
 
-POLL = 0.1
-# A turn waits a little longer than models may take: after them come the extract and the commit.
-LONGER = 1.1
-# Each time a provider says that it was too much, so much of it is tried next, so often in a turn.
-TIGHTER, OVERFLOWS = 0.6, 4
+POLL_SECONDS = 0.1
+# A turn waits a little longer than a summary may take: the extract and the commit come after it.
+WAIT_FACTOR = 1.1
+# After each overflow that a provider reports, this share of the last request is tried, at most this often in a turn.
+SHRINK_FACTOR, MAX_OVERFLOWS = 0.6, 4
+STOPPED = "The compaction was stopped."
 
 Emit = Callable[[events.AnyEvent], None]
+CompactionTask = asyncio.Task[base.CompactionResult]
 
 
-class Room:
-    """The room of one conversation. `work` says what a compaction of it needs, as of now."""
+class ContextWindow:
+    """The context window of one conversation. `work` returns the parameters of a compaction, as of now."""
 
-    def __init__(self, view: context_cache.View, work: Callable[[], compress.Job], background: bool = True) -> None:
-        self._view, self._work, self._background = view, work, background
-        self._running: dict[asyncio.Task[base.CompactionResult], base.Progress | None] = {}
-        """Every attempt of this agent's, whoever wants it: beside the turns, within one, or by hand; how far it is."""
-        self._by_hand = set[asyncio.Task[base.CompactionResult]]()
-        self._patience = 0.0
-        """For how many seconds the turn under way may still wait for others."""
+    def __init__(
+        self, cache: context_cache.ContextCache, work: Callable[[], compress.Job], background: bool = True
+    ) -> None:
+        self._cache, self._work, self._background = cache, work, background
+        self._running: dict[CompactionTask, base.Progress | None] = {}
+        """Every compaction of this agent and its progress: in the background, within a turn, or requested."""
+        self._requested = set[CompactionTask]()
+        self._wait_left = 0.0
+        """Seconds that the current turn may still wait for other compactions."""
         self._ceiling: int | None = None
         self._overflows = 0
         self._shown: Sequence[types.Message] = ()
-        self._less: tuple[object, Sequence[types.Message]] = (None, ())
-        self._said: set[base.Outcome] = set()
-        self._told_older = False
+        self._shortened: tuple[object, Sequence[types.Message]] = (None, ())
+        self._reported: set[base.Outcome] = set()
+        self._reported_older = False
         self.truncated: events.Truncated | None = None
-        """What the model was sent of what the person wrote in the turn under way, if not all of it."""
+        """How much of the user's message the model was sent in the current turn, if not all of it."""
         self.usage = types.Usage()
-        """What summaries have used that the turn under way had to wait for."""
+        """Usage of summaries that the current turn waited for."""
         self.background_usage = types.Usage()
         """Usage of background summaries that finished since the current turn began."""
 
-    # --- before the model is asked -------------------------------------------------------------------
+    # --- before a model request ----------------------------------------------------------------------
 
-    def new_turn(self) -> None:
-        """What one turn learnt about a provider's idea of too large is not held against the next.
-
-        However many steps it takes, it waits for others only as long as one compaction may take.
-        """
+    def begin_turn(self) -> None:
+        """Reset the overflow limit learned during the previous turn, and how long a turn may wait for compactions."""
         self._ceiling, self._overflows, self.truncated = None, 0, None
         self.usage = self.background_usage = types.Usage()
-        self._patience = self._work().policy.deadline * LONGER
+        self._wait_left = self._work().policy.deadline * WAIT_FACTOR
 
     async def messages(self, turn: str, emit: Emit) -> Sequence[types.Message]:
-        """What the model is to see now; NoRoom when not even the prompt fits."""
-        self._shown = await self._fitting(turn, emit)
-        if self._shown and self._shown is self._less[1]:
-            self._report_shortened(turn, await self._view.messages(), emit)
+        """Return the messages for the next request. Raises NoRoom if not even the prompt fits."""
+        self._shown = await self._fit(turn, emit)
+        if self._shown and self._shown is self._shortened[1]:
+            self._report_shortened(turn, await self._cache.messages(), emit)
         return self._shown
 
     def _report_shortened(self, turn: str, stored: Sequence[types.Message], emit: Emit) -> None:
-        """Report that the model is not sent all of the person's message; of older ones, once until the next summary."""
-        whole = {message.uid: message for message in stored}
-        begun = next((message.seq for message in stored if message.uid == turn), stored[-1].seq)
-        pairs = [(whole.get(each.uid, each), each) for each in self._shown if each.role != "tool"]
+        """Report that the model is not sent all of the user's message; of older ones, once until the next summary."""
+        originals = {message.uid: message for message in stored}
+        first_seq = next((message.seq for message in stored if message.uid == turn), stored[-1].seq)
+        pairs = [(originals.get(each.uid, each), each) for each in self._shown if each.role != "tool"]
         changed = [(before, after) for before, after in pairs if before.body != after.body]
-        own = [pair for pair in changed if pair[0].seq >= begun and speaker.is_ask(pair[0])]
+        own = [pair for pair in changed if pair[0].seq >= first_seq and speaker.is_ask(pair[0])]
         if own:
-            told, self.truncated = self.truncated is not None, _truncated(own)
-            if not told:
-                emit(events.Notice(_advice(self.truncated, self._work().window), "warning", to_chats=True))
-        if len(own) < len(changed) and not self._told_older:
-            self._told_older = True
-            many = "1 older message" if len(changed) - len(own) == 1 else f"{len(changed) - len(own)} older messages"
+            was_reported, self.truncated = self.truncated is not None, _truncation(own)
+            if not was_reported:
+                text = _truncation_text(self.truncated, self._work().window)
+                emit(events.Notice(text, "warning", to_chats=True))
+        if len(own) < len(changed) and not self._reported_older:
+            self._reported_older = True
+            count = len(changed) - len(own)
+            many = "1 older message" if count == 1 else f"{count} older messages"
             emit(events.Notice(f"The model is sent only the beginning and the end of {many}, to fit its window."))
 
-    async def _fitting(self, turn: str, emit: Emit) -> Sequence[types.Message]:
-        shown, usable = await self._view.messages(), self._usable()
-        match await self._pressure(shown, usable):
+    async def _fit(self, turn: str, emit: Emit) -> Sequence[types.Message]:
+        messages, usable = await self._cache.messages(), self._usable()
+        match await self._pressure(messages, usable):
             case "none":
-                return shown
+                return messages
             case "soft":
-                self.begin(turn, emit)
-                return shown
-        less = await self._shortened(shown, usable)
-        if self._taken(less) < self._work().policy.hard * usable:
-            self.begin(turn, emit)
-            return less
-        await self._compacted(turn, emit)
-        less = await self._shortened(await self._view.messages(), usable)
-        if self._taken(less) >= usable:
-            await self._extracted(turn, emit)
-            less = await self._shortened(await self._view.messages(), usable)
-        return less
+                self.start_background(turn, emit)
+                return messages
+        shortened = await self._shorten(messages, usable)
+        if self._size(shortened) < self._work().policy.hard * usable:
+            self.start_background(turn, emit)
+            return shortened
+        await self._compact_in_turn(turn, emit)
+        shortened = await self._shorten(await self._cache.messages(), usable)
+        if self._size(shortened) >= usable:
+            await self._extract_in_turn(turn, emit)
+            shortened = await self._shorten(await self._cache.messages(), usable)
+        return shortened
 
-    async def make_more(self, turn: str, emit: Emit) -> bool:
-        """A provider said that a request was too large: whether it is worth asking again, with less."""
+    async def shrink(self, turn: str, emit: Emit) -> bool:
+        """Shrink the context after a provider rejected a request as too large; return whether a retry is worthwhile."""
         self._overflows += 1
-        if self._overflows > OVERFLOWS:
+        if self._overflows > MAX_OVERFLOWS:
             return False
-        self._ceiling = int(self._taken(self._shown) * TIGHTER)
-        await self._compacted(turn, emit)
-        less = await self._shortened(await self._view.messages(), self._usable())
-        return self._taken(less) < self._taken(self._shown)
+        self._ceiling = int(self._size(self._shown) * SHRINK_FACTOR)
+        await self._compact_in_turn(turn, emit)
+        shortened = await self._shorten(await self._cache.messages(), self._usable())
+        return self._size(shortened) < self._size(self._shown)
 
-    async def _pressure(self, shown: Sequence[types.Message], usable: int) -> policy.Pressure:
-        found = policy.pressure(self._taken(shown), usable, self._work().policy)
-        if found == "soft" and not self.under_way and await self._undone():
+    async def _pressure(self, messages: Sequence[types.Message], usable: int) -> policy.Pressure:
+        found = policy.pressure(self._size(messages), usable, self._work().policy)
+        if found == "soft" and not self.is_compacting and await self._is_undone():
             return "none"
         return found
 
-    async def _undone(self) -> bool:
-        """Whether a person took the last compaction back: then the next waits for the hard threshold."""
+    async def _is_undone(self) -> bool:
+        """Whether the user undid the last compaction: then the next one waits for the hard threshold."""
         work = self._work()
         return (await work.db.conversation(work.conversation_id)).redo_epoch is not None
 
@@ -130,209 +133,209 @@ class Room:
         usable = self._work().usable
         return usable if self._ceiling is None else min(usable, self._ceiling)
 
-    def _taken(self, messages: Sequence[types.Message]) -> int:
+    def _size(self, messages: Sequence[types.Message]) -> int:
         return sum(map(self._work().meter.of, messages))
 
-    async def _shortened(self, messages: Sequence[types.Message], usable: int) -> Sequence[types.Message]:
-        work, taken = self._work(), self._taken(messages)
-        if taken < work.policy.hard * usable:
+    async def _shorten(self, messages: Sequence[types.Message], usable: int) -> Sequence[types.Message]:
+        """Return the messages with old tool outputs shortened until they are below the hard threshold."""
+        work, size = self._work(), self._size(messages)
+        if size < work.policy.hard * usable:
             return messages
         budget = int(work.policy.hard * usable) - 1
-        # What they take is a part of it: the meter learns, and then the same messages take another share.
-        key = (self._view.mark, budget, taken)
-        if self._view.mark is None or self._less[0] != key:
-            self._less = (
-                key,
-                await time_slices.run_in_thread(excerpts.shorten_all, tuple(messages), work.size_of, budget),
-            )
-        return self._less[1]
+        # The size is part of the key: the meter corrects itself, and then the same messages have another size.
+        key = (self._cache.mark, budget, size)
+        if self._cache.mark is None or self._shortened[0] != key:
+            shortened = await time_slices.run_in_thread(excerpts.shorten_all, tuple(messages), work.size_of, budget)
+            self._shortened = (key, shortened)
+        return self._shortened[1]
 
-    # --- compacting ----------------------------------------------------------------------------------
+    # --- compactions ---------------------------------------------------------------------------------
 
     @property
-    def under_way(self) -> bool:
-        """Whether a compaction is being made: beside the turns, for one that waits, or by hand."""
+    def is_compacting(self) -> bool:
+        """Whether a compaction of this agent is running: in the background, for a turn, or requested."""
         return bool(self._running)
 
     @property
     def progress(self) -> base.Progress | None:
-        """How far the compaction is that is being made; None where none is, or it has not begun yet."""
-        return next((reached for reached in self._running.values() if reached is not None), None)
+        """The progress of the running compaction; None if none runs or it has not begun yet."""
+        return next((progress for progress in self._running.values() if progress is not None), None)
 
-    def begin(self, turn: str, emit: Emit) -> None:
-        """Compact beside the turns, if nothing is under way yet. No prompt cancels it; closing does."""
-        if self._background and not self.under_way:
-            self._start(self._attempt(compress.Options(turn=turn), emit)).add_done_callback(self._count)
+    def start_background(self, turn: str, emit: Emit) -> None:
+        """Start a background compaction unless one is running. Messages do not cancel it; closing does."""
+        if self._background and not self.is_compacting:
+            self._start(self._compact(compress.Options(turn=turn), emit)).add_done_callback(self._add_background_usage)
 
-    def _count(self, attempt: asyncio.Task[base.CompactionResult]) -> None:
-        if not attempt.cancelled() and attempt.exception() is None:
-            self.background_usage += attempt.result().usage
+    def _add_background_usage(self, task: CompactionTask) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self.background_usage += task.result().usage
 
     async def compact(self, asked: compress.Options, emit: Emit) -> base.CompactionResult:
-        """Compact now, and wait for it; what is under way already is let end first. Closing stops it."""
+        """Compact now and wait for it, after compactions that are running. `stop` and `close` cancel it."""
 
-        def at_work(reached: base.Progress) -> None:
-            if reached.stage == "summing up":
-                emit(events.Notice(f"Summing up {reached.messages:,} messages (about {reached.tokens:,} tokens) …"))
+        def report(progress: base.Progress) -> None:
+            if progress.stage == "summing up":
+                many, size = f"{progress.messages:,} messages", f"about {progress.tokens:,} tokens"
+                emit(events.Notice(f"Summarizing {many} ({size}) …"))
 
-        async def after(others: frozenset[asyncio.Task[base.CompactionResult]]) -> base.CompactionResult:
+        async def compact_after(others: frozenset[CompactionTask]) -> base.CompactionResult:
             if others:
-                emit(events.Notice("A compaction is under way already; this one comes after it …"))
+                emit(events.Notice("Another compaction is running; this one starts after it …"))
                 await asyncio.wait(others)
             if any(map(_succeeded, others)) and asked.focus is None and asked.keep_exchanges is None:
-                done, here = "It was compacted already.", self._work().conversation_id
-                return base.CompactionResult(outcome=base.Outcome.NOTHING_TO_DO, session_id=here, reason=done)
-            told = msgspec.structs.replace(asked, reaching=at_work)
-            return await self._attempt(told, emit, person=asked.force)
+                return self._not_compacted(base.Outcome.NOTHING_TO_DO, "The conversation was compacted already.")
+            return await self._compact(msgspec.structs.replace(asked, reaching=report), emit, by_user=asked.force)
 
-        attempt = self._start(after(frozenset(self._running)))
-        self._by_hand.add(attempt)
-        attempt.add_done_callback(self._by_hand.discard)
+        task = self._start(compact_after(frozenset(self._running)))
+        self._requested.add(task)
+        task.add_done_callback(self._requested.discard)
         try:
-            await asyncio.wait([attempt])
+            await asyncio.wait([task])
         finally:
-            attempt.cancel()
-            await asyncio.wait([attempt])
-        if attempt.cancelled():
-            stopped, here = "The compaction was stopped.", self._work().conversation_id
-            emit(events.Notice(stopped, "warning"))
-            return base.CompactionResult(outcome=base.Outcome.FAILED, session_id=here, reason=stopped)
-        return attempt.result()
+            task.cancel()
+            await asyncio.wait([task])
+        if task.cancelled():
+            emit(events.Notice(STOPPED, "warning"))
+            return self._not_compacted(base.Outcome.FAILED, STOPPED)
+        return task.result()
+
+    def _not_compacted(self, outcome: base.Outcome, reason: str) -> base.CompactionResult:
+        return base.CompactionResult(outcome=outcome, session_id=self._cache.conversation_id, reason=reason)
 
     def stop(self) -> bool:
-        """Stop what is made by hand: whoever waits for it finds it failed. Whether there was any that could be."""
-        # Not what is being written: it may stand already, and then people are told of it.
-        unwritten = [attempt for attempt in self._by_hand if not self._writes(attempt)]
-        stopping = [attempt for attempt in unwritten if attempt.cancel()]
-        return bool(stopping)
+        """Cancel requested compactions; return whether there was one to cancel."""
+        # A compaction that is being committed is not cancelled: it may be in the store already.
+        return bool([task for task in self._requested if not self._is_committing(task) and task.cancel()])
 
-    def _writes(self, attempt: asyncio.Task[base.CompactionResult]) -> bool:
-        reached = self._running.get(attempt)
-        return reached is not None and reached.stage == "writing"
+    def _is_committing(self, task: CompactionTask) -> bool:
+        progress = self._running.get(task)
+        return progress is not None and progress.stage == "writing"
 
-    async def settle(self) -> None:
-        """Wait for what is under way, for as long as a summary may take."""
+    async def wait(self) -> None:
+        """Wait for running compactions, for as long as a summary may take."""
         if self._running:
-            await asyncio.wait(self._running, timeout=self._work().policy.deadline * LONGER)
+            await asyncio.wait(self._running, timeout=self._work().policy.deadline * WAIT_FACTOR)
 
     async def close(self) -> None:
-        """Stop what is under way, also what somebody waits for."""
-        stopping = [attempt for attempt in self._running if attempt.cancel()]
-        if stopping:
-            await asyncio.wait(stopping)
+        """Cancel all compactions."""
+        cancelled = [task for task in self._running if task.cancel()]
+        if cancelled:
+            await asyncio.wait(cancelled)
 
-    def _start(self, attempt: Coroutine[Any, Any, base.CompactionResult]) -> asyncio.Task[base.CompactionResult]:
+    def _start(self, attempt: Coroutine[Any, Any, base.CompactionResult]) -> CompactionTask:
         task = asyncio.create_task(attempt)
         self._running[task] = None
         task.add_done_callback(self._running.pop)
         return task
 
-    async def _compacted(self, turn: str, emit: Emit) -> None:
-        """A turn cannot go on without room: wait for whoever makes it, for as long as a summary may take."""
+    async def _compact_in_turn(self, turn: str, emit: Emit) -> None:
+        """Compact for a turn that cannot continue otherwise, or wait for a compaction that is running."""
         if others := frozenset(self._running):
-            await self._patiently(lambda: asyncio.wait(others))
+            await self._wait_for(lambda: asyncio.wait(others))
             if any(map(_succeeded, others)):
-                self._view.forget()
+                self._cache.invalidate()
                 return
-        if self.under_way:
+        if self.is_compacting:
             return
-        made = await self._start(self._attempt(compress.Options(turn=turn), emit))
-        self.usage += made.usage
-        if made.outcome is base.Outcome.BUSY:
-            await self._patiently(self._until_free)
-        self._view.forget()
+        compaction = await self._start(self._compact(compress.Options(turn=turn), emit))
+        self.usage += compaction.usage
+        if compaction.outcome is base.Outcome.BUSY:
+            await self._wait_for(self._wait_for_other_process)
+        self._cache.invalidate()
 
-    async def _extracted(self, turn: str, emit: Emit) -> None:
-        """Whatever kept a model from summing up, the conversation must go on: the extract needs none."""
-        if not self.under_way:
-            await self._start(self._attempt(compress.Options(turn=turn, force=True), emit, model=False))
-            self._view.forget()
+    async def _extract_in_turn(self, turn: str, emit: Emit) -> None:
+        """Compact without a model, with an extract: the conversation must continue even if no summary is possible."""
+        if not self.is_compacting:
+            await self._start(self._compact(compress.Options(turn=turn, force=True), emit, use_model=False))
+            self._cache.invalidate()
 
-    async def _patiently(self, waiting: Callable[[], Awaitable[object]]) -> None:
-        """Wait for others, as long as the turn has patience left."""
+    async def _wait_for(self, wait: Callable[[], Awaitable[object]]) -> None:
+        """Wait for another compaction, within the time that the turn has left for that."""
         began = asyncio.get_running_loop().time()
-        if self._patience <= 0:
+        if self._wait_left <= 0:
             return
         try:
-            async with asyncio.timeout(self._patience):
-                await waiting()
+            async with asyncio.timeout(self._wait_left):
+                await wait()
         except TimeoutError:
-            logger.warning("a compaction was waited for in vain")
-            self._patience = 0.0
+            logger.warning("another compaction did not finish in time; the turn continues without it")
+            self._wait_left = 0.0
         else:
-            self._patience -= asyncio.get_running_loop().time() - began
+            self._wait_left -= asyncio.get_running_loop().time() - began
 
-    async def _until_free(self) -> None:
+    async def _wait_for_other_process(self) -> None:
         """Wait until another process has committed or abandoned its compaction; don't wait for its hooks."""
-        work, seen = self._work(), self._view.mark
+        work, mark = self._work(), self._cache.mark
         try:
-            with work.db.notifications.expect(work.conversation_id, "freed") as freed:
+            with work.db.notifications.expect(work.conversation_id, "freed") as released:
                 while await work.db.get_compression_lock_holder(work.conversation_id) is not None:
-                    if seen is None or (await work.db.snapshot(work.conversation_id)).epoch != seen[0]:
+                    if mark is None or (await work.db.snapshot(work.conversation_id)).epoch != mark[0]:
                         return
-                    await freed.wait(POLL)
-        except Exception as error:  # noqa: BLE001 -- an unknown holder is not waited for
+                    await released.wait(POLL_SECONDS)
+        except Exception as error:  # noqa: BLE001 -- an unknown lock holder is not waited for
             work.db.lease_failures.report(error)
 
-    def _within_ceiling(self) -> compress.Job:
-        """The work; with the window a provider was found to have, where it said that less than ours was too much."""
+    def _work_within_ceiling(self) -> compress.Job:
+        """Return the parameters of a compaction, with the smaller window if a provider rejected a request."""
         work = self._work()
         if self._ceiling is None:
             return work
         floor = compress.fixed_tokens(work)
         window = self._ceiling + floor.system + floor.tools
-        known = msgspec.structs.replace(work.policy, reserved_output=0)
-        return msgspec.structs.replace(work, window=min(work.window, window), policy=known)
+        unreserved = msgspec.structs.replace(work.policy, reserved_output=0)
+        return msgspec.structs.replace(work, window=min(work.window, window), policy=unreserved)
 
-    async def _attempt(
-        self, asked: compress.Options, emit: Emit, *, person: bool = False, model: bool = True
+    async def _compact(
+        self, asked: compress.Options, emit: Emit, *, by_user: bool = False, use_model: bool = True
     ) -> base.CompactionResult:
-        attempt = asyncio.current_task()
-        assert attempt in self._running
+        task = asyncio.current_task()
+        assert task in self._running
 
-        def reaching(reached: base.Progress) -> None:
-            self._running[attempt] = reached
+        def report(progress: base.Progress) -> None:
+            self._running[task] = progress
             if asked.reaching is not None:
-                asked.reaching(reached)
+                asked.reaching(progress)
 
-        reaching(base.Progress("reading"))
-        work, told = self._within_ceiling(), msgspec.structs.replace(asked, reaching=reaching)
-        made = await compress.compress(work if model else msgspec.structs.replace(work, summarizers=()), told)
-        if made.outcome is base.Outcome.COMPACTED:
-            self._said.clear()
-            self._told_older = False
-            cut, remark = made.cut_seq or 0, made.remark
-            emit(events.Compacted(made.session_id, cut, made.before, made.after, made.model, remark))
-        elif made.outcome is not base.Outcome.NOTHING_TO_DO and (person or made.outcome not in self._said):
-            # One notice of each kind until the next success, unless a person asked: nobody wants one at every step.
-            self._said.add(made.outcome)
-            emit(events.Notice(made.reason, "warning"))
-        return made
+        report(base.Progress("reading"))
+        work, tracked = self._work_within_ceiling(), msgspec.structs.replace(asked, reaching=report)
+        if not use_model:
+            work = msgspec.structs.replace(work, summarizers=())
+        result = await compress.compress(work, tracked)
+        if result.outcome is base.Outcome.COMPACTED:
+            self._reported.clear()
+            self._reported_older = False
+            cut = result.cut_seq or 0
+            emit(events.Compacted(result.session_id, cut, result.before, result.after, result.model, result.remark))
+        elif result.outcome is not base.Outcome.NOTHING_TO_DO and (by_user or result.outcome not in self._reported):
+            # One notice of each kind until the next success, unless the user asked: every step would repeat it.
+            self._reported.add(result.outcome)
+            emit(events.Notice(result.reason, "warning"))
+        return result
 
 
-def _truncated(pairs: Sequence[tuple[types.Message, types.Message]]) -> events.Truncated:
-    """How much is left of messages, each given as it was written and as it is sent."""
+def _truncation(pairs: Sequence[tuple[types.Message, types.Message]]) -> events.Truncated:
+    """Measure how much is left of messages, each given as stored and as sent."""
     written = sum(len(content_parts.text(before.content)) for before, _ in pairs)
     sent = sum(len(content_parts.text(after.content)) for _, after in pairs)
-    images = sum(_images(before) - _images(after) for before, after in pairs)
+    images = sum(_image_count(before) - _image_count(after) for before, after in pairs)
     return events.Truncated(written, min(written, sent), images)
 
 
-def _images(message: types.Message) -> int:
+def _image_count(message: types.Message) -> int:
     content = message.content
     return 0 if isinstance(content, str) else sum(part.get("type") == "image" for part in content)
 
 
-def _advice(cut: events.Truncated, window: int) -> str:
-    left_out = f" and without {'an image' if cut.images == 1 else f'{cut.images} images'}" if cut.images else ""
+def _truncation_text(cut: events.Truncated, window: int) -> str:
+    images = f" and without {'an image' if cut.images == 1 else f'{cut.images} images'}" if cut.images else ""
     return (
-        f"The model was sent about {cut.sent:,} of the {cut.characters:,} characters of your message{left_out}: "
+        f"The model was sent about {cut.sent:,} of the {cut.characters:,} characters of your message{images}: "
         f"all of it does not fit into the window of {window:,} tokens. Put the text into a file and have it read in "
         "parts, or use a model with a larger window."
     )
 
 
-def _succeeded(task: asyncio.Task[base.CompactionResult]) -> bool:
+def _succeeded(task: CompactionTask) -> bool:
     if not task.done() or task.cancelled() or task.exception() is not None:
         return False
     return task.result().outcome is base.Outcome.COMPACTED

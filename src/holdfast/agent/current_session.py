@@ -1,8 +1,8 @@
-"""Which conversation the code at hand works for.
+"""The current session: which conversation the running code works for.
 
-A context variable holds the conversation, never a session: the session asked for is its head at that moment,
-so that this and the routes cannot disagree after a rotation. A process that some tool started finds the
-session in its environment; that is asked only where no conversation was ever set.
+A context variable holds the conversation, not a session: the current session is always the head, also after a
+compaction. A process that a tool started finds the session in its environment, which is read only if no conversation
+was set.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _current: ContextVar[tuple[str, db.SessionDB] | None] = ContextVar("holdfast_con
 
 @contextmanager
 def current_session(session_id: str, db: db.SessionDB | async_db.AsyncSessionDB) -> Iterator[None]:
-    """Make this the current session in the block and in the tasks begun in it.
+    """Make this the current session in the block and in tasks started in it.
 
-    Any session of a conversation names it: `current_session_id()` returns the head, also after a compaction.
+    Any session of a conversation can be given; `current_session_id()` returns the head, also after a compaction.
     """
     store = db.db if isinstance(db, async_db.AsyncSessionDB) else db
     try:
@@ -37,7 +37,7 @@ def current_session(session_id: str, db: db.SessionDB | async_db.AsyncSessionDB)
 
 @contextmanager
 def working_for(conversation_id: str, store: db.SessionDB, agent: str = "") -> Iterator[None]:
-    """Make this the current conversation in the block, and `agent` the name that leases taken in it bear."""
+    """Make this the current conversation in the block; leases acquired in it carry the name `agent`."""
     token, named = _current.set((conversation_id, store)), leases.acting_agent.set(agent)
     try:
         yield
@@ -47,13 +47,13 @@ def working_for(conversation_id: str, store: db.SessionDB, agent: str = "") -> I
 
 
 def current_conversation_id() -> str | None:
-    """The conversation the code at hand works for."""
+    """Return the current conversation, or None."""
     found = _current.get()
     return found[0] if found else None
 
 
 def current_session_id() -> str | None:
-    """Its head now; None where there is no conversation at all."""
+    """Return the head session of the current conversation, or None if there is none."""
     found = _current.get()
     if found is None:
         return os.environ.get(VARIABLE) or None
@@ -61,4 +61,4 @@ def current_session_id() -> str | None:
     try:
         return store.head(conversation_id).id
     except errors.NoSuchSession:
-        return conversation_id  # It begins with its first message, under this very id.
+        return conversation_id  # the id under which it is created with its first message

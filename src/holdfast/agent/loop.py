@@ -1,7 +1,6 @@
-"""The loop of a turn: run → step → ask / execute.
+"""The loop of one turn: ask the model, run the tools it calls, repeat until it calls none.
 
-A step asks the model once and runs the tools it called; a turn takes steps until the model calls nothing.
-Every word of it is appended as it comes to be, under the turn's lease. However a turn ends, its result says so.
+Every message is appended under the turn's lease as soon as it is complete.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from holdfast import content_parts, errors, events, types
-from holdfast.agent import context_cache, context_window, turn_lease
+from holdfast.agent import context_cache, context_window, output, settings, turn_lease
 from holdfast.compaction import speaker
 from holdfast.model import base as models
 from holdfast.model import provider_errors, reply_builder, tokens
 from holdfast.store import message_codec, validation
-from holdfast.tools import base as tools_port
+from holdfast.tools import base as tools_base
 from holdfast.tools import registry
 
 logger = logging.getLogger("holdfast.agent")
 T = TypeVar("T")
 
-PREVIEW = 300
-BROKE_OFF = "The answer broke off here: the connection to the model was lost."
+PREVIEW_CHARS = 300
+CONNECTION_LOST = "The answer broke off here: the connection to the model was lost."
 INTERRUPTED = "The answer was interrupted here."
-NO_ROOM = "The answer broke off here: it reached the longest one the model may give."
+OUTPUT_LIMIT = "The answer broke off here: it reached the longest one the model may give."
 NOT_RUN = "[No result: the turn was stopped before this call finished.]"
 
 STEERED = speaker.STEERED
@@ -39,23 +38,8 @@ STEERED = speaker.STEERED
 Emit = Callable[[events.AnyEvent], None]
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a turn ends even though the model would go on."""
-
-    steps: int = 50
-    """How often the model is asked in one turn."""
-    cost: float | None = None
-    """US dollars one turn may cost, summaries and the memory review included; needs a model whose price is known."""
-    output: int | None = None
-    """The longest reply, in tokens; None leaves it to the model."""
-
-    def with_output(self, most: int | None) -> Limits:
-        """Return these limits with replies of at most so many tokens, never more than they allow."""
-        return self if most is None else msgspec.structs.replace(self, output=min(most, self.output or most))
-
-
-class Stopped(Exception):
-    """A limit was reached."""
+class LimitReached(Exception):
+    """The turn reached its limit of steps or cost."""
 
     def __init__(self, reason: events.Exit, sentence: str) -> None:
         super().__init__(sentence)
@@ -63,120 +47,136 @@ class Stopped(Exception):
         self.sentence = sentence
 
 
-class Run:
-    """One turn under way. `go` is called once."""
+class TurnLoop:
+    """The running loop of one turn. `run` is called once."""
 
     def __init__(
         self,
         *,
-        turn: turn_lease.Turn,
+        turn: turn_lease.HeldTurn,
         uid: str,
-        view: context_cache.View,
-        room: context_window.Room,
+        cache: context_cache.ContextCache,
+        window: context_window.ContextWindow,
         model: models.Model,
         tools: registry.Registry,
         system: str,
         meter: tokens.Meter,
-        limits: Limits,
+        limits: settings.Limits,
         emit: Emit,
+        output_format: output.OutputFormat | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._turn, self._uid, self._view, self._room = turn, uid, view, room
+        self._turn, self._uid, self._cache, self._window = turn, uid, cache, window
         self._model, self._tools, self._system, self._limits = model, tools, system, limits
-        self._meter, self._emit, self._clock = meter, emit, clock
-        self._said: reply_builder.ReplyBuilder | None = None
-        self._open: dict[str, types.ToolCall] = {}
+        self._meter, self._emit, self._format, self._clock = meter, emit, output_format, clock
+        self._gathered: reply_builder.ReplyBuilder | None = None
+        self._open_calls: dict[str, types.ToolCall] = {}
         self.steering: list[events.Steer] = []
-        self.over = False
-        self.written: list[types.Message] = []
+        self.is_over = False
+        """Whether steering is no longer accepted."""
+        self.messages: list[types.Message] = []
         self.usage = types.Usage()
         self.api_calls = 0
-        self.session_id = turn.snapshot.head_id
         self.answer = ""
-        self.short = self.refused = False
+        self.output: Any = None
+        self.is_truncated = self.is_refused = False
         self._unpriced: str | None = None
         """A model that reported tokens without a cost."""
 
     @property
     def spent(self) -> types.Usage:
-        """What the turn has used: its replies, and the summaries it had to wait for."""
-        return self.usage + self._room.usage
+        """The usage of the turn: its replies and the summaries it waited for."""
+        return self.usage + self._window.usage
 
     @property
     def cost(self) -> float:
-        """US dollars that count against the limit: the turn and the background summaries that finished meanwhile."""
-        return (self.spent.cost or 0.0) + (self._room.background_usage.cost or 0.0)
+        """US dollars that count against the limit, including background summaries that finished during the turn."""
+        return (self.spent.cost or 0.0) + (self._window.background_usage.cost or 0.0)
 
-    async def go(self) -> None:
-        """Take steps until the model calls nothing; Stopped at a limit, ModelError where the model failed."""
-        for remark in await self._tools.freshen():
-            self._emit(events.Notice(remark, "warning"))
+    async def run(self) -> None:
+        """Take steps until the model calls no tool. Raises LimitReached, ModelError or OutputInvalid."""
+        for warning in await self._tools.freshen():
+            self._emit(events.Notice(warning, "warning"))
+        await self._take_steps()
+        if self._format is not None:
+            await self._parse_output(self._format)
+        self.is_over = True
+
+    async def _take_steps(self) -> None:
         while await self._step() or self.steering:
-            await self._steer()
-        self.over = True  # From here on nobody can steer, and nothing was said in vain.
+            await self._append_steering()
+
+    async def _parse_output(self, output_format: output.OutputFormat) -> None:
+        """Parse the answer; if it is invalid, ask the model once to correct it."""
+        try:
+            self.output = output_format.parse(self.answer)
+        except errors.OutputInvalid as error:
+            request = content_parts.notice(output.REPAIR.format(problem=error), "output")
+            await self.append(types.NewMessage(role="user", content=[request], uid=steering_uid()))
+            await self._take_steps()
+            self.output = output_format.parse(self.answer)
 
     async def _step(self) -> bool:
-        """Ask once, run what was called; whether to go on."""
-        self._refuse_beyond_limits()
-        self.answer, self.refused = "", False
-        reply = await self._ask()
-        await self._record(reply)
-        if not self._open:
+        """Ask the model once and run the tools it called; return whether it called any."""
+        self._check_limits()
+        self.answer, self.is_refused = "", False
+        await self._append_reply(await self._ask())
+        if not self._open_calls:
             return False
-        await self._execute(list(self._open.values()))
+        await self._execute(list(self._open_calls.values()))
         return True
 
-    def _refuse_beyond_limits(self) -> None:
+    def _check_limits(self) -> None:
         if self.api_calls >= self._limits.steps:
-            raise Stopped("steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue.")
+            raise LimitReached("steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue.")
         if self._limits.cost is None:
             return
         if self.cost >= self._limits.cost:
             spent, limit = f"${self.cost:.2f}", f"${self._limits.cost:.2f}"
-            raise Stopped("cost", f"I stopped: this turn has cost about {spent}; its limit is {limit}.")
+            raise LimitReached("cost", f"I stopped: this turn has cost about {spent}; its limit is {limit}.")
         if self._unpriced is not None:
-            raise Stopped(
+            raise LimitReached(
                 "cost",
                 f"I stopped: the cost limit of this turn (${self._limits.cost:.2f}) cannot be enforced, because the "
                 f"price of {self._unpriced} is not known. Set `price` for it in the settings, or leave the limit out.",
             )
 
-    # --- asking --------------------------------------------------------------------------------------
+    # --- model requests ------------------------------------------------------------------------------
 
     async def _ask(self) -> models.Reply:
-        """Ask; where the request is too large for the provider, make room and ask again."""
+        """Ask the model. If the request is too large for the provider, shrink the context and ask again."""
         while True:
             try:
-                return await self._asked()
+                return await self._request()
             except Exception as error:
                 overflow = _as_overflow(error)
                 if overflow is None:
                     raise
-                said = self._said is not None and self._said.begun
-                if said or not await self._room.make_more(self._uid, self._emit):
+                has_begun = self._gathered is not None and self._gathered.begun
+                if has_begun or not await self._window.shrink(self._uid, self._emit):
                     raise overflow from error
 
-    async def _asked(self) -> models.Reply:
+    async def _request(self) -> models.Reply:
         request = models.Request(
-            messages=tuple(await self._room.messages(self._uid, self._emit)),
+            messages=tuple(await self._window.messages(self._uid, self._emit)),
             system=self._system,
             tools=self._tools.specs,
             max_output=self._limits.output,
         )
         estimated = self._meter.count(self._system, request.tools, request.messages)
         self.api_calls += 1
-        self._said = said = reply_builder.ReplyBuilder(self._model.name)
+        self._gathered = gathered = reply_builder.ReplyBuilder(self._model.name)
         async with aclosing(self._model.stream(request)) as deltas:
             async for delta in deltas:
-                said.add(delta)
-                self._show(delta)
-        if said.finish is None:
+                gathered.add(delta)
+                self._emit_delta(delta)
+        if gathered.finish is None:
             raise errors.ModelCut(model=self._model.name)
-        self._said = None
-        self._meter.correct(estimated, said.usage.input)
-        return said.reply()
+        self._gathered = None
+        self._meter.correct(estimated, gathered.usage.input)
+        return gathered.reply()
 
-    def _show(self, delta: models.Delta) -> None:
+    def _emit_delta(self, delta: models.Delta) -> None:
         match delta:
             case models.TextDelta(text):
                 self._emit(events.TextDelta(text))
@@ -187,23 +187,23 @@ class Run:
                 when = f"in {seconds:.0f} s" if seconds >= 0.5 else "in a moment"
                 self._emit(events.Notice(f"{why} Trying again {when}.".lstrip(), "warning"))
             case models.FallbackDelta(model, why):
-                self._emit(events.Notice(f"{why} Going on with {model}.", "warning"))
+                self._emit(events.Notice(f"{why} Continuing with {model}.", "warning"))
             case models.ToolCallDelta() | models.UsageDelta() | models.FinishDelta():
                 pass
             case _:
                 assert_never(delta)
 
-    async def _record(self, reply: models.Reply) -> None:
-        """The reply, as soon as it is whole; of one that ran out of room, no call can be trusted."""
+    async def _append_reply(self, reply: models.Reply) -> None:
+        """Append a complete reply. The calls of one that reached the output limit are dropped: they may be cut."""
         self.usage += reply.usage
         if reply.usage.cost is None and reply.usage.input + reply.usage.output:
             self._unpriced = reply.model or self._model.name
         content = content_parts.encode(reply.parts)
-        calls = distinct(reply.calls)
+        calls = with_unique_ids(reply.calls)
         if reply.finish == "length":
-            content, calls, self.short = marked(content, NO_ROOM), (), True
-        self.refused = reply.finish == "refused"
-        if self.refused and not reply.text:
+            content, calls, self.is_truncated = _mark_cut(content, OUTPUT_LIMIT), (), True
+        self.is_refused = reply.finish == "refused"
+        if self.is_refused and not reply.text:
             raise errors.RequestRefused("The model's provider declined to answer this.", model=reply.model)
         if not content and not calls and reply.usage == types.Usage():
             return
@@ -214,21 +214,21 @@ class Run:
             )
         )
 
-    # --- executing -----------------------------------------------------------------------------------
+    # --- tool calls ----------------------------------------------------------------------------------
 
     async def _execute(self, calls: Sequence[types.ToolCall]) -> None:
-        """Calls that may run side by side do; the others wait for all before them, and are waited for."""
-        beside: list[types.ToolCall] = []
+        """Run the calls in order; adjacent calls that are safe to run in parallel run concurrently."""
+        batch: list[types.ToolCall] = []
         for call in calls:
             if self._tools.parallel(call):
-                beside.append(call)
+                batch.append(call)
                 continue
-            await self._together(beside)
-            beside = []
+            await self._run_batch(batch)
+            batch = []
             await self._run_tool(call)
-        await self._together(beside)
+        await self._run_batch(batch)
 
-    async def _together(self, calls: Sequence[types.ToolCall]) -> None:
+    async def _run_batch(self, calls: Sequence[types.ToolCall]) -> None:
         if not calls:
             return
         tasks = [asyncio.create_task(self._run_tool(call)) for call in calls]
@@ -242,111 +242,103 @@ class Run:
     async def _run_tool(self, call: types.ToolCall) -> None:
         arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
         self._emit(events.ToolStarted(call.id, call.name, arguments))
-        with tools_port.calling(self._calling(call)):
-            result = await self._tools.run(call)
-        await self.append(types.NewMessage(role="tool", content=result.content, tool_call_id=call.id))
-        preview = content_parts.text(result.content)[:PREVIEW]
-        self._emit(events.ToolFinished(call.id, call.name, result.ok, preview))
 
-    def _calling(self, call: types.ToolCall) -> tools_port.Calling:
-        def say(text: str) -> None:
+        def report(text: str) -> None:
             self._emit(events.ToolProgress(call.id, text))
 
-        return tools_port.Calling(call.id, self._turn.snapshot.conversation_id, say)
+        with tools_base.calling(tools_base.Calling(call.id, self._turn.snapshot.conversation_id, report)):
+            result = await self._tools.run(call)
+        await self.append(types.NewMessage(role="tool", content=result.content, tool_call_id=call.id))
+        preview = content_parts.text(result.content)[:PREVIEW_CHARS]
+        self._emit(events.ToolFinished(call.id, call.name, result.ok, preview))
 
-    async def _steer(self) -> None:
-        """What people said meanwhile, before the model is asked again."""
+    async def _append_steering(self) -> None:
+        """Append the messages that people sent during the step, before the model is asked again."""
         while self.steering:
-            said = self.steering.pop(0)
-            await self.append(types.NewMessage(role="user", content=said.text, uid=steering_uid(said.uid)))
+            steer = self.steering.pop(0)
+            await self.append(types.NewMessage(role="user", content=steer.text, uid=steering_uid(steer.uid)))
 
-    # --- writing -------------------------------------------------------------------------------------
+    # --- appends -------------------------------------------------------------------------------------
 
     async def append(self, message: types.NewMessage) -> types.Receipt:
-        """Append under the lease. The wait cannot be cancelled: what is written must be known as written."""
+        """Append under the lease. A cancelled task still waits for the outcome, so that it is always known."""
         stamped = msgspec.structs.replace(
             message,
             uid=message.uid or message_codec.generate_uid(),
             at=self._clock() if message.at is None else message.at,
         )
-        return await unhurried(self._write(stamped))
+        return await finish_despite_cancel(self._append(stamped))
 
-    async def _write(self, message: types.NewMessage) -> types.Receipt:
+    async def _append(self, message: types.NewMessage) -> types.Receipt:
         (receipt,) = await self._turn.append([message])
-        self.note(receipt, message)
+        if message.role == "tool":
+            self._open_calls.pop(message.tool_call_id or "", None)
+        for call in map(message_codec.to_tool_call, message.tool_calls):
+            self._open_calls[call.id] = call
+        self.messages.append(self._cache.add(receipt, message))
+        self._emit(events.MessageStored(receipt.seq, receipt.uid, message.role))
         return receipt
 
-    def note(self, receipt: types.Receipt, message: types.NewMessage) -> None:
-        """Keep account of a message of this turn that is in the log now."""
-        self.session_id = receipt.session_id
-        if message.role == "tool":
-            self._open.pop(message.tool_call_id or "", None)
-        for call in message.tool_calls:
-            self._open[message_codec.to_tool_call(call).id] = message_codec.to_tool_call(call)
-        self.written.append(self._view.add(receipt, message))
-        self._emit(events.MessageStored(receipt.seq, receipt.uid, message.role))
-
-    async def close(self, why: str) -> None:
-        """After a turn was broken off: keep what was said, and leave no call without a result."""
-        for call in list(self._open.values()):
+    async def abort(self, why: str) -> None:
+        """Store what a stopped turn has: the partial answer, and a result for every open call."""
+        for call in list(self._open_calls.values()):
             await self.append(types.NewMessage(role="tool", content=NOT_RUN, tool_call_id=call.id))
-        said, self._said = self._said, None
-        reply = said.reply() if said else models.Reply()
+        gathered, self._gathered = self._gathered, None
+        reply = gathered.reply() if gathered else models.Reply()
         self.usage += reply.usage
         self.answer = ""
         if reply.text.strip() or reply.usage != types.Usage():
-            content = marked(content_parts.encode(reply.parts), why)
+            content = _mark_cut(content_parts.encode(reply.parts), why)
             self.answer = content_parts.text(content) if reply.text.strip() else ""
             await self.append(
                 types.NewMessage(role="assistant", content=content, model=reply.model or None, usage=reply.usage)
             )
+        self.is_over = True
+        await self._append_steering()
 
-        self.over = True
-        await self._steer()
-
-    async def say(self, sentence: str) -> None:
-        """A sentence of ours in the place of the model's."""
+    async def append_own_answer(self, sentence: str) -> None:
+        """Append a sentence of the program as the answer."""
         self.answer = sentence
         await self.append(types.NewMessage(role="assistant", content=sentence))
 
 
 def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
-    """The error as an overflow of the context window, by its type or by its words: an adapter may raise anything."""
+    """Return the error as a ContextOverflow if its type or text says so: custom adapters may raise anything."""
     if isinstance(error, errors.ContextOverflow):
         return error
     if isinstance(error, errors.HoldfastError) and (not isinstance(error, errors.ModelError) or error.retryable):
         return None
     if not provider_errors.is_overflow(str(error)):
         return None
-    words = provider_errors.redact(str(error)).rstrip(".")
-    return errors.ContextOverflow(f"The conversation is too large for the model: {words}. {provider_errors.COMPACT}")
+    text = provider_errors.redact(str(error)).rstrip(".")
+    return errors.ContextOverflow(f"The conversation is too large for the model: {text}. {provider_errors.COMPACT}")
 
 
 def steering_uid(uid: str | None = None) -> str:
-    """What was said into a turn is told from what began one."""
-    said = f"{STEERED}{uid or message_codec.generate_uid()}"
-    return said if len(said) <= validation.MAX_ID else f"{STEERED}{blake2b(said.encode(), digest_size=20).hexdigest()}"
+    """Return the uid of a message sent into a running turn; its prefix tells it from one that begins a turn."""
+    full = f"{STEERED}{uid or message_codec.generate_uid()}"
+    return full if len(full) <= validation.MAX_ID else f"{STEERED}{blake2b(full.encode(), digest_size=20).hexdigest()}"
 
 
-def marked(content: types.Content, why: str) -> types.Content:
-    """A reply that was not finished, with the mark that says so."""
-    said = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return [*(part for part in said if part.get("type") != "text" or part.get("text")), content_parts.cut(why)]
+def _mark_cut(content: types.Content, why: str) -> types.Content:
+    """Return an unfinished reply with a mark at its end that says why it ends there."""
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [*(part for part in parts if part.get("type") != "text" or part.get("text")), content_parts.cut(why)]
 
 
-def distinct(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:
-    """Every call with an id of its own: some servers give none, or the same to all."""
+def with_unique_ids(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:
+    """Return the calls with unique ids: some servers send none, or the same for all."""
     seen = set[str]()
-    kept = []
+    unique = []
     for call in calls:
-        name = call.id if call.id and call.id not in seen else f"call_{message_codec.generate_uid()}"
-        seen.add(name)
-        kept.append(call if name == call.id else msgspec.structs.replace(call, id=name))
-    return tuple(kept)
+        unique_id = call.id if call.id and call.id not in seen else f"call_{message_codec.generate_uid()}"
+        seen.add(unique_id)
+        unique.append(call if unique_id == call.id else msgspec.structs.replace(call, id=unique_id))
+    return tuple(unique)
 
 
-async def unhurried(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Wait to the end, whoever cancels meanwhile; then let the cancelling go on."""
+async def finish_despite_cancel(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end even if the caller is cancelled meanwhile; then let the cancellation continue."""
     task = asyncio.ensure_future(coroutine)
     try:
         return await asyncio.shield(task)
@@ -355,5 +347,5 @@ async def unhurried(coroutine: Coroutine[Any, Any, T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
         if not task.cancelled() and task.exception():
-            logger.warning("a message could not be stored as its turn was being stopped: %s", task.exception())
+            logger.warning("could not store a message while its turn was being stopped: %s", task.exception())
         raise

@@ -1,8 +1,7 @@
-"""Titles of conversations: the one somebody asked for, else one made from the first words.
+"""Titles of conversations: a requested one, or the first words of the first message.
 
-A title asked for before the conversation exists is applied after its first message. One that cannot be had
-is dropped, which is said, and the automatic one takes its place. Where anything else fails, the turn was answered all
-the same, and the title is set after the next turn.
+A title requested before the conversation exists is set after its first turn. If it is invalid or taken, the user is
+notified and the automatic title is used. Any other failure is retried after the next turn; it never fails the turn.
 """
 
 from __future__ import annotations
@@ -16,52 +15,58 @@ from holdfast.store import async_db, titles
 
 logger = logging.getLogger("holdfast.agent")
 
-TRIES = 50
+MAX_SUFFIX = 50
 
 Emit = Callable[[events.AnyEvent], None]
 
 
-async def settle(
-    db: async_db.AsyncSessionDB, conversation_id: str, wanted: str | None, first_words: str | None, emit: Emit
-) -> tuple[str | None, str | None]:
-    """Give the conversation a title, if there is one to give. Return what is left to do after the next turn.
+class PendingTitle:
+    """The title that a conversation is to get after a turn."""
 
-    `first_words` are what its first exchange began with, until it was named by them.
-    """
-    try:
-        if wanted is not None:
-            try:
-                emit(events.Titled(await db.set_session_title(conversation_id, wanted)))
-                return None, None
-            except (errors.InvalidArgument, errors.TitleTaken) as error:
-                wanted = None
-                emit(events.Notice(f"The title was not set. {error}", "warning"))
-                # It may have waited for longer than the first exchange.
-                first_words = await _first_words(db, conversation_id) if first_words is None else first_words
-        if first_words is not None and (await db.conversation(conversation_id)).title is None:
-            await _automatic(db, conversation_id, from_words(first_words), emit)
-    except Exception as error:  # noqa: BLE001 -- an answered turn never fails because of its title
-        why = str(error) if isinstance(error, errors.HoldfastError) else f"{type(error).__name__}: {error}"
-        logger.warning("could not set the title of %s: %s", conversation_id, why)
-        emit(events.Notice(f"The title could not be set; the next turn tries again. {why}", "warning"))
-        return wanted, first_words
-    return None, None
+    def __init__(self, wanted: str | None = None, first_message: str | None = None) -> None:
+        self.wanted = wanted
+        self.first_message = first_message
+        """The first message, until the conversation has a title."""
 
-
-async def _first_words(db: async_db.AsyncSessionDB, conversation_id: str) -> str | None:
-    """What the conversation began with, where somebody said it and was answered."""
-    begun = await db.transcript(conversation_id, 0, 2)
-    answered = [message.role for message in begun] == ["user", "assistant"]
-    said = begun[0].content if answered else ""
-    return content_parts.text(said) or None if not content_parts.notice_kind(said) else None
-
-
-async def _automatic(db: async_db.AsyncSessionDB, conversation_id: str, title: str, emit: Emit) -> None:
-    """The words, or the words and the first free number."""
-    for number in range(1, TRIES):
+    async def apply(self, db: async_db.AsyncSessionDB, conversation_id: str, emit: Emit) -> None:
+        """Set the title if there is one to set. Failures are reported and retried after the next turn."""
         try:
-            named = title if number == 1 else f"{title} #{number}"
-            emit(events.Titled(await db.set_session_title(conversation_id, named)))
+            if self.wanted is not None:
+                await self._set_wanted(db, conversation_id, self.wanted, emit)
+            if self.first_message is not None and (await db.conversation(conversation_id)).title is None:
+                await _set_automatic(db, conversation_id, title_from_text(self.first_message), emit)
+        except Exception as error:  # noqa: BLE001 -- an answered turn never fails because of its title
+            why = str(error) if isinstance(error, errors.HoldfastError) else f"{type(error).__name__}: {error}"
+            logger.warning("could not set the title of %s: %s", conversation_id, why)
+            emit(events.Notice(f"The title could not be set; the next turn tries again. {why}", "warning"))
+        else:
+            self.first_message = None
+
+    async def _set_wanted(self, db: async_db.AsyncSessionDB, conversation_id: str, wanted: str, emit: Emit) -> None:
+        try:
+            emit(events.Titled(await db.set_session_title(conversation_id, wanted)))
+            self.wanted = self.first_message = None
+        except (errors.InvalidArgument, errors.TitleTaken) as error:
+            emit(events.Notice(f"The title was not set. {error}", "warning"))
+            self.wanted = None
+            if self.first_message is None:  # the title may have been pending for several turns
+                self.first_message = await _first_message(db, conversation_id)
+
+
+async def _first_message(db: async_db.AsyncSessionDB, conversation_id: str) -> str | None:
+    """Return the first message if a person sent it and it was answered."""
+    start = await db.transcript(conversation_id, 0, 2)
+    answered = [message.role for message in start] == ["user", "assistant"]
+    content = start[0].content if answered else ""
+    return None if content_parts.notice_kind(content) else content_parts.text(content) or None
+
+
+async def _set_automatic(db: async_db.AsyncSessionDB, conversation_id: str, title: str, emit: Emit) -> None:
+    """Set the title, with the first free number if it is taken."""
+    for number in range(1, MAX_SUFFIX):
+        try:
+            numbered = title if number == 1 else f"{title} #{number}"
+            emit(events.Titled(await db.set_session_title(conversation_id, numbered)))
             return
         except errors.TitleTaken:
             continue
@@ -69,8 +74,8 @@ async def _automatic(db: async_db.AsyncSessionDB, conversation_id: str, title: s
             return
 
 
-def from_words(text: str) -> str:
-    """The first words of a message, as a title."""
+def title_from_text(text: str) -> str:
+    """Return the first words of a message as a title."""
     words = re.sub(r"[`*_#>]+", " ", titles.normalize(text)).split()
     title = ""
     for word in words:

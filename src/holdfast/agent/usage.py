@@ -1,7 +1,7 @@
-"""What a conversation has used, replies and background work together, for `/usage` and the cost shown to people.
+"""Usage of a conversation, replies and background work together, for `/usage` and the cost shown to people.
 
-Replies carry their usage (`SessionDB.usage`). No message records summaries and memory reviews: their totals are kept
-in the conversation's budget row, one for all processes.
+Replies carry their usage (`SessionDB.usage`). Summaries and memory reviews are not messages: their totals are kept in
+the conversation's budget row, shared by all processes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from holdfast.store import async_db
 logger = logging.getLogger("holdfast.agent")
 
 SUMMARIES, REVIEWS = "summaries", "memory reviews"
-SWAPS = 8
+MAX_ATTEMPTS = 8
 
 
 async def used(db: async_db.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
-    """Return what the conversation used: by model for its replies, then summaries and memory reviews."""
+    """Return the usage of the conversation: by model for its replies, then summaries and memory reviews."""
     replies = await db.usage(session_id)
     budget = budgets.parse((await db.budget(session_id))[1])
     background = {SUMMARIES: budget.usage, REVIEWS: budget.reviews}
@@ -33,12 +33,12 @@ def total_cost(used: dict[str, types.Usage]) -> float | None:
 
 
 async def charge_review(db: async_db.AsyncSessionDB, session_id: str, usage: types.Usage) -> None:
-    """Add what a memory review used. A failure is logged: it must not stop anything."""
+    """Add the usage of a memory review. Failures are only logged."""
     try:
-        for _ in range(SWAPS):
+        for _ in range(MAX_ATTEMPTS):
             version, body = await db.budget(session_id)
             budget = budgets.parse(body)
             if await db.update_budget(session_id, version, budgets.encode(budgets.add_review_usage(budget, usage))):
                 return
-    except Exception as error:  # noqa: BLE001 -- the account of a review stops no turn
-        logger.warning("the cost of a memory review could not be recorded: %s", error)
+    except Exception as error:  # noqa: BLE001 -- accounting never stops a turn
+        logger.warning("could not record the cost of a memory review: %s", error)

@@ -1,7 +1,7 @@
-"""The folder of a conversation: the one its last turn was taken in.
+"""The working folder of a conversation: the folder of its last turn.
 
-When a turn is taken in another folder, the model gets a note with the message, the user a notice, and the store
-records the new one. A failure of any of this never stops the turn.
+If a turn runs in another folder, the message carries a note for the model, the user gets a notice and the store records
+the new folder. Failures of any of this never stop the turn.
 """
 
 from __future__ import annotations
@@ -9,51 +9,49 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from holdfast import events
 from holdfast.store import async_db, titles
 
 logger = logging.getLogger("holdfast.agent")
 
 
-class Change:
-    """A turn of a conversation that was in `before` (None: in no folder) and is taken in `here`."""
+class FolderChange(msgspec.Struct, frozen=True):
+    """A turn that runs in `folder`, in a conversation whose folder is `previous` (None: not recorded)."""
 
-    def __init__(self, before: str | None, here: str) -> None:
-        self._before, self._here = before, here
+    previous: str | None
+    folder: str
 
     @property
     def note(self) -> str | None:
-        """The note for the model, if the conversation was in another folder."""
-        if self._before is None:
+        """The note for the model."""
+        if self.previous is None:
             return None
         return (
-            f"The conversation continues in another folder: {titles.normalize(self._here)}. Tools work there now. "
-            f"Before this message it was in {titles.normalize(self._before)}: "
+            f"The conversation continues in another folder: {titles.normalize(self.folder)}. Tools work there now. "
+            f"Before this message it was in {titles.normalize(self.previous)}: "
             "earlier relative paths refer to that folder."
         )
 
     async def record(
         self, db: async_db.AsyncSessionDB, conversation_id: str, emit: Callable[[events.AnyEvent], None]
     ) -> None:
-        """Notify the user and record the folder, after the message with the note is in the log."""
-        if self._before is not None:
-            before, here = titles.normalize(self._before), titles.normalize(self._here)
-            emit(events.Notice(f"This conversation was in {before}. It continues in {here}."))
+        """Notify the user and record the folder, after the message with the note was stored."""
+        if self.previous is not None:
+            previous, folder = titles.normalize(self.previous), titles.normalize(self.folder)
+            emit(events.Notice(f"This conversation was in {previous}. It continues in {folder}."))
         try:
-            await db.set_session_folder(conversation_id, self._here)
+            await db.set_session_folder(conversation_id, self.folder)
         except Exception as error:  # noqa: BLE001 -- the folder is for lists: a turn never fails because of it
-            _log(conversation_id, error)
+            logger.warning("could not record the folder of %s: %s", conversation_id, error)
 
 
-async def changed(db: async_db.AsyncSessionDB, conversation_id: str, here: str) -> Change | None:
-    """Return the change of folder that a turn in `here` means; None where there is none or the store cannot say."""
+async def find_change(db: async_db.AsyncSessionDB, conversation_id: str, folder: str) -> FolderChange | None:
+    """Return the change that a turn in `folder` means; None if there is none or the store cannot be read."""
     try:
-        before = (await db.conversation(conversation_id)).folder
-    except Exception as error:  # noqa: BLE001 -- see Change.record
-        _log(conversation_id, error)
+        previous = (await db.conversation(conversation_id)).folder
+    except Exception as error:  # noqa: BLE001 -- see FolderChange.record
+        logger.warning("could not read the folder of %s: %s", conversation_id, error)
         return None
-    return Change(before, here) if before != here else None
-
-
-def _log(conversation_id: str, error: Exception) -> None:
-    logger.warning("the folder of %s could not be recorded: %s", conversation_id, error)
+    return FolderChange(previous, folder) if previous != folder else None

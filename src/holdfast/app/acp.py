@@ -77,7 +77,9 @@ class EditorProgram(NamedTuple):
                 permissions, project, tools, servers, folder=folder, source=SOURCE, reviews=True
             )
             opened = await stack.enter_async_context(
-                runtime.Runtime(house.store, making.agent, words=servers, models=house.models, approvals=permissions)
+                runtime.Runtime(
+                    house.store, making.agent, prompt_commands=servers, models=house.models, approvals=permissions
+                )
             )
             self.runtimes.append(opened)
             stack.callback(self.runtimes.remove, opened)
@@ -92,7 +94,7 @@ async def serve(
 
     def poke(conversation_id: str) -> None:
         for each in runtimes:
-            each.poke(conversation_id)
+            each.check_inbox(conversation_id)
 
     async with AsyncExitStack() as stack:
         housed = compose.open_services(settings, poke, database=database, model=model, more=[plans.TOOL])

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, TypedDict, Unpack
 
 from holdfast import config, errors
-from holdfast.agent import agent, approvals, loop
+from holdfast.agent import agent, approvals, settings
 from holdfast.app import models, open_store, process_records, toolset
 from holdfast.compaction import policy, summary
 from holdfast.model import tokens
@@ -154,7 +154,7 @@ async def start(
     """Open the services and one runtime. `yes` allows tool calls that would ask, except dangerous and denied ones."""
 
     def came_in(conversation_id: str) -> None:
-        opened.poke(conversation_id)
+        opened.check_inbox(conversation_id)
 
     async with AsyncExitStack() as stack:
         here = folder or os.getcwd()
@@ -174,7 +174,9 @@ async def start(
             reviews=reviews,
         )
         opened = await stack.enter_async_context(
-            runtime.Runtime(services.store, factory.agent, words=others, models=services.models, approvals=permissions)
+            runtime.Runtime(
+                services.store, factory.agent, prompt_commands=others, models=services.models, approvals=permissions
+            )
         )
         stack.push_async_callback(cancel, await watch_processes(services.processes))
         yield RunningProgram(services.store, opened, services.model, services.notice)
@@ -218,7 +220,7 @@ class AgentFactory(NamedTuple):
 
     async def agent(self, conversation_id: str) -> agent.AIAgent:
         def epoch() -> object:
-            mark = created.view.mark
+            mark = created.context_cache.mark
             return mark[0] if mark else object()  # An unknown view may differ each time.
 
         model = self.models.of(conversation_id)
@@ -228,21 +230,26 @@ class AgentFactory(NamedTuple):
             model=model,
             session_id=conversation_id,
             tools=[*self.project(epoch), *self.tools],
-            more_tools=self.others,
-            approvals=self.permissions,
-            # Token counts learned for one model are not valid for another.
-            meter=self.meters.setdefault(model.name, tokens.Meter()),
-            compaction_policy=policy.CompactionPolicy(soft=compaction.soft, hard=compaction.hard),
-            # The offline model writes no summaries.
-            summarizer=[] if self.summarizer is None and models.is_offline(model) else self.summarizer,
-            limits=loop.Limits(steps=limits.steps, cost=limits.cost),
-            folder=self.folder,
-            keep_folder=self.keep_folder,
-            source=self.source,
-            owner=self.owner,
-            remembers=memory.enabled,
-            # The offline model cannot judge what is worth remembering.
-            reviews=memory.review and self.reviews and not models.is_offline(model),
+            tool_source=self.others,
+            permissions=self.permissions,
+            context_files=True,
+            attempts=1,  # The models of this program retry by themselves.
+            compaction=settings.CompactionSettings(
+                # Token counts learned for one model are not valid for another.
+                meter=self.meters.setdefault(model.name, tokens.Meter()),
+                policy=policy.CompactionPolicy(soft=compaction.soft, hard=compaction.hard),
+                # The offline model writes no summaries.
+                summarizer=[] if self.summarizer is None and models.is_offline(model) else self.summarizer,
+            ),
+            limits=settings.Limits(steps=limits.steps, cost=limits.cost),
+            conversation=settings.ConversationSettings(
+                folder=self.folder, record_folder=self.keep_folder, source=self.source, owner=self.owner
+            ),
+            memory=settings.MemorySettings(
+                enabled=memory.enabled,
+                # The offline model cannot judge what is worth remembering.
+                review=memory.review and self.reviews and not models.is_offline(model),
+            ),
         )
         return created
 

@@ -267,7 +267,7 @@ class _Desks(NamedTuple):
             owner=owner,
         )
         async with runtime.Runtime(
-            self.store, making.agent, owner=owner, words=others, models=self.models, approvals=permissions
+            self.store, making.agent, owner=owner, prompt_commands=others, models=self.models, approvals=permissions
         ) as door:
             yield door
 

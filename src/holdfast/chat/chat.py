@@ -94,7 +94,7 @@ class Chat:
     def _open_terminal(self, output: prompt.TextOutput, device: prompt.TerminalDevice | None) -> Terminal:
         if device is None and is_dumb_terminal():
             return dumb_terminal.DumbTerminal(output, self.session)
-        words = self._runtime.words
+        words = self._runtime.prompt_commands
         completer = completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
         surroundings = prompt.Surroundings(lambda: self._renderer.open, self._draw_status)
         return prompt.Prompt(output, surroundings, self.session, self._options.history, completer, device)

@@ -161,7 +161,9 @@ def _prompt(out: console.Console, options: Options, settings: config.Settings, m
         out.note(start.notice)
     prompt = lazy_group.load("holdfast.cli.prompt")
     run = prompt.run_command if is_command else prompt.run
-    code: int = run(out, start, message[1:] if commands.escapes(text) else message, options.form or "text", options.yes)
+    code: int = run(
+        out, start, message[1:] if commands.is_escaped(text) else message, options.form or "text", options.yes
+    )
     return code
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import config, errors
-from holdfast.model import local_server_kinds
+from holdfast.model import providers
 from holdfast.tools.permissions import rules
 
 OFFLINE_MODELS = ("offline", "holdfast/offline")
@@ -88,7 +88,7 @@ def _check_project(values: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 def _check_user(values: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.SettingsFile)}
     named = values["providers"] if isinstance(values.get("providers"), dict) else {}
-    known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in local_server_kinds.KINDS), *named]))
+    known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in providers.LOCAL_SERVERS), *named]))
     for key, value in values.items():
         if key not in fields:
             yield (key,), "unknown setting."

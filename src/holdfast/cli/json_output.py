@@ -22,8 +22,10 @@ def message(value: types.Message) -> dict[str, Any]:
 
 def turn(value: events.TurnResult) -> dict[str, Any]:
     """Convert the result of a turn, with its messages."""
+    fields = msgspec.structs.asdict(value)
+    del fields["output"]  # a Python object of embedders
     return {
-        **msgspec.structs.asdict(value),
+        **fields,
         "messages": [message(each) for each in value.messages],
         "usage": msgspec.structs.asdict(value.usage),
         "truncated": msgspec.to_builtins(value.truncated),

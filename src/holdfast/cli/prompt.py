@@ -235,7 +235,7 @@ async def _run_command(
     try:
         async with _open(start, yes) as app:
             name, _ = commands.split(line)
-            listed = [each.name for each in commands.listed(app.runtime, "once")]
+            listed = [each.name for each in commands.list_commands(app.runtime, "once")]
             if name.lower() not in listed:
                 raise click.UsageError(_unknown_command(name, listed))
             interrupted = await _execute(app, start.conversation_id, line, output, signals)

@@ -49,7 +49,7 @@ def message(text: str) -> str | None:
         return told
     if commands.is_command(text):
         return None
-    return text[1:] if commands.escapes(text) else text
+    return text[1:] if commands.is_escaped(text) else text
 
 
 def together(texts: list[str]) -> str:

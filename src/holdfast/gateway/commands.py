@@ -156,7 +156,7 @@ def _queue(argument: str, waiting: Sequence[types.InboundMessage]) -> Said:
         return True
 
     try:
-        text = turns.queued(argument, [submitted for _, submitted in known], drop)
+        text = turns.manage_queue(argument, [submitted for _, submitted in known], drop)
     except errors.HoldfastError as error:
         return Said(str(error))
     return Said(text, dropped=tuple(dropped))

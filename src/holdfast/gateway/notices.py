@@ -32,7 +32,7 @@ class Notices:
 
     def attend(self, runtime: runtimes.Runtime) -> None:
         """Have what becomes of notices at this desk written down together with the replies."""
-        runtime.note = self.note
+        runtime.settle_entry = self.note
         runtime.send_to_chat = self.send
 
     async def waiting(self) -> list[tuple[str, str]]:

@@ -190,7 +190,7 @@ class Owns(Protocol):
 class Commands(Protocol):
     """Shows commands natively."""
 
-    async def commands(self, listed: Sequence[commands.Standing]) -> None: ...
+    async def commands(self, listed: Sequence[commands.CommandInfo]) -> None: ...
 
 
 @runtime_checkable

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast import types
-from holdfast.agent import commands, permission_commands
+from holdfast.agent import commands
+from holdfast.agent.commands import permissions
 from holdfast.gateway import gateway_context, route_keys
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import async_db
@@ -52,10 +53,10 @@ async def answered(
 ) -> str:
     """/approve or /deny from a chat: what there is to say about it."""
     name, argument = commands.split(arrival.text.strip())
-    answer = permission_commands.deny if name.lower() == "deny" else permission_commands.approve
-    asked = {each.asked.request_id for each in runtime.approvals.questions(here)}
+    answer = permissions.deny_request if name.lower() == "deny" else permissions.approve_request
+    asked = {each.asked.request_id for each in runtime.approvals.pending(here)}
     if not asked:
-        return permission_commands.NOTHING
+        return permissions.NOTHING_PENDING
     shown = await _shown(home.db, arrival, here, asked)
     theirs = {id_: number for id_, (number, of) in shown.items() if await _may(home, arrival, of)}
     if not theirs:

@@ -111,13 +111,13 @@ class Watch:
         """Send a question to the chat, and answer it where nobody does in time."""
         try:
             # One after the other: each has the next number, and parts of two are not mixed.
-            async with self._runtime.approvals.telling:
+            async with self._runtime.approvals.prompt_lock:
                 await self._post(asked, self._arrival.id if mine and self._arrival else None)
         except errors.HoldfastError as error:
             logger.warning("a question could not be sent, and is denied in time: %s", error)
         self._home.goes_out(self._where.platform)
         await asyncio.sleep(self._home.settings.answer_within)
-        self._runtime.approvals.unanswered(self._here, asked.request_id, NOT_ANSWERED)
+        self._runtime.approvals.expire(self._here, asked.request_id, NOT_ANSWERED)
 
     async def _post(self, asked: events.ApprovalAsked, arrival: int | None) -> None:
         number = await questions.next_number(self._home.db, self._here)
@@ -143,7 +143,7 @@ async def watched(
     """
     watch = Watch(home, runtime, conversation_id, where, arrival, uid)
     home.speaking[conversation_id] = where
-    with runtime.listen(conversation_id, answers=watch.asks, stays=False, heard=watch.heard):
+    with runtime.subscribe(conversation_id, can_approve=watch.asks, takes_inbox=False, on_event=watch.heard):
         typing = asyncio.create_task(watch.type()) if watch.types else None
         try:
             yield watch

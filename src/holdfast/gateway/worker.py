@@ -517,7 +517,7 @@ class Worker:
         ):
             running = active_chats.Running(runtime, conversation_id, None, watch)
             if await runtime.deliver(conversation_id):
-                await self._while(held, lane, running, asyncio.create_task(runtime.over(conversation_id)))
+                await self._while(held, lane, running, asyncio.create_task(runtime.wait_idle(conversation_id)))
         await self._settle_steered(held, lane, running, watch)
 
     # --- the outcome ---------------------------------------------------------------------------------

@@ -206,9 +206,9 @@ class ClientSession:
         started = (each for each in self._prompts if not any(each.message is other for other in waiting))
         return next((each.uid for each in started if not each.answered.done()), None)
 
-    async def run_command(self, line: str) -> tuple[list[runtimes.ForOne], list[wire_types.Line]]:
+    async def run_command(self, line: str) -> tuple[list[runtimes.SenderEvent], list[wire_types.Line]]:
         """Run a slash command; return its outcomes and its output, which is not sent as events again."""
-        outcomes: list[runtimes.ForOne] = []
+        outcomes: list[runtimes.SenderEvent] = []
         output: list[wire_types.Line] = []
 
         def collect(event: events.AnyEvent) -> None:
@@ -237,7 +237,7 @@ class ClientSession:
             raise errors.HoldfastError("Nothing to compress: the conversation has no messages yet.")
         agent = await runtime.agents.get(conversation_id)
         return await agent.compress_context(
-            focus, force=True, keep_exchanges=keep_exchanges, emit=lambda event: runtime.tell(conversation_id, event)
+            focus, force=True, keep_exchanges=keep_exchanges, emit=lambda event: runtime.publish(conversation_id, event)
         )
 
     async def title(self, wanted: str | UnsetType | None) -> tuple[str | None, bool]:
@@ -253,7 +253,7 @@ class ClientSession:
             return title, title is not None
         title = await runtime.db.set_session_title(conversation_id, wanted)
         runtime.want_title(conversation_id, None)  # It replaces one that could not be set earlier.
-        runtime.tell(conversation_id, events.Titled(title))
+        runtime.publish(conversation_id, events.Titled(title))
         return title, False
 
     async def answer(self, given: events.Approve) -> approval_queue.AnswerReceipt:
@@ -401,7 +401,7 @@ class ClientSession:
         self.subscription.stop()
         self._approvals.close()
         if is_alone():
-            await runtime.over(conversation_id)
+            await runtime.wait_idle(conversation_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self.subscription.drain()
@@ -435,16 +435,10 @@ class ClientSession:
         await self.subscription.close()
 
     async def _end_conversation(self, is_alone: Callable[[], bool]) -> bool:
-        """Run the closing hooks and end the conversation."""
-        runtime, conversation_id = self._runtime, self.conversation_id
-        await runtime.leave(conversation_id, review_seconds=REVIEW_SECONDS)
-        try:
-            # Another client may have opened the conversation meanwhile.
-            ended = is_alone() and await runtime.db.end_conversation(conversation_id, CLOSE_REASON)
-        except errors.NoSuchSession:
-            ended = False
-        runtime.want_title(conversation_id, None)
-        return ended
+        """Run the closing hooks and end the conversation, unless another client has opened it meanwhile."""
+        return await self._runtime.end(
+            self.conversation_id, CLOSE_REASON, is_unused=is_alone, review_seconds=REVIEW_SECONDS
+        )
 
 
 def decode_images(images: Sequence[wire_types.Image]) -> list[attachments.ImageData]:

@@ -40,7 +40,7 @@ class ApprovalQueue:
     def open(self) -> None:
         """Declare that this client can answer; may be called again."""
         before, self._answering = self._answering, ExitStack()
-        self._answering.enter_context(self._approvals.answering(self._conversation_id))
+        self._answering.enter_context(self._approvals.accept_answers(self._conversation_id))
         before.close()
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class ApprovalQueue:
 
     @property
     def pending(self) -> list[events.ApprovalAsked]:
-        return [each.asked for each in self._approvals.questions(self._conversation_id)]
+        return [each.asked for each in self._approvals.pending(self._conversation_id)]
 
     def is_pending(self, request_id: str) -> bool:
         return self._find(request_id) is not None
@@ -72,7 +72,7 @@ class ApprovalQueue:
             return None
         asking = asyncio.create_task(answer)
         try:
-            either: list[asyncio.Future[Any]] = [asking, request.answered]
+            either: list[asyncio.Future[Any]] = [asking, request.decision]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not asking.done():
@@ -87,8 +87,8 @@ class ApprovalQueue:
 
     def deny_unanswered(self, request_id: str, why: str) -> None:
         """Deny a request that could not be shown or answered; the audit log names no person."""
-        self._approvals.unanswered(self._conversation_id, request_id, why)
+        self._approvals.expire(self._conversation_id, request_id, why)
 
-    def _find(self, request_id: str) -> permissions.Question | None:
-        found = self._approvals.questions(self._conversation_id)
+    def _find(self, request_id: str) -> permissions.PendingApproval | None:
+        found = self._approvals.pending(self._conversation_id)
         return next((each for each in found if each.asked.request_id == request_id), None)

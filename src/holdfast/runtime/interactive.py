@@ -99,7 +99,7 @@ class InteractiveSession:
         self.runtime, self.conversation_id, self._view = runtime, conversation_id, view
         self.lines = InputQueue()
         self.command: asyncio.Task[None] | None = None
-        self.events: runtime_module.Listening | None = None
+        self.events: runtime_module.Subscription | None = None
         self._turn_started_at = 0.0
         self.changed, self._shown, self._subscribed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.waits_elsewhere = self.interrupting = self._warned = False
@@ -155,7 +155,7 @@ class InteractiveSession:
             return self.runtime.drop(self.conversation_id, message) or self.lines.drop(message)
 
         try:
-            return events.Answer(turns.queued(argument, self.queued, drop))
+            return events.Answer(turns.manage_queue(argument, self.queued, drop))
         except errors.HoldfastError as error:
             return events.Notice(str(error), "error")
 
@@ -193,12 +193,12 @@ class InteractiveSession:
                 self._view.show_command(line)
                 await self._run_command(line)
             else:
-                self._submit(line[1:] if commands.escapes(line) else line)
+                self._submit(line[1:] if commands.is_escaped(line) else line)
             self.changed.set()
 
     async def _run_command(self, line: str) -> None:
         """Run a command as a task, so that it can be stopped."""
-        replies: list[runtime_module.ForOne] = []
+        replies: list[runtime_module.SenderEvent] = []
         self.command = asyncio.create_task(
             self.runtime.send(self.conversation_id, events.Command(line), replies.append)
         )
@@ -264,7 +264,7 @@ class InteractiveSession:
         """Show the events of the current conversation until the runtime closes."""
         while True:
             await self._shown.wait()
-            with self.runtime.listen(self.conversation_id, answers=True) as subscription:
+            with self.runtime.subscribe(self.conversation_id, can_approve=True) as subscription:
                 self.events = subscription
                 self._subscribed.set()
                 async for emitted in subscription:
@@ -284,7 +284,7 @@ class InteractiveSession:
     async def wait_for_events(self) -> None:
         """Wait until all events that were emitted so far have been shown."""
         if self.events is not None:
-            await self.events.taken()
+            await self.events.drained()
 
     async def wait_for_change(self, seconds: float | None) -> bool:
         """Wait until the status may have changed, at most this long; return whether it may have."""

@@ -1,8 +1,8 @@
-"""The one door: a front end sends commands for a conversation, and renders the events.
+"""The runtime: front ends send commands for a conversation and render its events.
 
-Messages to one conversation are answered one after the other, in the order they came. Everybody who listens
-to a conversation sees the same events in the same order, whoever caused them. What waits in the inbox of a
-conversation is answered before the next message of a person, and never interrupts a turn.
+Messages to one conversation are answered one after the other, in the order in which they were submitted. All
+subscribers of a conversation get the same events in the same order. Inbox entries of a conversation are answered before
+its next message, and never interrupt a turn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self, assert_never
@@ -28,38 +28,41 @@ from holdfast.store import async_db, conversation_row, notifications
 
 logger = logging.getLogger("holdfast.agent")
 
-MOST = 10_000
-"""So many notices are delivered before a message of a person, which is more than ever wait."""
+MAX_INBOX_ENTRIES = 10_000
+REVIEW_SECONDS = 5.0
+"""How long the end of a conversation waits for its memory review."""
+ADMINS_ONLY = "This command is for admins."
 
-Note = Callable[[types.InboxEntry, events.TurnResult | None, str, int | None], Awaitable[object]]
-"""A notice, the result of its turn (None where it raised), the outcome, and the message it became."""
+SettleEntry = Callable[[types.InboxEntry, events.TurnResult | None, str, int | None], Awaitable[object]]
+"""Called with an inbox entry, the result of its turn (None if it raised), the outcome, and the seq of its message."""
 
-ForOne = events.Say | events.Moved | events.Quit
-"""What a command tells whoever sent it, and nobody else who listens."""
-
-
-def nobody(_: events.AnyEvent) -> None:
-    """Hears nothing."""
+SenderEvent = events.Say | events.Moved | events.Quit
+"""Events of a command that only its sender gets."""
 
 
-class Listening:
-    """The events of a conversation from now on, for one listener, however slow it is; or for one that is quick and
-    raises nothing (`heard`), which is called with each."""
+def discard(_: events.AnyEvent) -> None:
+    """Ignore an event."""
 
-    def __init__(self, heard: Callable[[events.Emitted], object] | None = None) -> None:
+
+class Subscription:
+    """The events of a conversation from now on: iterate over them, or pass `on_event`, which must be fast and must not
+    raise."""
+
+    def __init__(self, on_event: Callable[[events.Emitted], object] | None = None) -> None:
         self._queue: asyncio.Queue[events.Emitted | None] = asyncio.Queue()
-        self._heard, self.closed = heard, False
-        """Whether nothing will come any more: the runtime closes."""
+        self._on_event, self.closed = on_event, False
+        """`closed`: the runtime is closed, so no events follow."""
 
     def close(self) -> None:
         self.closed = True
         self.put(None)
 
     def put(self, event: events.Emitted | None) -> None:
-        if self._heard is None:
+        """Deliver an event; None ends the iteration."""
+        if self._on_event is None:
             self._queue.put_nowait(event)
         elif event is not None:
-            self._heard(event)
+            self._on_event(event)
 
     async def __aiter__(self) -> AsyncIterator[events.Emitted]:
         while (event := await self._queue.get()) is not None:
@@ -67,52 +70,56 @@ class Listening:
             self._queue.task_done()
         self._queue.task_done()
 
-    async def taken(self) -> None:
-        """Until whoever listens is done with all that was emitted so far."""
+    async def drained(self) -> None:
+        """Wait until all events so far were processed."""
         await self._queue.join()
 
 
-class Lane:
-    """One conversation in this process: who listens, what waits, what runs."""
+class ConversationState:
+    """One conversation in this process: its subscriptions, its queue and its running turn."""
 
     def __init__(self, conversation_id: str) -> None:
         self.conversation_id = conversation_id
-        self.listeners: list[Listening] = []
+        self.subscriptions: list[Subscription] = []
         self.waiting: deque[tuple[events.Submit, asyncio.Future[events.TurnResult]]] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.agent: agents.AIAgent | None = None
-        self.unwanted = self.taken = False
+        self.interrupted = self.in_turn = False
+        """`interrupted`: the next turn is refused, because it was interrupted before it began."""
         self.inbox_empty = False
-        """Whether the inbox was just found empty by the sender of the message that waits."""
-        self.staying = 0
-        """How many of the listeners are there for more than the answer to a command."""
-        self.expected = self.ordered = False
-        """Whether the inbox is to be looked at again; whether somebody wants it delivered, listeners or not."""
+        """Whether the sender of the waiting message has just read that the inbox is empty."""
+        self.inbox_subscriptions = 0
+        self.inbox_due = self.inbox_forced = False
+        """Whether the inbox is to be read before the next turn; whether to deliver it even without subscribers."""
         self._count = 0
 
     def interrupt(self) -> bool:
-        """Stop the turn under way, also one that is only about to begin; whether there was one."""
+        """Stop the running turn, or the one that is about to begin; return whether there was one."""
         if self.worker is None:
             return False
         if self.agent is None or not self.agent.interrupt():
-            self.unwanted = True
+            self.interrupted = True
         return True
 
     def emit(self, event: events.AnyEvent) -> None:
         self._count += 1
         emitted = events.Emitted(self.conversation_id, self._count, event)
-        for listener in self.listeners:
-            listener.put(emitted)
+        for subscription in self.subscriptions:
+            subscription.put(emitted)
+
+    def cancel_waiting(self) -> None:
+        while self.waiting:
+            self.waiting.popleft()[1].cancel()
 
     @property
-    def idle(self) -> bool:
-        return not (self.listeners or self.waiting or self.worker)
+    def is_idle(self) -> bool:
+        return not (self.subscriptions or self.waiting or self.worker)
 
 
 class Runtime:
-    """Agents at work for any number of conversations. `async with` starts and stops it.
+    """Runs the agents of any number of conversations. `async with` starts and stops it.
 
-    `approvals` are those its agents were made with: whoever listens here answers for them.
+    `approvals` are those that its agents were created with: subscribers answer for them.
     """
 
     def __init__(
@@ -121,28 +128,29 @@ class Runtime:
         build: agent_cache.Build,
         *,
         owner: str = "",
-        words: commands.Words | None = None,
+        prompt_commands: commands.PromptCommands | None = None,
         models: commands.Models | None = None,
         approvals: permissions.Approvals | None = None,
     ) -> None:
         self.db, self.owner = db, owner
-        self.words, self.models = words, models
+        self.prompt_commands, self.models = prompt_commands, models
         self.approvals = approvals or permissions.Approvals(db.permissions, owner=owner)
-        self.agents = agent_cache.Cache(self._built)
+        self.agents = agent_cache.AgentCache(build)
         self._build = build
-        self._lanes: dict[str, Lane] = {}
+        self._states: dict[str, ConversationState] = {}
         self._titles: dict[str, str] = {}
-        self._looks = set[asyncio.Task[None]]()
-        self._commands = set[asyncio.Task[None]]()
-        self._hearing = ExitStack()
+        self._inbox_checks = set[asyncio.Task[None]]()
+        self._commands: dict[asyncio.Task[None], tuple[str, bool]] = {}
+        """Running commands: their conversation, and whether they are slow."""
+        self._hints = ExitStack()
         self._closing = self._abandoned = False
         self.send_to_chat: Callable[[str, events.Notice], object] = lambda _conversation_id, _notice: None
-        """Called with notices that chats are sent too; a front end for chats puts its own."""
-        self.note: Note = self._settled
-        """How what became of a notice is written down; a front end that has to tell of it elsewhere puts its own."""
+        """Called with notices for chats; replaced by a front end that serves chats."""
+        self.settle_entry: SettleEntry = self._settle_entry
+        """Records the outcome of an inbox entry; replaced by a front end that reports it elsewhere too."""
 
     async def __aenter__(self) -> Self:
-        self._hearing.enter_context(self.db.notifications.listen(self._heard))
+        self._hints.enter_context(self.db.notifications.listen(self._on_hint))
         return self
 
     async def __aexit__(
@@ -151,55 +159,62 @@ class Runtime:
         await self.close()
 
     async def close(self) -> None:
-        """Stop what runs, keeping what was said; refuse what waits. What is in the inbox stays there."""
+        """Stop running turns and commands, cancel waiting messages, close the agents. Inbox entries stay."""
         self._closing = True
-        self._hearing.close()
-        for task in (*self._looks, *self._commands):
+        self._hints.close()
+        for task in (*self._inbox_checks, *self._commands):
             task.cancel()
-        for lane in list(self._lanes.values()):
-            while lane.waiting:
-                lane.waiting.popleft()[1].cancel()
-            lane.interrupt()
-        workers = [lane.worker for lane in self._lanes.values() if lane.worker]
-        if running := [*workers, *self._looks, *self._commands]:
+        for state in list(self._states.values()):
+            state.cancel_waiting()
+            state.interrupt()
+        workers = [state.worker for state in self._states.values() if state.worker]
+        if running := [*workers, *self._inbox_checks, *self._commands]:
             await asyncio.wait(running)
         await self.agents.close()
-        for lane in self._lanes.values():
-            for listener in lane.listeners:
-                listener.close()
+        for state in self._states.values():
+            for subscription in state.subscriptions:
+                subscription.close()
 
-    # --- listening -----------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------
 
     @contextmanager
-    def listen(
+    def subscribe(
         self,
         conversation_id: str,
         *,
-        answers: bool = False,
-        stays: bool = True,
-        heard: Callable[[events.Emitted], object] | None = None,
-    ) -> Iterator[Listening]:
-        """The events of this conversation, from here to the end of the block.
+        can_approve: bool = False,
+        takes_inbox: bool = True,
+        on_event: Callable[[events.Emitted], object] | None = None,
+    ) -> Iterator[Subscription]:
+        """Subscribe to the events of a conversation during the block.
 
-        One that `answers` can be asked whether a tool may do something. Where nobody does, the answer is no. Whoever
-        `stays` has what waits in the inbox delivered; for the answer to a command nobody needs to.
+        `can_approve`: a person answers approval requests here; requests without such a subscriber are denied.
+        `takes_inbox`: inbox entries are delivered while this subscription exists.
         """
-        lane, listening = self._lane(conversation_id), Listening(heard)
-        lane.listeners.append(listening)
-        lane.staying += stays
-        self.poke(conversation_id)
+        state, subscription = self._state(conversation_id), Subscription(on_event)
+        state.subscriptions.append(subscription)
+        state.inbox_subscriptions += takes_inbox
+        self.check_inbox(conversation_id)
         try:
-            with self.approvals.answering(conversation_id) if answers else nullcontext():
-                yield listening
+            with self.approvals.accept_answers(conversation_id) if can_approve else nullcontext():
+                yield subscription
         finally:
-            lane.listeners.remove(listening)
-            lane.staying -= stays
-            self._tidy(lane)
+            state.subscriptions.remove(subscription)
+            state.inbox_subscriptions -= takes_inbox
+            self._discard_idle(state)
 
-    # --- asking --------------------------------------------------------------------------------------
+    def publish(self, conversation_id: str, event: events.AnyEvent) -> None:
+        """Emit an event to all subscribers of a conversation."""
+        state = self._state(conversation_id)
+        state.emit(event)
+        if isinstance(event, events.Notice) and event.to_chats:
+            self.send_to_chat(conversation_id, event)
+        self._discard_idle(state)
+
+    # --- commands ------------------------------------------------------------------------------------
 
     async def resolve(self, session_id: str) -> str:
-        """The conversation of any session id; an id nobody has yet is a conversation to come."""
+        """Return the conversation of a session; an unknown id is a conversation that does not exist yet."""
         try:
             return (await self.db.snapshot(session_id)).conversation_id
         except errors.ConversationDeleted:
@@ -211,286 +226,345 @@ class Runtime:
         self,
         conversation_id: str,
         command: events.AnyCommand,
-        told: Callable[[ForOne], None] = nobody,
-        said: commands.Emit = nobody,
+        to_sender: Callable[[SenderEvent], None] = discard,
+        on_output: commands.Emit = discard,
+        *,
+        is_admin: bool = True,
     ) -> None:
-        """Have a command carried out; what comes of it comes as events.
+        """Run a command; its results are events.
 
-        `told` gets what is for the sender alone: words to say, where to go on, that they leave. `said` gets what a
-        slash command says to everybody, before they do: so a sender knows it from what others caused.
+        `to_sender` gets the events for the sender alone. `on_output` gets the output of a slash command before the
+        subscribers do, so that a sender can tell it from other events. Slash commands for admins are refused unless
+        `is_admin`.
         """
-        lane = self._lane(conversation_id)
+        state = self._state(conversation_id)
         match command:
             case events.Submit():
                 self.submit(conversation_id, command)
             case events.Interrupt():
                 if not self.stop(conversation_id):
-                    lane.emit(events.Notice("Nothing is running."))
+                    state.emit(events.Notice("Nothing is running."))
             case events.Steer(text, uid):
                 if not self.steer(conversation_id, text, uid):
                     self.submit(conversation_id, events.Submit(text, uid))
             case events.Approve():
-                if refused := await self.approvals.answer(conversation_id, command):
-                    lane.emit(events.Notice(refused, "warning"))
+                if problem := await self.approvals.answer(conversation_id, command):
+                    state.emit(events.Notice(problem, "warning"))
             case events.Command():
-                await self._carry_out(conversation_id, command, _addressed(lane.emit, told, said))
+                emit = _split_events(state.emit, to_sender, on_output)
+                if not is_admin and commands.needs_admin(command.line):
+                    emit(events.Notice(ADMINS_ONLY, "error"))
+                else:
+                    await self._run_command(conversation_id, command, emit)
             case _:
                 assert_never(command)
-        self._tidy(lane)
+        self._discard_idle(state)
 
-    async def _carry_out(self, conversation_id: str, command: events.Command, emit: commands.Emit) -> None:
-        """A command, to its end or until this closes; whoever stops waiting for it stops it."""
-        work = asyncio.create_task(commands.run(self, conversation_id, command.line, emit, command.place))
-        self._commands.add(work)
-        work.add_done_callback(self._commands.discard)
+    async def _run_command(self, conversation_id: str, command: events.Command, emit: commands.Emit) -> None:
+        """Run a slash command to its end. Cancelling the caller, `stop` (if it is slow) and `close` cancel it."""
+        found = commands.find(command.line)
+        moved: list[events.Moved] = []
+
+        def record(event: events.AnyEvent) -> None:
+            moved.extend([event] if isinstance(event, events.Moved) else [])
+            emit(event)
+
+        task = asyncio.create_task(commands.run(self, conversation_id, command.line, record, command.place))
+        self._commands[task] = (conversation_id, found is not None and found.slow)
+        task.add_done_callback(self._commands.pop)
         try:
-            await asyncio.wait([work])
+            await asyncio.wait([task])
         finally:
-            work.cancel()
-            await asyncio.wait([work])
-        if not work.cancelled():
-            work.result()
-
-    def tell(self, conversation_id: str, event: events.AnyEvent) -> None:
-        """Emit an event to everybody who listens to a conversation now."""
-        lane = self._lane(conversation_id)
-        lane.emit(event)
-        if isinstance(event, events.Notice) and event.to_chats:
-            self.send_to_chat(conversation_id, event)
-        self._tidy(lane)
+            task.cancel()
+            await asyncio.wait([task])
+        if task.cancelled():
+            emit(events.Notice("The command was stopped.", "warning"))
+        else:
+            task.result()
+        if moved and found is not None and found.opens_conversation:
+            await self.leave(conversation_id)
 
     def submit(
         self, conversation_id: str, message: events.Submit, *, inbox_empty: bool = False
     ) -> asyncio.Future[events.TurnResult]:
-        """A message, answered when those before it are; the result of its turn.
+        """Queue a message; the future gets the result of its turn.
 
-        `inbox_empty`: the caller has just read that nothing waits in the inbox of the conversation.
+        `inbox_empty`: the caller has just read that the inbox of the conversation is empty.
         """
-        lane = self._lane(conversation_id)
-        answered: asyncio.Future[events.TurnResult] = asyncio.get_running_loop().create_future()
-        if not (lane.waiting or lane.taken or self._closing):
-            # Whatever was not wanted is gone: it was not this one.
-            lane.unwanted = False
-        lane.inbox_empty = inbox_empty and lane.worker is None
-        lane.waiting.append((message, answered))
-        self._start(lane)
-        return answered
+        state = self._state(conversation_id)
+        future: asyncio.Future[events.TurnResult] = asyncio.get_running_loop().create_future()
+        if not (state.waiting or state.in_turn or self._closing):
+            # An earlier interrupt was not meant for this message.
+            state.interrupted = False
+        state.inbox_empty = inbox_empty and state.worker is None
+        state.waiting.append((message, future))
+        self._start(state)
+        return future
 
     async def ask(self, request: models.Request) -> models.Reply:
-        """Have the model answer once, outside any conversation and without tools. Nothing is stored."""
-        made = await self._build(conversation_row.generate_session_id(time.time()))
-        return await reply_builder.ask(made.model, request)
+        """Ask the model once, without tools and outside any conversation. Nothing is stored."""
+        agent = await self._build(conversation_row.generate_session_id(time.time()))
+        return await reply_builder.ask(agent.model, request)
 
     def queued(self, conversation_id: str) -> int:
-        """How many messages wait for their turn in this process."""
+        """Return the number of messages that wait in this process."""
         return len(self.waiting(conversation_id))
 
     def ahead(self, conversation_id: str) -> int:
-        """How many come before a message of now: those that wait, and the one that is being answered."""
-        lane = self._lanes.get(conversation_id)
-        return len(lane.waiting) + lane.taken if lane else 0
+        """Return the number of messages before a new one: those that wait, and the one that is being answered."""
+        state = self._states.get(conversation_id)
+        return len(state.waiting) + state.in_turn if state else 0
 
     def waiting(self, conversation_id: str) -> list[events.Submit]:
-        """The messages that wait for their turn in this process, the next one first."""
-        lane = self._lanes.get(conversation_id)
-        return [message for message, _ in lane.waiting] if lane else []
+        """Return the messages that wait in this process, the next one first."""
+        state = self._states.get(conversation_id)
+        return [message for message, _ in state.waiting] if state else []
 
     def drop(self, conversation_id: str, message: events.Submit) -> bool:
-        """Take back a message that waits: whoever waits for its result finds it cancelled. Whether it still waited."""
-        lane = self._lanes.get(conversation_id)
-        for place, (waiting, answered) in enumerate(lane.waiting if lane else ()):
-            if lane and waiting is message:
-                del lane.waiting[place]
-                answered.cancel()
+        """Remove a waiting message and cancel its future; return whether it was still waiting."""
+        state = self._states.get(conversation_id)
+        for index, (waiting, future) in enumerate(state.waiting if state else ()):
+            if state and waiting is message:
+                del state.waiting[index]
+                future.cancel()
                 return True
         return False
 
     def busy(self) -> list[str]:
-        """The conversations where a turn runs in this process, or a message waits for one."""
-        return [each.conversation_id for each in self._lanes.values() if each.worker or each.waiting]
+        """Return the conversations with running turns or waiting messages in this process."""
+        return [each.conversation_id for each in self._states.values() if each.worker or each.waiting]
 
     def running(self, conversation_id: str) -> bool:
-        """Whether a turn runs in this process, or is about to."""
-        lane = self._lanes.get(conversation_id)
-        return lane is not None and lane.worker is not None
+        """Whether a turn is running in this process, or about to begin."""
+        state = self._states.get(conversation_id)
+        return state is not None and state.worker is not None
 
     def interrupt(self, conversation_id: str) -> bool:
-        """Stop the turn under way, also one that is only about to begin; whether there was one."""
-        lane = self._lanes.get(conversation_id)
-        return lane is not None and lane.interrupt()
+        """Stop the running turn, or the one that is about to begin; return whether there was one."""
+        state = self._states.get(conversation_id)
+        return state is not None and state.interrupt()
 
     def stop(self, conversation_id: str) -> bool:
-        """Stop the turn under way, and a compaction that somebody asked for; whether there was any of it. What is made
-        beside the turns goes on."""
+        """Stop the running turn, a requested compaction and slow commands; return whether there were any.
+
+        Background compactions continue.
+        """
         agent = self.agents.peek(conversation_id)
-        compacting = agent is not None and agent.room.stop()
-        return self.interrupt(conversation_id) or compacting
+        stopped = agent is not None and agent.context_window.stop()
+        if not self.is_compacting(conversation_id):  # a compaction that is being committed cannot be stopped
+            slow = [task for task, (where, is_slow) in self._commands.items() if is_slow and where == conversation_id]
+            stopped = bool([task for task in slow if task.cancel()]) or stopped
+        return self.interrupt(conversation_id) or stopped
 
     def steer(self, conversation_id: str, text: str, uid: str | None = None) -> bool:
-        """Tell the turn under way something before its next step; whether there was one to tell."""
-        lane = self._lanes.get(conversation_id)
-        return lane is not None and lane.agent is not None and lane.agent.steer(text, uid)
+        """Send a message into the running turn, before its next step; return whether there was a turn."""
+        state = self._states.get(conversation_id)
+        return state is not None and state.agent is not None and state.agent.steer(text, uid)
 
     def abandon(self) -> None:
-        """Take nothing more, and stop what runs without a word about it: another process goes on with it."""
+        """Accept no more messages and stop all turns without recording it, so that another process resumes them."""
         self._closing = self._abandoned = True
-        for lane in self._lanes.values():
-            while lane.waiting:
-                lane.waiting.popleft()[1].cancel()
-            if lane.agent is None or not lane.agent.abandon():
-                lane.unwanted = lane.worker is not None
+        for state in self._states.values():
+            state.cancel_waiting()
+            if state.agent is None or not state.agent.abandon():
+                state.interrupted = state.worker is not None
 
-    # --- the inbox -----------------------------------------------------------------------------------
+    # --- the end of a conversation -------------------------------------------------------------------
 
-    async def over(self, conversation_id: str) -> None:
-        """Until nothing runs or waits here in this conversation."""
-        while (lane := self._lanes.get(conversation_id)) is not None and lane.worker is not None:
-            await asyncio.wait([lane.worker])
+    async def wait_idle(self, conversation_id: str) -> None:
+        """Wait until no turn runs and no message waits in this conversation, in this process."""
+        while (state := self._states.get(conversation_id)) is not None and state.worker is not None:
+            await asyncio.wait([state.worker])
 
-    async def leave(self, conversation_id: str, *, review_seconds: float | None = None) -> None:
-        """Run the closing hooks of a conversation that a client leaves.
-
-        With `review_seconds` the conversation is about to be ended: its background compaction is stopped, as it could
-        not be committed, and the review of the last turn gets that long.
-        """
+    def is_compacting(self, conversation_id: str) -> bool:
+        """Whether a compaction of this conversation runs in this process."""
         agent = self.agents.peek(conversation_id)
-        if agent is None:
-            return
-        if review_seconds is not None:
-            await agent.room.close()
-            await agent.remembering.noted(review_seconds)
-        await agent.leave()
+        return agent is not None and agent.context_window.is_compacting
+
+    async def wait_for_compaction(self, conversation_id: str) -> None:
+        """Wait for running compactions of this conversation, for as long as a summary may take."""
+        if (agent := self.agents.peek(conversation_id)) is not None:
+            await agent.context_window.wait()
+
+    async def leave(self, conversation_id: str) -> None:
+        """Call the closing hooks of a conversation that its user leaves, after its running turn. Nothing is stopped."""
+        if (agent := self.agents.peek(conversation_id)) is not None:
+            await agent.leave()
+
+    async def end(
+        self,
+        conversation_id: str,
+        reason: str,
+        *,
+        is_unused: Callable[[], bool] = lambda: True,
+        review_seconds: float = REVIEW_SECONDS,
+    ) -> bool:
+        """Stop compactions, wait for the memory review, leave the conversation and end it in the store.
+
+        `is_unused` is asked last: the conversation may have been opened again meanwhile. Return whether it was ended.
+        """
+        if (agent := self.agents.peek(conversation_id)) is not None:
+            # A summary could not be committed to an ended conversation.
+            await agent.context_window.close()
+            await agent.memory.wait_for_review(review_seconds)
+            await agent.leave()
+        ended = False
+        with suppress(errors.NoSuchSession):
+            ended = is_unused() and await self.db.end_conversation(conversation_id, reason)
+        self.want_title(conversation_id, None)
+        return ended
+
+    # --- inbox ---------------------------------------------------------------------------------------
 
     async def deliver(self, conversation_id: str) -> int:
-        """Have what waits in the inbox of this conversation answered, in order; how much there is.
+        """Answer the inbox entries of this conversation, in order; return how many there are.
 
-        It is answered after the turn under way, if there is one, and before the next message of a person. What
-        cannot be delivered stays in the inbox, for the next time or for another process.
+        They are answered after the running turn and before the next message. Entries that cannot be delivered stay in
+        the inbox, for a later delivery or another process.
         """
-        found = len(await self._inbox(conversation_id))
-        if found and not self._closing:
-            lane = self._lane(conversation_id)
-            lane.expected = lane.ordered = True
-            self._start(lane)
-        return found
+        count = len(await self._inbox(conversation_id))
+        if count and not self._closing:
+            state = self._state(conversation_id)
+            state.inbox_due = state.inbox_forced = True
+            self._start(state)
+        return count
 
-    def poke(self, conversation_id: str) -> None:
-        """Something may have come in: it is delivered, if anybody here listens to that conversation."""
-        lane = self._lanes.get(conversation_id)
-        if lane is not None and lane.staying and not self._closing:
-            look = asyncio.create_task(self._look(lane))
-            self._looks.add(look)
-            look.add_done_callback(self._looks.discard)
+    def check_inbox(self, conversation_id: str) -> None:
+        """Deliver new inbox entries if a subscriber of the conversation takes them."""
+        state = self._states.get(conversation_id)
+        if state is not None and state.inbox_subscriptions and not self._closing:
+            task = asyncio.create_task(self._check_inbox(state))
+            self._inbox_checks.add(task)
+            task.add_done_callback(self._inbox_checks.discard)
 
-    def _heard(self, hint: notifications.Hint) -> None:
-        """Of what another process wrote."""
+    def _on_hint(self, hint: notifications.Hint) -> None:
+        """Handle a notification that another process wrote."""
         if hint.kind in ("came", "lost"):
-            for conversation_id in [each for each in self._lanes if hint.is_about(each)]:
-                self.poke(conversation_id)
+            for conversation_id in [each for each in self._states if hint.is_about(each)]:
+                self.check_inbox(conversation_id)
         if hint.kind in ("moved", "lost"):
-            self.agents.heard(hint)
+            self.agents.on_hint(hint)
+
+    async def _check_inbox(self, state: ConversationState) -> None:
+        if state.worker is None and not await self._inbox(state.conversation_id):
+            return  # a running worker reads the inbox before its next turn
+        if state.inbox_subscriptions and not self._closing:
+            state.inbox_due = True
+            self._start(state)
+
+    async def _inbox(self, conversation_id: str) -> list[types.InboxEntry]:
+        """Return the inbox entries; none if the conversation does not exist or the store fails."""
+        try:
+            return await self.db.mail.inbox_entries(conversation_id, MAX_INBOX_ENTRIES)
+        except errors.NoSuchSession:
+            return []
+        except errors.HoldfastError as error:
+            logger.warning("could not read the inbox of %s: %s", conversation_id, error)
+            return []
+
+    async def _deliver_inbox(self, state: ConversationState) -> None:
+        """Take a turn for each entry until one cannot be taken or is stopped, or no subscriber is left."""
+        forced, state.inbox_due, state.inbox_forced = state.inbox_forced, False, False
+        for entry in await self._inbox(state.conversation_id):
+            wanted = forced or state.waiting or state.inbox_subscriptions
+            if not wanted or state.interrupted or self._closing or not await self._deliver_entry(state, entry):
+                return
+
+    async def _deliver_entry(self, state: ConversationState, entry: types.InboxEntry) -> bool:
+        """Take the turn of one entry and record its outcome; return whether the next entry may follow."""
+        started: list[int] = []
+        failed, result = False, None
+
+        def emit(event: events.AnyEvent) -> None:
+            started.extend([event.seq] if isinstance(event, events.TurnStarted) else [])
+            self.publish(state.conversation_id, event)
+
+        try:
+            result = await self._take_turn(state, inbox.submitted(entry), emit)
+            outcome = None if self._abandoned else inbox.outcome(result, bool(started))
+            failed = result.exit_reason == "failed"
+            # An interrupt before the turn began was meant for the waiting message.
+            state.interrupted = state.interrupted or (result.interrupted and not started and bool(state.waiting))
+        except Exception as error:
+            logger.exception("the turn of an inbox entry of %s failed", state.conversation_id)
+            state.emit(events.Notice(f"The turn failed: {_sentence(error)}", "error"))
+            outcome = "failed" if started else None
+        if outcome is None:
+            return failed  # a failure of this entry does not hold back the others
+        try:
+            await self.settle_entry(entry, result, outcome, started[0] if started else None)
+        except errors.HoldfastError as error:
+            # Delivered again, it is the same message, which was answered.
+            logger.warning("could not record the outcome of an inbox entry of %s: %s", state.conversation_id, error)
+        return outcome != "interrupted"
+
+    async def _settle_entry(
+        self, entry: types.InboxEntry, _: events.TurnResult | None, outcome: str, seq: int | None
+    ) -> object:
+        return await self.db.mail.settle_inbox_entry(entry.id, outcome, seq)
+
+    # --- titles --------------------------------------------------------------------------------------
 
     def want_title(self, conversation_id: str, title: str | None) -> None:
-        """A title for a conversation that begins with its next message; None: none any more."""
+        """Set the title of a conversation that begins with its next message; None: no title is wanted."""
         if title is None:
             self._titles.pop(conversation_id, None)
             if (agent := self.agents.peek(conversation_id)) is not None:
-                agent.wanted_title = None
+                agent.title.wanted = None
         else:
             self._titles[conversation_id] = title
 
     def wanted_title(self, conversation_id: str) -> str | None:
         return self._titles.get(conversation_id)
 
-    # --- inside --------------------------------------------------------------------------------------
+    # --- turns ---------------------------------------------------------------------------------------
 
-    def _start(self, lane: Lane) -> None:
-        if lane.worker is None:
-            lane.worker = asyncio.create_task(self._work(lane))
+    def _start(self, state: ConversationState) -> None:
+        if state.worker is None:
+            state.worker = asyncio.create_task(self._work(state))
 
-    async def _work(self, lane: Lane) -> None:
+    async def _work(self, state: ConversationState) -> None:
         try:
-            while lane.waiting or lane.expected:
-                if lane.expected or not lane.inbox_empty:
-                    await self._notices(lane)
-                lane.inbox_empty = False
-                if lane.waiting:
-                    message, answered = lane.waiting.popleft()
-                    await self._turn(lane, message, answered)
+            while state.waiting or state.inbox_due:
+                if state.inbox_due or not state.inbox_empty:
+                    await self._deliver_inbox(state)
+                state.inbox_empty = False
+                if state.waiting:
+                    message, future = state.waiting.popleft()
+                    await self._answer(state, message, future)
         finally:
-            lane.worker = lane.agent = None
-            lane.unwanted = False
-            self._tidy(lane)
+            state.worker = state.agent = None
+            state.interrupted = False
+            self._discard_idle(state)
 
-    async def _look(self, lane: Lane) -> None:
-        """At the inbox; whoever works here already does so before the next turn."""
-        if lane.worker is None and not await self._inbox(lane.conversation_id):
-            return
-        if lane.staying and not self._closing:
-            lane.expected = True
-            self._start(lane)
-
-    async def _inbox(self, conversation_id: str) -> list[types.InboxEntry]:
-        """What waits; nothing where there is no conversation yet, or the store cannot say."""
+    async def _answer(
+        self, state: ConversationState, message: events.Submit, future: asyncio.Future[events.TurnResult]
+    ) -> None:
         try:
-            return await self.db.mail.inbox_entries(conversation_id, MOST)
-        except errors.NoSuchSession:
-            return []
-        except errors.HoldfastError as error:
-            logger.warning("the inbox of %s could not be read: %s", conversation_id, error)
-            return []
-
-    async def _notices(self, lane: Lane) -> None:
-        """Turns for all that waits, until one of them cannot be taken or is stopped, or nobody is there any more."""
-        ordered, lane.expected, lane.ordered = lane.ordered, False, False
-        for inbound in await self._inbox(lane.conversation_id):
-            wanted = ordered or lane.waiting or lane.staying
-            if not wanted or lane.unwanted or self._closing or not await self._notice(lane, inbound):
-                return
-
-    async def _notice(self, lane: Lane, inbound: types.InboxEntry) -> bool:
-        """The turn of one of them, and what became of it; whether the next may come."""
-        begun: list[int] = []
-        alone, result = False, None
-
-        def emit(event: events.AnyEvent) -> None:
-            begun.extend([event.seq] if isinstance(event, events.TurnStarted) else [])
-            self.tell(lane.conversation_id, event)
-
-        try:
-            result = await self._taken(lane, inbox.submitted(inbound), emit)
-            became = None if self._abandoned else inbox.outcome(result, bool(begun))
-            alone = result.exit_reason == "failed"
-            # Whoever stopped it before it began meant what waits behind it.
-            lane.unwanted = lane.unwanted or (result.interrupted and not begun and bool(lane.waiting))
+            # Not state.emit: a review emits after its turn, when the conversation may have another state.
+            result = await self._take_turn(state, message, partial(self.publish, state.conversation_id))
         except Exception as error:
-            logger.exception("the turn of a notice to %s failed", lane.conversation_id)
-            lane.emit(events.Notice(f"The turn failed: {_sentence(error)}", "error"))
-            became = "failed" if begun else None
-        if became is None:
-            return alone  # What is wrong with this one keeps none of the others.
-        try:
-            await self.note(inbound, result, became, begun[0] if begun else None)
-        except errors.HoldfastError as error:
-            # Delivered again, it is the same message, and its answer is there.
-            logger.warning("what became of a notice to %s was not noted: %s", lane.conversation_id, error)
-        return became != "interrupted"
+            # Border of the worker: the next message must be answered.
+            logger.exception("a turn of %s failed", state.conversation_id)
+            state.emit(events.Notice(f"The turn failed: {_sentence(error)}", "error"))
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # marks it as retrieved: the subscribers got the notice
+        else:
+            if not future.done():
+                future.set_result(result)
 
-    async def _settled(
-        self, inbound: types.InboxEntry, _: events.TurnResult | None, outcome: str, seq: int | None
-    ) -> object:
-        return await self.db.mail.settle_inbox_entry(inbound.id, outcome, seq)
-
-    async def _taken(self, lane: Lane, message: events.Submit, emit: commands.Emit) -> events.TurnResult:
-        """The turn of a message; one that was stopped before it began is not taken."""
-        lane.taken = True
+    async def _take_turn(
+        self, state: ConversationState, message: events.Submit, emit: commands.Emit
+    ) -> events.TurnResult:
+        state.in_turn = True
         try:
-            lane.agent = agent = await self.agents.get(lane.conversation_id, compare=False)
-            # Kept until it is set: the agent may be dropped with its title before that.
-            agent.wanted_title = wanted = self._titles.get(lane.conversation_id, agent.wanted_title)
-            if lane.unwanted:
-                lane.unwanted = False
-                return agent.not_begun(emit)
+            state.agent = agent = await self.agents.get(state.conversation_id, compare=False)
+            # The runtime keeps the wanted title until it is set: the agent may be dropped before.
+            agent.title.wanted = wanted = self._titles.get(state.conversation_id, agent.title.wanted)
+            if state.interrupted:
+                state.interrupted = False
+                return agent.refuse_turn(emit)
             result = await agent.run_conversation(
                 message.text,
                 content=message.content,
@@ -500,48 +574,32 @@ class Runtime:
                 max_output=message.max_output,
                 emit=emit,
             )
-            if self._titles.get(lane.conversation_id, wanted) == wanted:
-                self.want_title(lane.conversation_id, agent.wanted_title)
+            if self._titles.get(state.conversation_id, wanted) == wanted:
+                self.want_title(state.conversation_id, agent.title.wanted)
             return result
         finally:
-            lane.taken = False
+            state.in_turn = False
 
-    async def _turn(self, lane: Lane, message: events.Submit, answered: asyncio.Future[events.TurnResult]) -> None:
-        try:
-            # Not the lane's own emit: a review emits after its turn, when the lane may be another one.
-            result = await self._taken(lane, message, partial(self.tell, lane.conversation_id))
-        except Exception as error:
-            # Nobody else would hear of it, and the next message must be answered all the same.
-            logger.exception("a turn of %s failed", lane.conversation_id)
-            lane.emit(events.Notice(f"The turn failed: {_sentence(error)}", "error"))
-            if not answered.done():
-                answered.set_exception(error)
-                answered.exception()  # Whoever does not wait for it has seen the notice.
-        else:
-            if not answered.done():
-                answered.set_result(result)
+    def _state(self, conversation_id: str) -> ConversationState:
+        state = self._states.get(conversation_id)
+        if state is None:
+            state = self._states[conversation_id] = ConversationState(conversation_id)
+        return state
 
-    async def _built(self, conversation_id: str) -> agents.AIAgent:
-        return await self._build(conversation_id)
-
-    def _lane(self, conversation_id: str) -> Lane:
-        lane = self._lanes.get(conversation_id)
-        if lane is None:
-            lane = self._lanes[conversation_id] = Lane(conversation_id)
-        return lane
-
-    def _tidy(self, lane: Lane) -> None:
-        if lane.idle and self._lanes.get(lane.conversation_id) is lane:
-            del self._lanes[lane.conversation_id]
+    def _discard_idle(self, state: ConversationState) -> None:
+        if state.is_idle and self._states.get(state.conversation_id) is state:
+            del self._states[state.conversation_id]
 
 
-def _addressed(everybody: commands.Emit, sender: Callable[[ForOne], None], said: commands.Emit) -> commands.Emit:
+def _split_events(
+    to_all: commands.Emit, to_sender: Callable[[SenderEvent], None], on_output: commands.Emit
+) -> commands.Emit:
     def emit(event: events.AnyEvent) -> None:
-        if isinstance(event, ForOne):
-            sender(event)
+        if isinstance(event, SenderEvent):
+            to_sender(event)
         else:
-            said(event)
-            everybody(event)
+            on_output(event)
+            to_all(event)
 
     return emit
 

@@ -30,7 +30,7 @@ class SingleTurn:
         the turn, and is raised when the turn has ended.
         """
         # The subscriber does not stay, so inbox notices wait for a front end that shows their turns.
-        with self._runtime.listen(self._conversation_id, stays=False) as subscription:
+        with self._runtime.subscribe(self._conversation_id, takes_inbox=False) as subscription:
             showing = asyncio.create_task(_show_events(subscription, self._show))
             result = self._runtime.submit(self._conversation_id, events.Submit(text, content=content))
             self._submitted = True
@@ -50,11 +50,10 @@ class SingleTurn:
 
     async def _wait_for_compaction(self) -> None:
         """Wait for a background compaction, unless the turn or this wait is interrupted."""
-        agent = self._runtime.agents.peek(self._conversation_id)
-        if agent is None or not agent.room.under_way or self._stopped:
+        if not self._runtime.is_compacting(self._conversation_id) or self._stopped:
             return
-        self._runtime.tell(self._conversation_id, events.Notice(COMPACTING))
-        self._compaction = asyncio.create_task(agent.room.settle())
+        self._runtime.publish(self._conversation_id, events.Notice(COMPACTING))
+        self._compaction = asyncio.create_task(self._runtime.wait_for_compaction(self._conversation_id))
         await asyncio.wait([self._compaction])
 
     def stop(self) -> None:
@@ -70,7 +69,7 @@ class SingleTurn:
 
 async def run_command(runtime: runtime_module.Runtime, conversation_id: str, line: str, show: Show) -> None:
     """Run a slash command; all of its events have been shown when this returns."""
-    with runtime.listen(conversation_id, stays=False) as subscription:
+    with runtime.subscribe(conversation_id, takes_inbox=False) as subscription:
         showing = asyncio.create_task(_show_events(subscription, show))
         try:
             await runtime.send(conversation_id, events.Command(line, "once"), show)
@@ -79,6 +78,6 @@ async def run_command(runtime: runtime_module.Runtime, conversation_id: str, lin
             await showing
 
 
-async def _show_events(subscription: runtime_module.Listening, show: Show) -> None:
+async def _show_events(subscription: runtime_module.Subscription, show: Show) -> None:
     async for emitted in subscription:
         show(emitted.event)

@@ -299,7 +299,7 @@ class Subscription(Generic[T]):
     def start(self) -> None:
         """Begin to listen, to follow the log and to deliver. May be called again after `stop`."""
         runtime = self._runtime
-        self._listening.enter_context(runtime.listen(self._conversation_id, heard=self._receive_event))
+        self._listening.enter_context(runtime.subscribe(self._conversation_id, on_event=self._receive_event))
         self._listening.enter_context(runtime.db.notifications.listen(self._receive_hint))
         self._following = asyncio.create_task(self._follow())
         if self._delivering is None:

@@ -14,7 +14,7 @@ from holdfast.agent import commands
 
 MAX_CANDIDATES = 200
 
-ListCommands = Callable[[], Sequence[commands.Standing]]
+ListCommands = Callable[[], Sequence[commands.CommandInfo]]
 CompleteArgument = Callable[[str], Awaitable[Sequence[commands.Candidate]]]
 """Returns the whole lines that a command with the beginning of an argument may become."""
 
@@ -72,7 +72,7 @@ def _completes_arguments(before: str) -> bool:
     return command is not None and command.completes is not None and is_argument(before)
 
 
-def _complete_command(before: str, every: Iterable[commands.Standing]) -> Iterator[Completion]:
+def _complete_command(before: str, every: Iterable[commands.CommandInfo]) -> Iterator[Completion]:
     for command in every:
         if command.name.startswith(before[1:]):
             text = f"/{command.name}{' ' if command.argument else ''}"

@@ -92,7 +92,7 @@ class FullScreen(App[None]):
         self._options = options
         self.transcript = transcript.Transcript(self._reader(), self.marks, id="transcript")
         self.approval = approval_panel.ApprovalPanel()
-        words = runtime.words
+        words = runtime.prompt_commands
         completer = completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
         self.prompt = prompt_input.PromptInput(completer, options.history)
         self.status = status_line.StatusPoller(runtime, options.model)
@@ -271,11 +271,11 @@ class FullScreen(App[None]):
     async def _complete_argument(self, line: str) -> Sequence[commands.Candidate]:
         return await commands.complete(self.runtime, self.conversation_id, line)
 
-    def list_commands(self) -> Sequence[commands.Standing]:
+    def list_commands(self) -> Sequence[commands.CommandInfo]:
         """Return the commands of the palette."""
-        return commands.listed(self.runtime)
+        return commands.list_commands(self.runtime)
 
-    def run_command(self, command: commands.Standing) -> None:
+    def run_command(self, command: commands.CommandInfo) -> None:
         """Run a command of the palette, or write it to the prompt if it needs an argument."""
         self.prompt.focus()
         if command.argument and not command.argument.startswith("["):
@@ -410,7 +410,7 @@ class FullScreen(App[None]):
         if conversation_id != self.conversation_id or self.prompt.text:
             self._add_notice("notice", f"Not sent: {text}", "warning")
         else:
-            self.prompt.put(f"/{text}" if commands.is_command(text) or commands.escapes(text) else text)
+            self.prompt.put(f"/{text}" if commands.is_command(text) or commands.is_escaped(text) else text)
 
     def _show_queue(self) -> None:
         """Show the queued messages below the running turn."""

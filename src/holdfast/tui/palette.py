@@ -18,14 +18,14 @@ HELP_WEIGHT = 0.8
 class CommandApp(Protocol):
     """An app that runs slash commands."""
 
-    def list_commands(self) -> Sequence[commands.Standing]: ...
-    def run_command(self, command: commands.Standing) -> None: ...
+    def list_commands(self) -> Sequence[commands.CommandInfo]: ...
+    def run_command(self, command: commands.CommandInfo) -> None: ...
 
 
 class SlashCommands(Provider):
     """Finds commands by name and by description."""
 
-    def _commands(self) -> list[tuple[commands.Standing, str, Callable[[], None]]]:
+    def _commands(self) -> list[tuple[commands.CommandInfo, str, Callable[[], None]]]:
         app = cast("CommandApp", self.app)  # Textual creates providers by class and passes no arguments.
         return [
             (each, f"/{each.name} {each.argument}".rstrip(), partial(app.run_command, each))

@@ -53,9 +53,11 @@ def line(name: str) -> str:
 class Prompts:
     """Commands from elsewhere."""
 
-    def listed(self) -> Sequence[commands.Standing]:
+    def listed(self) -> Sequence[commands.CommandInfo]:
         return [
-            base.Slash(name="raw:review", help="Looks over it.", run=commands.COMMANDS["help"].run, argument="[WHAT]")
+            base.SlashCommand(
+                name="raw:review", help="Looks over it.", run=commands.COMMANDS["help"].run, argument="[WHAT]"
+            )
         ]
 
     async def text(self, name: str, argument: str) -> str | None:
@@ -83,11 +85,11 @@ def test_help_of_one_command_shows_its_form_and_what_it_is_for(name: str) -> Non
 
 def test_help_of_another_name_tells_what_the_command_itself_would() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db, words=Prompts()) as run:
+        async with talk.door(db, prompt_commands=Prompts()) as run:
             assert "keep the last 3 exchanges" in await said(run, "/help compress")
             assert await said(run, "/help raw:review") == "/raw:review [WHAT]\nLooks over it."
             assert await said(run, "/help undp") == (
-                "error: There is no command '/undp'. Did you mean /undo? /help lists them."
+                "error: Unknown command: '/undp'. Did you mean /undo? Type /help for the list."
             )
 
     stage.run(story)
@@ -99,9 +101,9 @@ def test_help_of_another_name_tells_what_the_command_itself_would() -> None:
 )
 def test_an_unknown_command_is_answered_with_the_nearest_name(typed: str, meant: str | None) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db, words=Prompts()) as run:
+        async with talk.door(db, prompt_commands=Prompts()) as run:
             answer = await said(run, typed)
-        assert answer.startswith(f"error: There is no command {errors.shown(typed)}.")
+        assert answer.startswith(f"error: Unknown command: {errors.shown(typed)}.")
         assert ("Did you mean" in answer) == (meant is not None)
         assert meant is None or f"Did you mean /{meant}?" in answer
 
@@ -113,7 +115,7 @@ def test_what_is_no_name_is_refused_and_cannot_reach_the_screen_as_it_is(typed: 
     async def story(db: AsyncSessionDB) -> None:
         async with talk.door(db) as run:
             answer = await said(run, typed)
-        assert answer.startswith("error: There is no command ")
+        assert answer.startswith("error: Unknown command: ")
         assert "\x1b" not in answer
         assert len(answer) < 500
 
@@ -125,7 +127,7 @@ def test_a_command_that_takes_nothing_refuses_what_comes_after_it(name: str) -> 
     async def story(db: AsyncSessionDB) -> None:
         await talk.exchanges(db, 1)
         async with talk.door(db) as run:
-            assert await said(run, f"/{name} now") == f"error: /{name} takes nothing after it."
+            assert await said(run, f"/{name} now") == f"error: /{name} takes no argument."
         assert await talk.view(db) == ["q1", "a1"]
 
     stage.run(story)
@@ -137,7 +139,7 @@ def test_a_command_that_needs_something_says_what(name: str) -> None:
         await talk.exchanges(db, 1)
         async with talk.door(db) as run:
             assert await said(run, f"/{name}  ") == (
-                f"error: /{name} needs something after it: {commands.COMMANDS[name].form}"
+                f"error: /{name} needs an argument: {commands.COMMANDS[name].form}"
             )
 
     stage.run(story)
@@ -148,7 +150,7 @@ def test_a_command_about_a_conversation_is_refused_before_it_began_and_after_it_
     async def story(db: AsyncSessionDB) -> None:
         async with talk.door(db) as run:
             assert await said(run, line(name)) == (
-                f"error: The conversation begins with your first message: there is nothing for /{name} yet."
+                f"error: The conversation begins with your first message; /{name} needs one."
             )
             assert await db.list_sessions() == []
             await talk.exchanges(db, 2)
@@ -198,14 +200,14 @@ def test_from_a_deleted_conversation_people_can_look_around_and_leave(name: str)
 
 def test_a_command_is_refused_and_not_listed_where_it_means_nothing() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db, words=Prompts()) as run:
-            assert [each.name for each in commands.listed(run)] == [*commands.COMMANDS, "raw:review"]
-            assert "quit" not in [each.name for each in commands.listed(run, "chat")]
-            with run.listen("talk") as listening:
+        async with talk.door(db, prompt_commands=Prompts()) as run:
+            assert [each.name for each in commands.list_commands(run)] == [*commands.COMMANDS, "raw:review"]
+            assert "quit" not in [each.name for each in commands.list_commands(run, "chat")]
+            with run.subscribe("talk") as listening:
                 await run.send("talk", events.Command("/quit", "chat"))
                 listening.put(None)
                 seen = [emitted.event async for emitted in listening]
-            assert seen == [events.Notice("/quit means nothing here.", "error")]
+            assert seen == [events.Notice("/quit is not available here.", "error")]
             assert await commands.complete(run, "talk", "/qu", "chat") == await commands.complete(
                 run, "talk", "/que", "chat"
             )
@@ -226,7 +228,7 @@ def test_the_argument_may_come_after_any_white_space() -> None:
 # --- completion ----------------------------------------------------------------------------------------
 
 
-async def offered(run: commands.Desk, typed: str) -> list[str]:
+async def offered(run: commands.CommandHost, typed: str) -> list[str]:
     return [each.value for each in await commands.complete(run, "talk", typed)]
 
 
@@ -237,7 +239,7 @@ def test_names_are_completed_and_then_what_the_command_takes() -> None:
         await db.create_session("untitled", source="test")
         await db.pin("talk", 1)
         kept = await db.memory.add("", "I eat fish.")
-        async with talk.door(db, words=Prompts()) as run:
+        async with talk.door(db, prompt_commands=Prompts()) as run:
             assert await offered(run, "/co") == ["/compact ", "/compress "]
             assert await offered(run, "/ra") == ["/raw:review "]
             assert await offered(run, "/compact ") == ["/compact --preview", "/compact here 3"] + [
@@ -284,7 +286,7 @@ def test_what_a_command_recommends_is_there_where_it_was_given(place: events.Pla
     async def story(db: AsyncSessionDB) -> None:
         await talk.exchanges(db, 8, "harbour")
         async with talk.door(db) as run:
-            here = {each.name for each in commands.listed(run, place)}
+            here = {each.name for each in commands.list_commands(run, place)}
             lines = [line(name) for name in commands.COMMANDS] + ["/resum", "/sea", "/help resum"]
             lines += [f"/help {name}" for name in here]
             for given in lines:

@@ -33,7 +33,7 @@ def test_branch_goes_on_in_a_copy_with_the_next_number_or_the_title_that_was_giv
             answer, moved = await told(run, "/branch")
             assert isinstance(answer, events.Answer)
             assert answer.text == (
-                "This is The talk #2 now, a branch: it has everything up to message 4. /resume talk goes back."
+                "You are in the branch The talk #2 now. It has all messages up to 4. /resume talk goes back."
             )
             assert isinstance(moved, events.Moved)
             await run.submit(moved.conversation_id, events.Submit("Onwards"))

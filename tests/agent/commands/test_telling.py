@@ -55,7 +55,7 @@ def test_the_model_of_one_conversation_is_changed_and_of_no_other() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with house(db, Shelf()) as run:
             assert await answer(run) == "first"
-            assert (await said(run, "/model second")).startswith("second answers from now on (window ")
+            assert (await said(run, "/model second")).startswith("The model is second now (window ")
             assert await answer(run) == "second"
             assert await answer(run, "other") == "first"
             assert (await said(run, "/model")).splitlines()[-1] == "  first"
@@ -83,7 +83,7 @@ def test_an_unknown_model_is_answered_with_those_that_can_be_had_and_changes_not
     async def story(db: AsyncSessionDB) -> None:
         async with house(db, Shelf()) as run:
             refused = await said(run, f"/model {wrong}")
-            assert refused.endswith("names no model. To be had: first, second.")
+            assert refused.endswith("names no model. Available: first, second.")
             assert "\x1b" not in refused
             assert await answer(run) == "first"
 

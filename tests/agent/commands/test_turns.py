@@ -25,9 +25,7 @@ def test_undo_takes_back_the_last_turn_and_says_what_it_was() -> None:
         await talk.exchanges(db, 3)
         async with talk.door(db) as run:
             answer = await said(run, "/undo")
-            assert answer == (
-                "Taken back, with all that came of it (messages 5 to 6):\n  [5] q3\n/redo brings it back."
-            )
+            assert answer == ("Undone (messages 5 to 6):\n  [5] q3\n/redo restores it.")
         assert await view(db) == ["q1", "a1", "q2", "a2"]
         assert len(await db.transcript("talk")) == 6
         assert await db.leases() == []
@@ -43,11 +41,11 @@ def test_undo_of_many_is_redone_as_it_was_undone_the_last_one_first() -> None:
             many = await said(run, "/undo 2")
             assert "  [3] q2\n  [5] q3\n" in many
             assert await view(db) == ["q1", "a1"]
-            assert await said(run, "/redo") == "Back again:\n  [3] q2\n  [5] q3"
+            assert await said(run, "/redo") == "Restored:\n  [3] q2\n  [5] q3"
             assert await view(db) == ["q1", "a1", "q2", "a2", "q3", "a3"]
-            assert await said(run, "/redo") == "Back again:\n  [7] q4"
+            assert await said(run, "/redo") == "Restored:\n  [7] q4"
             assert len(await view(db)) == 8
-            assert (await said(run, "/redo")).startswith("error: Nothing was taken back")
+            assert (await said(run, "/redo")).startswith("error: Nothing was undone")
 
     stage.run(story)
 
@@ -65,7 +63,7 @@ def test_the_next_turn_does_not_know_what_was_taken_back_and_knows_it_again_when
                 "one",
                 "third",
             ]
-            assert (await said(run, "/redo")).endswith("[3] second\nIt stands before what was said since.")
+            assert (await said(run, "/redo")).endswith("[3] second\nIt comes before the messages that were sent since.")
             await run.submit("talk", events.Submit("fourth"))
             asked = [content_parts.text(each.content) for each in model.requests[-1].messages if each.role == "user"]
             assert asked == ["first", "second", "third", "fourth"]
@@ -99,7 +97,7 @@ def test_undo_of_no_number_is_refused_and_changes_nothing(wrong: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         await talk.exchanges(db, 2)
         async with talk.door(db) as run:
-            assert (await said(run, f"/undo {wrong}")).startswith("error: /undo takes how many turns")
+            assert (await said(run, f"/undo {wrong}")).startswith("error: /undo takes the number of turns")
         assert (len(await view(db)), await db.hides("talk")) == (4, [])
 
     stage.run(story)
@@ -109,11 +107,11 @@ def test_more_turns_than_there_are_cannot_be_taken_back_and_none_is() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await talk.exchanges(db, 2)
         async with talk.door(db) as run:
-            assert await said(run, "/undo 3") == "error: There are only 2 turns to take back."
+            assert await said(run, "/undo 3") == "error: There are only 2 turns to undo."
             assert await db.hides("talk") == []
             await said(run, "/undo 2")
-            assert await said(run, "/undo") == "error: There is no turn to take back."
-            assert await said(run, "/retry") == "error: There is no turn to take back."
+            assert await said(run, "/undo") == "error: There is no turn to undo."
+            assert await said(run, "/retry") == "error: There is no turn to undo."
 
     stage.run(story)
 
@@ -123,7 +121,7 @@ def test_what_a_summary_stands_for_is_taken_back_after_compact_undo_only() -> No
         await talk.exchanges(db, 3)
         await talk.compacted(db, 4)
         async with talk.door(db) as run:
-            refused = "A summary stands for the messages up to 4: /compact undo first."
+            refused = "The messages up to 4 are represented by a summary: run /compact undo first."
             assert await said(run, "/undo 2") == f"error: There is only 1 turn after the summary. {refused}"
             await said(run, "/undo")
             assert await said(run, "/undo") == f"error: There is no turn after the summary. {refused}"
@@ -142,7 +140,7 @@ def test_what_was_taken_back_before_a_compaction_comes_back_after_compact_undo_o
             await run.submit("talk", events.Submit("q3"))
             await talk.compacted(db, 4)
             assert await said(run, "/redo") == (
-                "error: A summary stands for the messages up to 4: /compact undo first."
+                "error: The messages up to 4 are represented by a summary: run /compact undo first."
             )
             await said(run, "/compact undo")
             await said(run, "/redo")
@@ -158,7 +156,9 @@ def test_a_branch_says_that_it_began_with_its_summary() -> None:
         await talk.compacted(db, 4)
         await db.branch("talk", branch_id="fork")
         async with talk.door(db) as run:
-            assert (await said(run, "/undo", "fork")).endswith("up to 4, and this branch began with it.")
+            assert (await said(run, "/undo", "fork")).endswith(
+                "up to 4 are represented by a summary, with which this branch began."
+            )
 
     stage.run(story)
 
@@ -175,7 +175,7 @@ def test_a_compaction_made_at_the_very_moment_of_an_undo_is_told_of_and_taking_i
         async with Meanwhile(SessionDB(":memory:")) as db, asyncio.timeout(60):
             await talk.exchanges(db, 2)
             async with talk.door(db) as run:
-                assert "made at this very moment" in await said(run, "/undo")
+                assert "summarized this turn at the same moment" in await said(run, "/undo")
                 await said(run, "/compact undo")
                 assert await view(db) == ["q1", "a1"]
 
@@ -251,7 +251,7 @@ def test_steer_tells_the_running_turn_and_is_a_message_without_one() -> None:
             assert await told(run, "/steer to the left") == [events.Say("to the left")]
             waiting = run.submit("talk", events.Submit("Go"))
             await stuck.reached.wait()
-            with run.listen("talk") as listening:
+            with run.subscribe("talk") as listening:
                 await run.send("talk", events.Command("/steer to the left"))
                 assert "before its next step" in str((await until(listening, events.Notice))[-1].event)
             go.set()
@@ -265,7 +265,7 @@ def test_queue_lists_what_waits_and_drops_what_is_named() -> None:
     async def story(db: AsyncSessionDB) -> None:
         slow = stage.Trickle("Hm")
         async with talk.door(db, slow) as run:
-            assert await said(run, "/queue") == await said(run, "/queue drop all") == "Nothing waits."
+            assert await said(run, "/queue") == await said(run, "/queue drop all") == "No messages are waiting."
             first = run.submit("talk", events.Submit("Go"))
             await slow.stuck.reached.wait()
             waiting = [run.submit("talk", events.Submit(words)) for words in ("b", "c", "c", "d " * 100)]
@@ -276,7 +276,7 @@ def test_queue_lists_what_waits_and_drops_what_is_named() -> None:
             for wrong in ("drop 4", "drop 0", "drop", "drop x", "b", "drop 1 2", "drop " + "9" * 30):
                 assert (await said(run, f"/queue {wrong}")).startswith("error: ")
             assert run.queued("talk") == 3
-            assert await said(run, "/queue drop all") == "3 dropped."
+            assert await said(run, "/queue drop all") == "Dropped 3."
             assert (run.queued("talk"), first.done()) == (0, False)
 
     stage.run(story)

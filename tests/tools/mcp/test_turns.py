@@ -25,7 +25,7 @@ def called(name: str, **arguments: str) -> base.Reply:
 @asynccontextmanager
 async def agent(model: base.Model, source: tools_port.Source) -> AsyncIterator[AIAgent]:
     async with AsyncSessionDB(SessionDB(":memory:")) as db:
-        yield AIAgent(db=db, model=model, session_id="here", skip_context_files=True, more_tools=source)
+        yield AIAgent(db=db, model=model, session_id="here", tool_source=source)
 
 
 def test_what_the_model_is_told_of_tools_is_the_same_in_every_turn_even_when_a_server_died() -> None:
@@ -93,15 +93,15 @@ async def door(others: servers.Servers) -> AsyncIterator[runtime.Runtime]:
     async with AsyncSessionDB(SessionDB(":memory:")) as db:
 
         async def build(conversation_id: str) -> AIAgent:
-            return AIAgent(db=db, model=ScriptedModel(["Fine."]), session_id=conversation_id, skip_context_files=True)
+            return AIAgent(db=db, model=ScriptedModel(["Fine."]), session_id=conversation_id)
 
-        async with runtime.Runtime(db, build, words=others) as opened:
+        async with runtime.Runtime(db, build, prompt_commands=others) as opened:
             yield opened
 
 
 async def answers(opened: runtime.Runtime, line: str) -> list[events.AnyEvent]:
     told: list[events.AnyEvent] = []
-    with opened.listen("here") as heard:
+    with opened.subscribe("here") as heard:
         await opened.send("here", events.Command(line), told.append)
         heard.put(None)
         return [emitted.event async for emitted in heard] + told
@@ -133,6 +133,6 @@ def test_a_prompt_stands_for_its_words_and_what_goes_wrong_is_said() -> None:
             assert "Missing: who" in wrong.text
             (absent,) = await answers(opened, "/raw:none")
             assert isinstance(absent, events.Notice)
-            assert "There is no command" in absent.text
+            assert "Unknown command" in absent.text
 
     stage.run(work)

@@ -1,6 +1,7 @@
-"""The slash commands: one registry for all front ends.
+"""Slash commands: one registry for all front ends.
 
-A command answers with events to whoever listens; it changes the conversation only through the store.
+A command answers with events and changes the conversation only through the store. `find` returns the command of a line
+with its flags, by which front ends decide when and for whom to run it.
 """
 
 from __future__ import annotations
@@ -13,108 +14,123 @@ from holdfast.agent.commands import base, registry
 
 COMMANDS = registry.COMMANDS
 Candidate = base.Candidate
-Desk = base.Desk
+CommandHost = base.CommandHost
+CommandInfo = base.CommandInfo
 Emit = base.Emit
 Models = base.Models
-Standing = base.Standing
-Words = base.Words
+PromptCommands = base.PromptCommands
+SlashCommand = base.SlashCommand
 
-
-# A word behind a slash.
-_NAMED = re.compile(r"/[^\s/]*(?:\s|$)")
+_NAME = re.compile(r"/[^\s/]*(?:\s|$)")
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is meant as a command. Two slashes, or a path, begin a message like any other."""
-    return _NAMED.match(line) is not None
+    """Whether a line is a command. A line that begins with two slashes or with a path is a message."""
+    return _NAME.match(line) is not None
 
 
-def escapes(line: str) -> bool:
-    """Whether its first slash only says that it is no command. A text of several lines was pasted and has its own."""
+def is_escaped(line: str) -> bool:
+    """Whether the first slash only escapes a command. Pasted text of several lines is never escaped."""
     return line.startswith("//") and "\n" not in line
 
 
-def listed(desk: Desk, place: events.Place = "terminal") -> list[Standing]:
-    """The commands that mean something in a front end of this kind, those from elsewhere at the end."""
-    return [
-        *(slash for slash in COMMANDS.values() if place in slash.places),
-        *(desk.words.listed() if desk.words else ()),
-    ]
+def split(line: str) -> tuple[str, str]:
+    """Return the name of a command, without its slash, and its argument."""
+    name, *rest = re.split(r"\s", line.strip().lstrip("/"), maxsplit=1)
+    return name, "".join(rest).strip()
 
 
-async def run(desk: Desk, conversation_id: str, line: str, emit: Emit, place: events.Place = "terminal") -> None:
-    """Carry out a line that begins with a slash. What goes wrong is said, and nothing is raised."""
+def find(line: str) -> base.SlashCommand | None:
+    """Return the built-in command of a line; None for messages, prompt commands and unknown commands."""
+    return COMMANDS.get(split(line)[0].lower()) if is_command(line) else None
+
+
+def runs_during_turn(line: str) -> bool:
+    """Whether a line is a command that runs at once while a turn or another command is running."""
+    command = find(line)
+    return command is not None and command.during_turn
+
+
+def needs_admin(line: str) -> bool:
+    """Whether a line is a command that only admins may send: it affects more than the sender's conversation."""
+    command = find(line)
+    return command is not None and command.admin_only(split(line)[1])
+
+
+def list_commands(host: base.CommandHost, place: events.Place = "terminal") -> list[base.CommandInfo]:
+    """Return the commands that are available in a front end, prompt commands last."""
+    return registry.available(host, place)
+
+
+async def run(
+    host: base.CommandHost, conversation_id: str, line: str, emit: Emit, place: events.Place = "terminal"
+) -> None:
+    """Run a command line. Errors are emitted as notices; none of Holdfast's own errors is raised."""
     name, argument = split(line)
-    slash = COMMANDS.get(name.lower())
+    command = COMMANDS.get(name.lower())
+    invocation = base.Invocation(host, conversation_id, argument, emit, place)
     try:
-        if slash is None:
-            await _said(base.Asked(desk, conversation_id, argument, emit, place), name)
+        if command is None:
+            await _run_prompt_command(invocation, name)
         else:
-            await _checked(desk, conversation_id, slash, argument, place)
-            await slash.run(base.Asked(desk, conversation_id, argument, emit, place))
+            await _check(invocation, command)
+            await command.run(invocation)
     except errors.HoldfastError as error:
         emit(events.Notice(str(error), "error"))
 
 
 async def complete(
-    desk: Desk, conversation_id: str, line: str, place: events.Place = "terminal"
+    host: base.CommandHost, conversation_id: str, line: str, place: events.Place = "terminal"
 ) -> Sequence[Candidate]:
-    """What a line that begins with a slash may become: names of commands, or what the argument of one may be.
+    """Return completions of a command line: names of commands, or values of an argument.
 
-    The value stands for the whole line, slash and all. Nothing is raised: where the store cannot say, nothing is
-    offered.
+    Each value replaces the whole line. If the store fails, there are no completions.
     """
     if not re.search(r"\s", line):
-        begun = line.lstrip("/").lower()
+        prefix = line.lstrip("/").lower()
         return [
             Candidate(f"/{each.name}{' ' if each.argument else ''}", each.help)
-            for each in listed(desk, place)
-            if each.name.startswith(begun)
+            for each in list_commands(host, place)
+            if each.name.startswith(prefix)
         ]
     name, argument = split(line)
-    slash = COMMANDS.get(name.lower())
-    if slash is None or slash.completes is None or place not in slash.places:
+    command = COMMANDS.get(name.lower())
+    if command is None or command.completes is None or place not in command.places:
         return []
     try:
-        every = await slash.completes(base.Asked(desk, conversation_id, argument, lambda _: None, place))
+        values = await command.completes(base.Invocation(host, conversation_id, argument, lambda _: None, place))
     except errors.HoldfastError:
         return []
     return [
-        Candidate(f"/{slash.name} {each.value}", each.help)
-        for each in every
+        Candidate(f"/{command.name} {each.value}", each.help)
+        for each in values
         if each.value.lower().startswith(argument.lower())
     ]
 
 
-def split(line: str) -> tuple[str, str]:
-    """The name, without its slash, and what comes after it."""
-    name, *rest = re.split(r"\s", line.strip().lstrip("/"), maxsplit=1)
-    return name, "".join(rest).strip()
-
-
-async def _checked(desk: Desk, conversation_id: str, slash: base.Slash, argument: str, place: events.Place) -> None:
-    """Refuse, with a sentence, what could only fail."""
-    if place not in slash.places:
-        raise errors.HoldfastError(f"/{slash.name} means nothing here.")
-    if argument and not slash.argument:
-        raise errors.InvalidArgument(f"/{slash.name} takes nothing after it.")
-    if not argument and slash.argument and not slash.argument.startswith("["):
-        raise errors.InvalidArgument(f"/{slash.name} needs something after it: {slash.form}")
-    if slash.needs:
+async def _check(invocation: base.Invocation, command: base.SlashCommand) -> None:
+    """Raise an error with a sentence for the user if the command cannot run."""
+    if invocation.place not in command.places:
+        raise errors.HoldfastError(f"/{command.name} is not available here.")
+    if invocation.argument and not command.argument:
+        raise errors.InvalidArgument(f"/{command.name} takes no argument.")
+    if not invocation.argument and command.argument and not command.argument.startswith("["):
+        raise errors.InvalidArgument(f"/{command.name} needs an argument: {command.form}")
+    if command.needs:
         try:
-            await desk.db.snapshot(conversation_id)
+            await invocation.host.db.snapshot(invocation.conversation_id)
         except errors.ConversationDeleted:
             raise
         except errors.NoSuchSession:
             raise errors.HoldfastError(
-                f"The conversation begins with your first message: there is nothing for /{slash.name} yet."
+                f"The conversation begins with your first message; /{command.name} needs one."
             ) from None
 
 
-async def _said(asked: base.Asked, name: str) -> None:
-    """Have the words said that a command from elsewhere stands for."""
-    others = asked.desk.words
-    words = await others.text(name.lower(), asked.argument) if others else None
-    if words is None:
-        raise errors.InvalidArgument(registry.unknown(asked, name))
-    asked.emit(events.Say(words))
+async def _run_prompt_command(invocation: base.Invocation, name: str) -> None:
+    """Emit the prompt of a prompt command, for the sender to submit."""
+    others = invocation.host.prompt_commands
+    text = await others.text(name.lower(), invocation.argument) if others else None
+    if text is None:
+        raise errors.InvalidArgument(registry.unknown(invocation, name))
+    invocation.emit(events.Say(text))

@@ -1,6 +1,7 @@
-"""What a command is, and what commands need of the runtime: values and ports.
+"""Values and interfaces of slash commands.
 
-Commands work on one conversation and answer with events; a front end has to know none of them by name.
+A command works on one conversation and answers with events. Its flags tell front ends and the runtime how to dispatch
+it, so that no front end knows a command by name.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ Emit = Callable[[events.AnyEvent], None]
 EVERYWHERE: frozenset[events.Place] = frozenset(get_args(events.Place))
 
 
-class Standing(Protocol):
-    """A command that stands for words: what it is called, what it is for, what it takes."""
+class CommandInfo(Protocol):
+    """What help and completion show of a command."""
 
     @property
     def name(self) -> str: ...
@@ -31,116 +32,125 @@ class Standing(Protocol):
     def argument(self) -> str: ...
 
 
-class Words(Protocol):
-    """Commands that come from elsewhere, such as prompts of servers; they may be others each time."""
+class PromptCommands(Protocol):
+    """Commands that stand for a prompt, such as those of MCP servers; the list may change at any time."""
 
-    def listed(self) -> Sequence[Standing]: ...
+    def listed(self) -> Sequence[CommandInfo]: ...
     async def text(self, name: str, argument: str) -> str | None:
-        """What is said by the command; None where there is none of this name."""
+        """Return the prompt, or None if there is no command of this name."""
 
 
 class Models(Protocol):
-    """The models that conversations are answered by, in this process."""
+    """The models of the conversations of this process."""
 
     def of(self, conversation_id: str) -> models.Model:
-        """The one that was chosen for this conversation, or the one for all."""
+        """Return the model chosen for this conversation, or the default."""
 
     async def listed(self) -> Sequence[str]:
-        """Names of models that can be had now."""
+        """Return the names of available models."""
 
     async def choose(self, conversation_id: str, name: str) -> models.Model:
-        """Have the next turns answered by this one; SettingInvalid, and nothing changed, where it cannot be had."""
+        """Use another model from the next turn on. Raises SettingInvalid if it is not available."""
 
     def follow(self, conversation_id: str, origin: str) -> None:
-        """Answer this conversation by what the one it came from is answered by."""
+        """Use the model of the conversation `origin` for this one too."""
 
 
-class Desk(Protocol):
-    """What commands need of the runtime. What runs and waits is meant of this process."""
+class CommandHost(Protocol):
+    """What commands need of the runtime. `running` and `waiting` refer to this process."""
 
     @property
     def db(self) -> async_db.AsyncSessionDB: ...
     @property
     def owner(self) -> str: ...
     @property
-    def words(self) -> Words | None: ...
+    def prompt_commands(self) -> PromptCommands | None: ...
     @property
     def models(self) -> Models | None: ...
     @property
     def approvals(self) -> approvals.Approvals: ...
     @property
-    def agents(self) -> agent_cache.Cache: ...
+    def agents(self) -> agent_cache.AgentCache: ...
     def want_title(self, conversation_id: str, title: str | None) -> None: ...
     def wanted_title(self, conversation_id: str) -> str | None: ...
-    def running(self, conversation_id: str) -> bool:
-        """Whether a turn runs, or is about to."""
-
+    def running(self, conversation_id: str) -> bool: ...
     def queued(self, conversation_id: str) -> int: ...
-    def waiting(self, conversation_id: str) -> Sequence[events.Submit]:
-        """The messages that wait for their turn, the next one first."""
-
-    def drop(self, conversation_id: str, message: events.Submit) -> bool:
-        """Take back a message that waits; whether it still did."""
-
-    def stop(self, conversation_id: str) -> bool:
-        """Stop the turn that runs, and a compaction that somebody asked for; whether there was any."""
-
-    def steer(self, conversation_id: str, text: str) -> bool:
-        """Tell the turn that runs something before its next step; whether there was one."""
+    def waiting(self, conversation_id: str) -> Sequence[events.Submit]: ...
+    def drop(self, conversation_id: str, message: events.Submit) -> bool: ...
+    def stop(self, conversation_id: str) -> bool: ...
+    def steer(self, conversation_id: str, text: str) -> bool: ...
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A command with its surroundings."""
+class Invocation(msgspec.Struct, frozen=True):
+    """One use of a command."""
 
-    desk: Desk
+    host: CommandHost
     conversation_id: str
     argument: str
     emit: Emit
     place: events.Place = "terminal"
-    """The front end it was typed in."""
+    """The front end in which it was entered."""
+
+    def answer(self, text: str) -> None:
+        self.emit(events.Answer(text))
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """What may stand in a place, and what it would mean there."""
+    """A completion, and what it means."""
 
     value: str
     help: str = ""
 
 
-Completes = Callable[[Asked], Awaitable[Sequence[Candidate]]]
-"""What the argument may be, all of it; the argument asked with is what was typed so far."""
+Completes = Callable[[Invocation], Awaitable[Sequence[Candidate]]]
+"""Returns all values of an argument; the invocation's argument is the text typed so far."""
 
 
-class Slash(msgspec.Struct, frozen=True, kw_only=True):
-    """One command."""
+class SlashCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A slash command and its flags."""
 
     name: str
     help: str
-    run: Callable[[Asked], Awaitable[None]]
+    run: Callable[[Invocation], Awaitable[None]]
     argument: str = ""
-    """What it takes, as shown in help; empty: nothing; in brackets: it can be left out."""
+    """The argument as shown in help; empty: none; in brackets: optional."""
     more: str = ""
-    """What else there is to say of it to whoever asks for help with it."""
+    """Further help text."""
     completes: Completes | None = None
     needs: bool = False
-    """Whether it is about a conversation that has begun: before, it is refused with a sentence."""
+    """Whether the conversation must have begun."""
+    during_turn: bool = False
+    """Whether it runs at once while a turn or another command is running; other commands wait."""
+    slow: bool = False
+    """Whether it may take so long that a person wants to stop it."""
+    ordered: bool = False
+    """Whether it must not overlap with messages that the same client sends: it changes the log or the queue."""
+    opens_conversation: bool = False
+    """Whether it continues in a new conversation, and so leaves the current one."""
+    admin_only: Callable[[str], bool] = lambda _argument: False
+    """Whether the command with this argument affects more than the sender's conversation."""
     places: frozenset[events.Place] = EVERYWHERE
-    """The front ends where it means something."""
+    """The front ends in which it is available."""
     instead: str = ""
-    """What to do where a line of a chat is no chat: one message of a command line."""
+    """What to use instead on the command line, where it is not available."""
     same_as: str = ""
-    """The command it is another name of."""
+    """The command of which it is an alias."""
 
     @property
     def form(self) -> str:
-        """How it is written."""
+        """The command with its argument, as shown in help."""
         return f"/{self.name} {self.argument}".rstrip()
 
 
 def choices(*values: tuple[str, str]) -> Completes:
-    """A command that takes one of a few words."""
+    """Return a completer for an argument that is one of a few words."""
 
-    async def every(_: Asked) -> Sequence[Candidate]:
+    async def complete(_: Invocation) -> Sequence[Candidate]:
         return [Candidate(*each) for each in values]
 
-    return every
+    return complete
+
+
+def parse_number(text: str, max_digits: int = 9) -> int | None:
+    """Parse a positive whole number; None if the text is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= max_digits and int(text) else None

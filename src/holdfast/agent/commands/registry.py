@@ -1,4 +1,4 @@
-"""All commands, in the order they are listed."""
+"""All slash commands, in the order in which they are listed."""
 
 from __future__ import annotations
 
@@ -8,264 +8,274 @@ from difflib import get_close_matches
 from holdfast import errors, events
 from holdfast.agent.commands import base, context, conversations, permissions, status, turns
 
-NEAR = 0.6
-"""How alike a name must be to one that exists to be taken for a slip: of 1."""
+MIN_SIMILARITY = 0.6
+"""How similar (of 1) an unknown name must be to a known one to suggest it."""
 
 COMPACT = """\
-/compact               now, whatever the automatic one waits for
-/compact the budget    what you name gets most of the room
-/compact --preview     show what would go and what would stay; changes nothing
-/compact here 3        keep the last 3 exchanges word for word
-/compact undo | redo   take the last one back, and forth
+/compact               compact now, without waiting for the automatic thresholds
+/compact the budget    give most of the summary to what you name
+/compact --preview     show what would be summarized and what would stay; changes nothing
+/compact here 3        keep the last 3 exchanges verbatim
+/compact undo | redo   undo the last compaction, or redo it
 The originals stay: /recall shows them."""
 UNDO = """\
-What you said last, and all that came of it, leaves the context. The transcript keeps it.
-/undo 3 takes back three turns; /redo brings them back.
-What a summary stands for can be taken back after /compact undo."""
+Removes your last message and everything after it from the context. The transcript keeps it.
+/undo 3 undoes three turns; /redo restores them.
+Turns that a summary represents can be undone after /compact undo."""
 MODEL = """\
-/model                 which one answers, and which others can be had
+/model                 show the model and those that are available
 /model openai/gpt-5    change it for this conversation, until the program ends"""
 SEARCH = """\
-Ask in plain language; a "phrase in quotes" must be there word for word.
-/recall WORDS looks into this conversation alone."""
+Ask in plain language; a "phrase in quotes" must occur verbatim.
+/recall WORDS searches only this conversation."""
 QUEUE = """\
-A message that comes during a turn waits for it.
-/queue                 list those that wait
-/queue drop 2          take the second one back
-/queue drop all        take back all"""
+A message that you send during a turn waits for its end.
+/queue                 list waiting messages
+/queue drop 2          drop the second one
+/queue drop all        drop all"""
 IN_CHATS = base.EVERYWHERE - {"once"}
-ELSEWHERE = IN_CHATS - {"editor"}
-"""Where one conversation is left for another: an editor has a place of its own for each."""
+IN_ONE_PLACE = IN_CHATS - {"editor"}
+"""Front ends that show one conversation at a time; an editor opens each in a panel of its own."""
 BEGINS = "A message without -c and -r begins a new conversation."
-STEER = "Without a turn it is a message like any other."
 
 
-async def _quit(asked: base.Asked) -> None:
-    asked.emit(events.Quit())
+async def _quit(invocation: base.Invocation) -> None:
+    invocation.emit(events.Quit())
 
 
-async def _help(asked: base.Asked) -> None:
-    if not asked.argument:
-        listed = _here(asked)
+async def _help(invocation: base.Invocation) -> None:
+    listed = available(invocation.host, invocation.place)
+    if not invocation.argument:
         width = max(len(_form(each)) for each in listed)
-        asked.emit(events.Answer("\n".join(f"{_form(each):{width}}  {each.help}" for each in listed)))
+        invocation.answer("\n".join(f"{_form(each):{width}}  {each.help}" for each in listed))
         return
-    every = {each.name: each for each in (*COMMANDS.values(), *_others(asked.desk))}
-    found = every.get(asked.argument.lstrip("/").lower())
+    name = invocation.argument.lstrip("/")
+    found = {each.name: each for each in (*listed, *COMMANDS.values())}.get(name.lower())
     if found is None:
-        raise errors.InvalidArgument(unknown(asked, asked.argument.lstrip("/")))
-    same = COMMANDS[found.same_as] if isinstance(found, base.Slash) and found.same_as else found
-    more = same.more if isinstance(same, base.Slash) else ""
-    form = f"/{found.name} {same.argument}".rstrip()
-    asked.emit(events.Answer("\n".join(line for line in (form, found.help, more) if line)))
+        raise errors.InvalidArgument(unknown(invocation, name))
+    target = COMMANDS[found.same_as] if isinstance(found, base.SlashCommand) and found.same_as else found
+    more = target.more if isinstance(target, base.SlashCommand) else ""
+    form = f"/{found.name} {target.argument}".rstrip()
+    invocation.answer("\n".join(line for line in (form, found.help, more) if line))
 
 
-async def _names(asked: base.Asked) -> Sequence[base.Candidate]:
-    return [base.Candidate(each.name, each.help) for each in _here(asked)]
+async def _complete_help(invocation: base.Invocation) -> Sequence[base.Candidate]:
+    return [base.Candidate(each.name, each.help) for each in available(invocation.host, invocation.place)]
 
 
-def _here(asked: base.Asked) -> list[base.Standing]:
-    """The commands that mean something where this one was given."""
-    return [*(each for each in COMMANDS.values() if asked.place in each.places), *_others(asked.desk)]
+def available(host: base.CommandHost, place: events.Place) -> list[base.CommandInfo]:
+    """Return the commands that are available in a front end, prompt commands last."""
+    prompts = host.prompt_commands.listed() if host.prompt_commands else ()
+    return [*(each for each in COMMANDS.values() if place in each.places), *prompts]
 
 
-def _form(each: base.Standing) -> str:
-    return f"/{each.name} {each.argument}".rstrip()
+def _form(command: base.CommandInfo) -> str:
+    return f"/{command.name} {command.argument}".rstrip()
 
 
-def _others(desk: base.Desk) -> Sequence[base.Standing]:
-    return desk.words.listed() if desk.words else ()
-
-
-def unknown(asked: base.Asked, name: str) -> str:
-    """What to say to a name that is none: the one that was meant, if it can be told."""
-    near = nearest(name, [each.name for each in _here(asked)])
-    meant = f" Did you mean /{near}?" if near else ""
-    return f"There is no command {errors.shown('/' + name)}.{meant} /help lists them."
+def unknown(invocation: base.Invocation, name: str) -> str:
+    """Return the error message for an unknown name, with the most similar command."""
+    similar = nearest(name, [each.name for each in available(invocation.host, invocation.place)])
+    hint = f" Did you mean /{similar}?" if similar else ""
+    return f"Unknown command: {errors.shown('/' + name)}.{hint} Type /help for the list."
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The one of these names that was meant, if it can be told."""
+    """Return the name that was probably meant, if any."""
     begun = [each for each in names if name and each.startswith(name.lower())]
-    return next(iter(begun or get_close_matches(name.lower(), names, 1, NEAR)), None)
+    return next(iter(begun or get_close_matches(name.lower(), names, 1, MIN_SIMILARITY)), None)
 
 
-COMMANDS: dict[str, base.Slash] = {
-    slash.name: slash
-    for slash in (
-        base.Slash(
-            name="help",
-            help="List the commands, or say more of one.",
-            run=_help,
-            argument="[COMMAND]",
-            completes=_names,
-        ),
-        base.Slash(
-            name="new",
-            help="Begin a new conversation.",
-            run=conversations.new,
-            argument="[TITLE]",
-            places=ELSEWHERE,
-            instead=BEGINS,
-        ),
-        base.Slash(
-            name="reset",
-            help="The same as /new.",
-            run=conversations.new,
-            argument="[TITLE]",
-            same_as="new",
-            places=ELSEWHERE,
-            instead=BEGINS,
-        ),
-        base.Slash(name="title", help="Show the title, or set it.", run=conversations.title, argument="[TEXT]"),
-        base.Slash(name="sessions", help="List conversations, the most recent first.", run=conversations.sessions),
-        base.Slash(
-            name="resume",
-            help="Go on with another conversation: an id, a title, or `last`.",
-            run=conversations.resume,
-            argument="[ID]",
-            completes=conversations.resumable,
-            places=ELSEWHERE,
-            instead="-r ID goes on with another conversation.",
-        ),
-        base.Slash(
-            name="branch",
-            help="Go on in a copy of this conversation; this one stays as it is.",
-            run=conversations.branch,
-            argument="[TITLE]",
-            needs=True,
-        ),
-        base.Slash(
-            name="search",
-            help="Find what was said in any of your conversations.",
-            run=conversations.search,
-            argument="WORDS",
-            more=SEARCH,
-        ),
-        base.Slash(name="status", help="Show the model, the conversation and what runs.", run=status.status),
-        base.Slash(name="usage", help="Show the tokens this conversation has used.", run=status.usage),
-        base.Slash(
-            name="model",
-            help="Show which model answers, or choose another.",
-            run=status.model,
-            argument="[PROVIDER/MODEL]",
-            more=MODEL,
-            completes=status.models,
-        ),
-        base.Slash(
-            name="undo",
-            help="Take back the last turn, or the last N.",
-            run=turns.undo,
-            argument="[N]",
-            more=UNDO,
-            needs=True,
-        ),
-        base.Slash(name="redo", help="Bring back what was taken back last.", run=turns.redo, needs=True),
-        base.Slash(name="retry", help="Take back the last answer and ask the same again.", run=turns.retry, needs=True),
-        base.Slash(
-            name="compact",
-            help="Let a summary stand for the older part.",
-            run=context.compact,
-            argument="[FOCUS | --preview | here N | undo | redo]",
-            more=COMPACT,
-            completes=context.FORMS,
-            needs=True,
-        ),
-        base.Slash(
-            name="compress",
-            help="The same as /compact.",
-            run=context.compact,
-            argument="[...]",
-            completes=context.FORMS,
-            needs=True,
-            same_as="compact",
-        ),
-        base.Slash(
-            name="recall",
-            help="Show originals: a number, a range, or words.",
-            run=context.recall,
-            argument="SEQ|WORDS",
-            needs=True,
-        ),
-        base.Slash(
-            name="pin",
-            help="Keep a message word for word, or list what is kept so.",
-            run=context.pin,
-            argument="[N | last]",
-            completes=base.choices(("last", "the last message")),
-        ),
-        base.Slash(
-            name="unpin",
-            help="Let the next compaction have a message again.",
-            run=context.unpin,
-            argument="N",
-            completes=context.pinned,
-            needs=True,
-        ),
-        base.Slash(
-            name="memory",
-            help="Show what is remembered about you, or change it.",
-            run=status.memory,
-            argument="[add TEXT | edit ID TEXT | forget ID|all]",
-            completes=status.remembered,
-        ),
-        base.Slash(name="tools", help="List the tools, and what the settings say of them.", run=status.tools),
-        base.Slash(
-            name="permissions",
-            help="List what is allowed, or take it back.",
-            run=permissions.permissions,
-            argument="[revoke ID]",
-            completes=permissions.revocable,
-        ),
-        base.Slash(
-            name="approve",
-            help="Allow what is asked for.",
-            run=permissions.approve,
-            argument="[NUMBER] [once | conversation | always]",
-            completes=permissions.ANSWERS,
-            places=IN_CHATS,
-            instead="Nothing is asked here; --yes allows what tools would ask for.",
-        ),
-        base.Slash(
-            name="deny",
-            help="Deny what is asked for; the model is told why.",
-            run=permissions.deny,
-            argument="[NUMBER] [REASON]",
-            places=IN_CHATS,
-            instead="Nothing is asked here, and what would be is denied.",
-        ),
-        base.Slash(
-            name="stop",
-            help="Stop the running turn, or a compaction; what was said stays.",
-            run=turns.stop,
-            places=IN_CHATS,
-            instead="Ctrl-C stops what runs.",
-        ),
-        base.Slash(
-            name="steer",
-            help="Tell the running turn something before its next step.",
-            run=turns.steer,
-            argument="TEXT",
-            more=STEER,
-            places=IN_CHATS,
-            instead="Nothing runs that could be told something.",
-        ),
-        base.Slash(
-            name="queue",
-            help="List the messages that wait, or take one back.",
-            run=turns.queue,
-            argument="[drop N|all]",
-            more=QUEUE,
-            completes=turns.droppable,
-            places=IN_CHATS,
-            instead="One message does not wait behind others.",
-        ),
-        base.Slash(
-            name="quit",
-            help="Leave. The conversation stays.",
-            run=_quit,
-            places=frozenset[events.Place]({"terminal"}),
-            instead="One message leaves by itself.",
-        ),
-    )
-}
+_new = base.SlashCommand(
+    name="new",
+    help="Begin a new conversation.",
+    run=conversations.new,
+    argument="[TITLE]",
+    places=IN_ONE_PLACE,
+    instead=BEGINS,
+    opens_conversation=True,
+)
+_compact = base.SlashCommand(
+    name="compact",
+    help="Replace the older part of the context with a summary.",
+    run=context.compact,
+    argument="[FOCUS | --preview | here N | undo | redo]",
+    more=COMPACT,
+    completes=context.FORMS,
+    needs=True,
+    slow=True,
+)
+
+
+def _alias(command: base.SlashCommand, name: str, argument: str) -> base.SlashCommand:
+    fields = {field: getattr(command, field) for field in command.__struct_fields__}
+    changed = {"name": name, "argument": argument, "help": f"Alias of /{command.name}.", "same_as": command.name}
+    return base.SlashCommand(**fields | changed | {"more": ""})
+
+
+_ALL = (
+    base.SlashCommand(
+        name="help",
+        help="List the commands, or explain one.",
+        run=_help,
+        argument="[COMMAND]",
+        completes=_complete_help,
+        during_turn=True,
+    ),
+    _new,
+    _alias(_new, "reset", "[TITLE]"),
+    base.SlashCommand(
+        name="title", help="Show or set the title.", run=conversations.title, argument="[TEXT]", ordered=True
+    ),
+    base.SlashCommand(name="sessions", help="List conversations, most recent first.", run=conversations.sessions),
+    base.SlashCommand(
+        name="resume",
+        help="Continue another conversation: an id, a title, or `last`.",
+        run=conversations.resume,
+        argument="[ID]",
+        completes=conversations.complete_resume,
+        places=IN_ONE_PLACE,
+        instead="-r ID continues another conversation.",
+    ),
+    base.SlashCommand(
+        name="branch",
+        help="Continue in a copy of this conversation; the original stays as it is.",
+        run=conversations.branch,
+        argument="[TITLE]",
+        needs=True,
+        ordered=True,
+        opens_conversation=True,
+    ),
+    base.SlashCommand(
+        name="search", help="Search all your conversations.", run=conversations.search, argument="WORDS", more=SEARCH
+    ),
+    base.SlashCommand(
+        name="status", help="Show model, conversation and running turn.", run=status.status, during_turn=True
+    ),
+    base.SlashCommand(name="usage", help="Show the tokens and cost of this conversation.", run=status.usage),
+    base.SlashCommand(
+        name="model",
+        help="Show or change the model.",
+        run=status.model,
+        argument="[PROVIDER/MODEL]",
+        more=MODEL,
+        completes=status.complete_model,
+        admin_only=bool,  # a model may cost more
+    ),
+    base.SlashCommand(
+        name="undo",
+        help="Undo the last turn, or the last N.",
+        run=turns.undo,
+        argument="[N]",
+        more=UNDO,
+        needs=True,
+        ordered=True,
+    ),
+    base.SlashCommand(name="redo", help="Restore what was undone last.", run=turns.redo, needs=True, ordered=True),
+    base.SlashCommand(
+        name="retry", help="Undo the last turn and ask the same again.", run=turns.retry, needs=True, ordered=True
+    ),
+    _compact,
+    _alias(_compact, "compress", "[...]"),
+    base.SlashCommand(
+        name="recall",
+        help="Show original messages: a number, a range, or words.",
+        run=context.recall,
+        argument="SEQ|WORDS",
+        needs=True,
+    ),
+    base.SlashCommand(
+        name="pin",
+        help="Keep a message verbatim in every compaction, or list pinned messages.",
+        run=context.pin,
+        argument="[N | last]",
+        completes=base.choices(("last", "the last message")),
+        ordered=True,
+    ),
+    base.SlashCommand(
+        name="unpin",
+        help="Let the next compaction summarize a message again.",
+        run=context.unpin,
+        argument="N",
+        completes=context.complete_pins,
+        needs=True,
+        ordered=True,
+    ),
+    base.SlashCommand(
+        name="memory",
+        help="Show or change the notes about you.",
+        run=status.memory,
+        argument="[add TEXT | edit ID TEXT | forget ID|all]",
+        completes=status.complete_memory,
+    ),
+    base.SlashCommand(name="tools", help="List the tools and their rules.", run=status.tools),
+    base.SlashCommand(
+        name="permissions",
+        help="List rules and grants, or revoke a grant.",
+        run=permissions.permissions,
+        argument="[revoke ID]",
+        completes=permissions.complete_revoke,
+    ),
+    base.SlashCommand(
+        name="approve",
+        help="Approve a pending request.",
+        run=permissions.approve,
+        argument="[NUMBER] [once | conversation | always]",
+        completes=permissions.COMPLETE_ANSWERS,
+        places=IN_CHATS,
+        instead="No approvals are requested here; --yes approves what tools would ask for.",
+        during_turn=True,
+        ordered=True,
+        admin_only=lambda argument: "always" in argument.lower().split(),
+    ),
+    base.SlashCommand(
+        name="deny",
+        help="Deny a pending request; the model is sent the reason.",
+        run=permissions.deny,
+        argument="[NUMBER] [REASON]",
+        places=IN_CHATS,
+        instead="No approvals are requested here; actions that need one are denied.",
+        during_turn=True,
+        ordered=True,
+    ),
+    base.SlashCommand(
+        name="stop",
+        help="Stop the running turn or command; stored messages stay.",
+        run=turns.stop,
+        places=IN_CHATS,
+        instead="Ctrl-C stops the program.",
+        during_turn=True,
+    ),
+    base.SlashCommand(
+        name="steer",
+        help="Send a message into the running turn, before its next step.",
+        run=turns.steer,
+        argument="TEXT",
+        more="Without a running turn, it is an ordinary message.",
+        places=IN_CHATS,
+        instead="No turn is running that could be steered.",
+        during_turn=True,
+        ordered=True,
+    ),
+    base.SlashCommand(
+        name="queue",
+        help="List waiting messages, or drop them.",
+        run=turns.queue,
+        argument="[drop N|all]",
+        more=QUEUE,
+        completes=turns.complete_queue,
+        places=IN_CHATS,
+        instead="There is no queue for a single message.",
+        during_turn=True,
+        ordered=True,
+    ),
+    base.SlashCommand(
+        name="quit",
+        help="Leave. The conversation is kept.",
+        run=_quit,
+        places=frozenset[events.Place]({"terminal"}),
+        instead="The program ends by itself after one message.",
+        during_turn=True,
+    ),
+)
+COMMANDS: dict[str, base.SlashCommand] = {command.name: command for command in _ALL}

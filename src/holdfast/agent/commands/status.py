@@ -1,46 +1,49 @@
-"""Commands that tell how things stand: the conversation, what it used, its model, its tools, what is remembered."""
+"""Commands about the agent: status, usage, model, memory and tools."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from holdfast import errors, events, types
-from holdfast.agent import memory_notes, permission_commands
+from holdfast.agent import memory as agent_memory
 from holdfast.agent import usage as agent_usage
-from holdfast.agent.commands import base, turns
+from holdfast.agent.commands import base, permissions, turns
+from holdfast.tools import memory as memory_tool
 
 ESTIMATE = (
     'Estimated from list prices, except where the provider reports the cost; `models."NAME".price` in the settings '
     "overrides them."
 )
-LASTS = "It holds for this conversation until the program ends; `holdfast config edit` sets `model` for good."
+LASTS = "This applies to this conversation until the program ends; `holdfast config edit` sets `model` permanently."
+MEMORY_USAGE = "/memory lists the notes; add TEXT, edit ID TEXT and forget ID|all change them."
 
 
-async def status(asked: base.Asked) -> None:
-    desk, agent = asked.desk, await asked.desk.agents.get(asked.conversation_id)
+async def status(invocation: base.Invocation) -> None:
+    host, conversation_id = invocation.host, invocation.conversation_id
+    agent = await host.agents.get(conversation_id)
     lines = [f"model         {agent.model.name} (window {agent.model.window:,} tokens)"]
     try:
-        here = await desk.db.conversation(asked.conversation_id)
+        found = await host.db.conversation(conversation_id)
         lines += [
-            f"conversation  {here.id}",
-            f"session       {here.head_id}",
-            f"title         {here.title or '-'}",
-            f"folder        {here.folder or '-'}",
-            f"messages      {here.last_seq}",
+            f"conversation  {found.id}",
+            f"session       {found.head_id}",
+            f"title         {found.title or '-'}",
+            f"folder        {found.folder or '-'}",
+            f"messages      {found.last_seq}",
             f"context       about {await agent.context_tokens():,} tokens",
         ]
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:
         lines.append("conversation  begins with your first message")
-    running = "running" if agent.busy or desk.running(asked.conversation_id) else "none"
-    lines.append(f"turn          {running}, {desk.queued(asked.conversation_id)} waiting")
-    asked.emit(events.Answer("\n".join(lines)))
+    running = "running" if agent.busy or host.running(conversation_id) else "none"
+    lines.append(f"turn          {running}, {host.queued(conversation_id)} waiting")
+    invocation.answer("\n".join(lines))
 
 
-async def usage(asked: base.Asked) -> None:
+async def usage(invocation: base.Invocation) -> None:
     try:
-        used = await agent_usage.used(asked.desk.db, asked.conversation_id)
+        used = await agent_usage.used(invocation.host.db, invocation.conversation_id)
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:
@@ -48,7 +51,7 @@ async def usage(asked: base.Asked) -> None:
     lines = [f"{name}: {_tokens(usage)}" for name, usage in used.items()]
     if cost := agent_usage.total_cost(used):
         lines.append(f"total: about ${cost:.4f}. {ESTIMATE}")
-    asked.emit(events.Answer("\n".join(lines) or "Nothing was used yet."))
+    invocation.answer("\n".join(lines) or "No tokens used yet.")
 
 
 def _tokens(usage: types.Usage) -> str:
@@ -56,68 +59,90 @@ def _tokens(usage: types.Usage) -> str:
     return f"{usage.input:,} tokens in ({usage.cache_read:,} cached), {usage.output:,} out{cost}"
 
 
-# --- the model -----------------------------------------------------------------------------------------
+# --- model ---------------------------------------------------------------------------------------------
 
 
-async def model(asked: base.Asked) -> None:
-    desk = asked.desk
-    if asked.argument:
-        await _chosen(asked)
+async def model(invocation: base.Invocation) -> None:
+    if invocation.argument:
+        await _choose_model(invocation)
         return
-    agent = await desk.agents.get(asked.conversation_id)
+    agent = await invocation.host.agents.get(invocation.conversation_id)
     lines = [f"{agent.model.name} (window {agent.model.window:,} tokens)"]
-    others = [name for name in await _listed(desk) if name != agent.model.name]
-    lines += ["/model NAME changes it. To be had:", *(f"  {name}" for name in others)] if others else []
-    asked.emit(events.Answer("\n".join(lines)))
+    others = [name for name in await _models(invocation.host) if name != agent.model.name]
+    lines += ["/model NAME changes it. Available:", *(f"  {name}" for name in others)] if others else []
+    invocation.answer("\n".join(lines))
 
 
-async def _chosen(asked: base.Asked) -> None:
-    """Between turns: the agent is built anew, and one that is in a turn goes on with its model."""
-    desk, here = asked.desk, asked.conversation_id
-    if desk.models is None:
+async def _choose_model(invocation: base.Invocation) -> None:
+    """Change the model between turns: the agent is built again with it."""
+    host, conversation_id = invocation.host, invocation.conversation_id
+    if host.models is None:
         raise errors.SettingInvalid("The model cannot be changed here.")
-    if desk.running(here):
+    if host.running(conversation_id):
         raise errors.HoldfastError(turns.RUNNING)
     try:
-        made = await desk.models.choose(here, asked.argument)
+        made = await host.models.choose(conversation_id, invocation.argument)
     except errors.SettingInvalid as error:
-        known = ", ".join(await _listed(desk))
-        raise errors.SettingInvalid(f"{error} To be had: {known}." if known else str(error)) from None
-    desk.agents.forget(here)
-    asked.emit(events.Answer(f"{made.name} answers from now on (window {made.window:,} tokens). {LASTS}"))
+        known = ", ".join(await _models(host))
+        raise errors.SettingInvalid(f"{error} Available: {known}." if known else str(error)) from None
+    host.agents.forget(conversation_id)
+    invocation.answer(f"The model is {made.name} now (window {made.window:,} tokens). {LASTS}")
 
 
-async def models(asked: base.Asked) -> Sequence[base.Candidate]:
-    return [base.Candidate(name) for name in await _listed(asked.desk)]
+async def complete_model(invocation: base.Invocation) -> Sequence[base.Candidate]:
+    return [base.Candidate(name) for name in await _models(invocation.host)]
 
 
-async def _listed(desk: base.Desk) -> Sequence[str]:
-    return await desk.models.listed() if desk.models is not None else ()
+async def _models(host: base.CommandHost) -> Sequence[str]:
+    return await host.models.listed() if host.models is not None else ()
 
 
 # --- memory and tools ----------------------------------------------------------------------------------
 
 
-async def memory(asked: base.Asked) -> None:
-    said, changed = await memory_notes.ordered(memory_notes.Notes(asked.desk.db, asked.desk.owner), asked.argument)
-    for agent in asked.desk.agents.every() if changed else ():
-        agent.remembering.changed()
-    asked.emit(events.Answer(said))
+async def memory(invocation: base.Invocation) -> None:
+    notes = agent_memory.Notes(invocation.host.db, invocation.host.owner)
+    answer, changed = await _change_memory(notes, invocation.argument)
+    for agent in invocation.host.agents.every() if changed else ():
+        agent.memory.invalidate()
+    invocation.answer(answer)
 
 
-async def remembered(asked: base.Asked) -> Sequence[base.Candidate]:
-    kept = await asked.desk.db.memory.all(asked.desk.owner)
-    every = [base.Candidate("add ", "remember something"), base.Candidate("list", "show what is remembered")]
-    for verb in ("edit", "forget"):
-        end = " " if verb == "edit" else ""
-        every += [base.Candidate(f"{verb} {each.id}{end}", each.text) for each in kept]
-    return [*every, *([base.Candidate("forget all", "everything")] if kept else ())]
+async def _change_memory(notes: agent_memory.Notes, argument: str) -> tuple[str, bool]:
+    """Return the answer, and whether notes were changed. Raises InvalidArgument."""
+    verb, _, rest = argument.partition(" ")
+    which, _, text = rest.strip().partition(" ")
+    number = base.parse_number(which, 15)
+    match verb.lower():
+        case "" | "list":
+            return "\n".join(map(memory_tool.line, await notes.memories())) or "No notes.", False
+        case "add" if rest.strip():
+            return f"Added: {memory_tool.line(await notes.remember(rest.strip()))}", True
+        case "edit" if number and text.strip():
+            return f"Changed: {memory_tool.line(await notes.revise(number, text.strip()))}", True
+        case "forget" if which.lower() == "all" and not text:
+            every = await notes.memories()
+            for each in every:
+                await notes.forget(each.id)
+            return f"Deleted {len(every)} note{'s' * (len(every) != 1)}." if every else "No notes.", True
+        case "forget" if number and not text:
+            found = await notes.forget(number)
+            return f"Deleted note {number}." if found else f"There is no note {number}.", found
+    raise errors.InvalidArgument(MEMORY_USAGE)
 
 
-async def tools(asked: base.Asked) -> None:
-    agent = await asked.desk.agents.get(asked.conversation_id)
-    if not asked.desk.running(asked.conversation_id):
-        # A turn has those it began with.
-        for remark in await agent.tools.freshen():
-            asked.emit(events.Notice(remark, "warning"))
-    asked.emit(events.Answer(permission_commands.tools(agent.tools.specs, asked.desk.approvals.law.rules)))
+async def complete_memory(invocation: base.Invocation) -> Sequence[base.Candidate]:
+    notes = await invocation.host.db.memory.all(invocation.host.owner)
+    values = [base.Candidate("add ", "add a note"), base.Candidate("list", "list the notes")]
+    values += [base.Candidate(f"edit {each.id} ", each.text) for each in notes]
+    values += [base.Candidate(f"forget {each.id}", each.text) for each in notes]
+    return [*values, *([base.Candidate("forget all", "delete all notes")] if notes else ())]
+
+
+async def tools(invocation: base.Invocation) -> None:
+    agent = await invocation.host.agents.get(invocation.conversation_id)
+    if not invocation.host.running(invocation.conversation_id):
+        # A running turn keeps the tools it began with.
+        for warning in await agent.tools.freshen():
+            invocation.emit(events.Notice(warning, "warning"))
+    invocation.answer(permissions.list_tools(agent.tools.specs, invocation.host.approvals.law.rules))

@@ -1,6 +1,6 @@
-"""Commands about turns: take some back and forth, ask again, stop one, tell it something, look at what waits.
+"""Commands about turns: undo, redo and retry them, stop or steer the running one, manage the queue.
 
-Nothing is deleted: what is taken back leaves the context, and stays in the transcript.
+Nothing is deleted: an undone turn leaves the context and stays in the transcript.
 """
 
 from __future__ import annotations
@@ -13,155 +13,156 @@ from holdfast.agent import turn_lease
 from holdfast.agent.commands import base
 from holdfast.compaction import speaker
 
-SHOWN = 80
+PREVIEW_CHARS = 80
 RUNNING = "A turn is running. Wait for it to end, or /stop it first."
+QUEUE_EMPTY = "No messages are waiting."
 
 
 @asynccontextmanager
-async def alone(asked: base.Asked) -> AsyncIterator[None]:
-    """While no turn of this conversation runs, here or anywhere: one that comes now waits. Refused where one does."""
-    if asked.desk.running(asked.conversation_id):
+async def exclusive(invocation: base.Invocation) -> AsyncIterator[None]:
+    """Hold the turn lease during the block. Raises an error if a turn is running, in any process."""
+    if invocation.host.running(invocation.conversation_id):
         raise errors.HoldfastError(RUNNING)
-    async with turn_lease.begin(asked.desk.db, asked.conversation_id, patience=0):
+    async with turn_lease.begin(invocation.host.db, invocation.conversation_id, wait_seconds=0):
         yield
 
 
-# --- back and forth ------------------------------------------------------------------------------------
+# --- undo ----------------------------------------------------------------------------------------------
 
 
-async def undo(asked: base.Asked) -> None:
-    count = _count(asked.argument or "1")
+async def undo(invocation: base.Invocation) -> None:
+    count = base.parse_number(invocation.argument or "1")
     if count is None:
-        raise errors.InvalidArgument("/undo takes how many turns to take back, and without a number takes back one.")
-    async with alone(asked):
-        taken, hidden = await _taken_back(asked, count)
+        raise errors.InvalidArgument("/undo takes the number of turns to undo; without one, it undoes the last turn.")
+    async with exclusive(invocation):
+        undone, hidden = await _hide_turns(invocation, count)
     many = "1 message" if hidden.from_seq == hidden.to_seq else f"messages {hidden.from_seq} to {hidden.to_seq}"
-    lines = [f"Taken back, with all that came of it ({many}):", *map(_line, taken), "/redo brings it back."]
-    asked.emit(events.Answer("\n".join(lines)))
+    invocation.answer("\n".join([f"Undone ({many}):", *map(_line, undone), "/redo restores it."]))
 
 
-async def redo(asked: base.Asked) -> None:
-    """What was taken back last, as it was taken back."""
-    db, here = asked.desk.db, asked.conversation_id
-    async with alone(asked):
-        hidden = [each for each in await db.hides(here) if each.shown_epoch is None]
+async def redo(invocation: base.Invocation) -> None:
+    """Restore the turns of the last undo."""
+    db, conversation_id = invocation.host.db, invocation.conversation_id
+    async with exclusive(invocation):
+        hidden = [each for each in await db.hides(conversation_id) if each.shown_epoch is None]
         if not hidden:
-            raise errors.NothingToUndo("Nothing was taken back that could come again.")
-        context, last = await db.context(here), hidden[-1]
+            raise errors.NothingToUndo("Nothing was undone that could be restored.")
+        context, last = await db.context(conversation_id), hidden[-1]
         if last.from_seq <= context.cut_seq:
-            raise errors.ShowRefused(await _covered(asked, context))
-        shown = await db.show(here, last.epoch)
-    context = await db.context(here)
-    back = [each for each in context if shown.from_seq <= each.seq <= shown.to_seq and speaker.begins_exchange(each)]
-    since = any(each.seq > shown.to_seq for each in context)
-    lines = ["Back again:", *map(_line, back), *(["It stands before what was said since."] if since else ())]
-    asked.emit(events.Answer("\n".join(lines)))
+            raise errors.ShowRefused(await _summarized(invocation, context))
+        shown = await db.show(conversation_id, last.epoch)
+    context = await db.context(conversation_id)
+    restored = [
+        each for each in context if shown.from_seq <= each.seq <= shown.to_seq and speaker.begins_exchange(each)
+    ]
+    has_later = any(each.seq > shown.to_seq for each in context)
+    note = ["It comes before the messages that were sent since."] if has_later else []
+    invocation.answer("\n".join(["Restored:", *map(_line, restored), *note]))
 
 
-async def retry(asked: base.Asked) -> None:
-    """Whoever asked says the same words again: the answer of before is taken back, and /redo would bring it back."""
-    async with alone(asked):
-        (message,), _ = await _taken_back(asked, 1, again=True)
-    said = _as_said(message.content)
-    asked.emit(events.Say(content_parts.text(said), None if isinstance(said, str) else said))
+async def retry(invocation: base.Invocation) -> None:
+    """Undo the last turn and have the sender submit the same message again."""
+    async with exclusive(invocation):
+        (message,), _ = await _hide_turns(invocation, 1, resend=True)
+    content = _without_notes(message.content)
+    invocation.emit(events.Say(content_parts.text(content), None if isinstance(content, str) else content))
 
 
-async def _taken_back(asked: base.Asked, count: int, again: bool = False) -> tuple[Sequence[types.Message], types.Hide]:
-    """Hide the last turns: what a person began them with, and all that came after. Refused as a whole, or done."""
-    db, here = asked.desk.db, asked.conversation_id
-    context = await db.context(here)
+async def _hide_turns(
+    invocation: base.Invocation, count: int, resend: bool = False
+) -> tuple[Sequence[types.Message], types.Hide]:
+    """Hide the last turns as a whole; return the messages that began them."""
+    db, conversation_id = invocation.host.db, invocation.conversation_id
+    context = await db.context(conversation_id)
     begun = [each for each in context if each.seq > context.cut_seq and speaker.begins_exchange(each)]
     if len(begun) < count:
-        raise errors.InvalidArgument(await _too_few(asked, context, len(begun)))
-    taken = begun[-count:]
-    if again and taken[0].redacted:
-        raise errors.InvalidArgument(f"Message {taken[0].seq} was redacted, so it cannot be sent again.")
-    hidden = await db.hide(here, taken[0].seq, context.last_seq)
-    if (await db.context(here)).cut_seq >= taken[0].seq:
+        raise errors.InvalidArgument(await _too_few(invocation, context, len(begun)))
+    undone = begun[-count:]
+    if resend and undone[0].redacted:
+        raise errors.InvalidArgument(f"Message {undone[0].seq} was redacted, so it cannot be sent again.")
+    hidden = await db.hide(conversation_id, undone[0].seq, context.last_seq)
+    if (await db.context(conversation_id)).cut_seq >= undone[0].seq:
         raise errors.ShowRefused(
-            "A compaction was made at this very moment, and its summary stands for that turn, too. /compact undo takes "
-            "it back, and the turn with it."
+            "A compaction summarized this turn at the same moment. /compact undo restores it; then undo it again."
         )
-    return taken, hidden
+    return undone, hidden
 
 
-async def _too_few(asked: base.Asked, context: types.Context, there: int) -> str:
-    many = {0: "There is no turn", 1: "There is only 1 turn"}.get(there, f"There are only {there} turns")
+async def _too_few(invocation: base.Invocation, context: types.Context, count: int) -> str:
+    many = {0: "There is no turn", 1: "There is only 1 turn"}.get(count, f"There are only {count} turns")
     if not context.cut_seq:
-        return f"{many} to take back."
-    return f"{many} after the summary. {await _covered(asked, context)}"
+        return f"{many} to undo."
+    return f"{many} after the summary. {await _summarized(invocation, context)}"
 
 
-async def _covered(asked: base.Asked, context: types.Context) -> str:
-    """Why what a summary stands for cannot be taken back or forth, and what to do."""
-    stands = f"A summary stands for the messages up to {context.cut_seq}"
-    if (await asked.desk.db.conversation(asked.conversation_id)).compaction_epoch is None:
-        return f"{stands}, and this branch began with it."
-    return f"{stands}: /compact undo first."
+async def _summarized(invocation: base.Invocation, context: types.Context) -> str:
+    """Explain why a summarized turn cannot be undone or redone, and what to do."""
+    text = f"The messages up to {context.cut_seq} are represented by a summary"
+    if (await invocation.host.db.conversation(invocation.conversation_id)).compaction_epoch is None:
+        return f"{text}, with which this branch began."
+    return f"{text}: run /compact undo first."
 
 
-def _as_said(content: types.Content) -> types.Content:
-    """A message as a person sent it: without the notes that were added for the model."""
+def _without_notes(content: types.Content) -> types.Content:
+    """Return a message as the person sent it, without the notes added for the model."""
     if isinstance(content, str):
         return content
-    said = [part for part in content if part.get("type") != "note"]
-    plain = len(said) == 1 and said[0].keys() == {"type", "text"}
-    return content_parts.text(said) if plain else said
+    parts = [part for part in content if part.get("type") != "note"]
+    is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"}
+    return content_parts.text(parts) if is_plain else parts
 
 
 def _line(message: types.Message) -> str:
-    return f"  [{message.seq}] {_short('(redacted)' if message.redacted else content_parts.text(message.content))}"
+    return f"  [{message.seq}] {_preview('(redacted)' if message.redacted else content_parts.text(message.content))}"
 
 
-def _short(words: str) -> str:
-    said = " ".join(words.split())
-    return said if len(said) <= SHOWN else said[: SHOWN - 2] + " …"
+def _preview(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 2] + " …"
 
 
-def _count(text: str) -> int | None:
-    """A whole number from 1 on."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) else None
+# --- the running turn and the queue --------------------------------------------------------------------
 
 
-# --- the turn that runs, and those to come -------------------------------------------------------------
+async def stop(invocation: base.Invocation) -> None:
+    if not invocation.host.stop(invocation.conversation_id):
+        invocation.emit(events.Notice("Nothing is running."))
 
 
-async def stop(asked: base.Asked) -> None:
-    if not asked.desk.stop(asked.conversation_id):
-        asked.emit(events.Notice("Nothing is running."))
-
-
-async def steer(asked: base.Asked) -> None:
-    """Without a turn to tell it to, it is a message like any other."""
-    if asked.desk.steer(asked.conversation_id, asked.argument):
-        asked.emit(events.Notice("The model is told before its next step."))
+async def steer(invocation: base.Invocation) -> None:
+    """Steer the running turn; without one, the text is submitted as a message."""
+    if invocation.host.steer(invocation.conversation_id, invocation.argument):
+        invocation.emit(events.Notice("The model gets this before its next step."))
     else:
-        asked.emit(events.Say(asked.argument))
+        invocation.emit(events.Say(invocation.argument))
 
 
-async def queue(asked: base.Asked) -> None:
-    desk, here = asked.desk, asked.conversation_id
-    asked.emit(events.Answer(queued(asked.argument, desk.waiting(here), lambda each: desk.drop(here, each))))
+async def queue(invocation: base.Invocation) -> None:
+    host, conversation_id = invocation.host, invocation.conversation_id
+    invocation.answer(
+        manage_queue(invocation.argument, host.waiting(conversation_id), lambda each: host.drop(conversation_id, each))
+    )
 
 
-def queued(argument: str, waiting: Sequence[events.Submit], drop: Callable[[events.Submit], bool]) -> str:
-    """What /queue has to say of what waits, and does with it; InvalidArgument where that cannot be."""
+def manage_queue(argument: str, waiting: Sequence[events.Submit], drop: Callable[[events.Submit], bool]) -> str:
+    """Run /queue on these messages; return the answer. Raises InvalidArgument."""
     match argument.lower().split():
         case []:
-            lines = [f"{number}  {_short(each.text)}" for number, each in enumerate(waiting, 1)]
-            return "\n".join(lines) or "Nothing waits."
+            return (
+                "\n".join(f"{number}  {_preview(each.text)}" for number, each in enumerate(waiting, 1)) or QUEUE_EMPTY
+            )
         case ["drop", "all"]:
             dropped = [drop(each) for each in waiting]
-            return f"{sum(dropped)} dropped." if dropped else "Nothing waits."
-        case ["drop", number] if (place := _count(number)) is not None:
-            if place > len(waiting) or not drop(waiting[place - 1]):
-                raise errors.InvalidArgument(f"No message {place} waits; /queue lists those that do.")
-            return f"Dropped: {_short(waiting[place - 1].text)}"
+            return f"Dropped {sum(dropped)}." if dropped else QUEUE_EMPTY
+        case ["drop", text] if (number := base.parse_number(text)) is not None:
+            if number > len(waiting) or not drop(waiting[number - 1]):
+                raise errors.InvalidArgument(f"No message {number} is waiting; /queue lists those that are.")
+            return f"Dropped: {_preview(waiting[number - 1].text)}"
         case _:
-            raise errors.InvalidArgument("/queue lists what waits; /queue drop N takes one back, /queue drop all all.")
+            raise errors.InvalidArgument("/queue lists waiting messages; /queue drop N or /queue drop all drops them.")
 
 
-async def droppable(asked: base.Asked) -> Sequence[base.Candidate]:
-    waiting = asked.desk.waiting(asked.conversation_id)
-    every = [base.Candidate("drop all", "all that waits")] if waiting else []
-    return [base.Candidate(f"drop {number}", _short(each.text)) for number, each in enumerate(waiting, 1)] + every
+async def complete_queue(invocation: base.Invocation) -> Sequence[base.Candidate]:
+    waiting = invocation.host.waiting(invocation.conversation_id)
+    values = [base.Candidate(f"drop {number}", _preview(each.text)) for number, each in enumerate(waiting, 1)]
+    return [*values, *([base.Candidate("drop all", "all waiting messages")] if waiting else ())]

@@ -228,7 +228,7 @@ def _wrong(param: str, message: str) -> requests.Refused:
 
 def plain(text: str) -> str:
     """A text that is no command, whatever it begins with: what programs pass on is data."""
-    if commands.escapes(text) or (commands.is_command(text) and "\n" not in text):
+    if commands.is_escaped(text) or (commands.is_command(text) and "\n" not in text):
         return f"/{text}"
     return f"\n{text}" if commands.is_command(text) else text
 

@@ -365,7 +365,7 @@ class Chats:
             with suppress(errors.RouteMoved):
                 await self._db.append_messages(here, written, create=create)
                 first_words = next((each.text for each in before if each.role == "user"), None)
-                await titles.settle(self._db, here, None, first_words, lambda _: None)
+                await titles.PendingTitle(first_message=first_words).apply(self._db, here, lambda _: None)
 
     def _new_id(self) -> str:
         return conversation_row.generate_session_id(self._clock())

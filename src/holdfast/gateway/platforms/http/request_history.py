@@ -126,5 +126,7 @@ async def _turn(db: async_db.AsyncSessionDB, arrival: types.InboundMessage) -> _
 def _is_broken_off(content: types.Content) -> bool:
     """Return whether an answer was stopped or lost. One that is only too long was given to its client."""
     return (
-        isinstance(content, list) and content_parts.is_cut(content) and content[-1] != content_parts.cut(loop.NO_ROOM)
+        isinstance(content, list)
+        and content_parts.is_cut(content)
+        and content[-1] != content_parts.cut(loop.OUTPUT_LIMIT)
     )
