@@ -101,7 +101,6 @@ def test_who_is_allowed_denied_and_forgotten_is_listed_so(holdfast: Holdfast, ho
         ["open"],
         ["--port", "70000"],
         ["--grace", "-1"],
-        ["--stdio", "--port", "0"],
         ["retry"],
         ["retry", "1", "--all"],
         ["retry", "x"],
@@ -333,25 +332,6 @@ def test_it_gives_signs_of_life_where_somebody_wants_them(home: Path) -> None:
         assert gate.stop(signal.SIGTERM)[0] == 0
 
 
-def test_what_is_piped_in_is_answered_and_then_it_ends(home: Path) -> None:
-    done = subprocess.run(
-        [*program.PROGRAM, "gateway", "--stdio", "--log-level", "error"],
-        cwd=home,
-        env=program.environment(home, {"HOLDFAST_MODEL": "offline"}),
-        input='{"text": "Hello", "key": "1"}\n{"text": "/status", "key": "2"}\n',
-        capture_output=True,
-        encoding="utf-8",
-        timeout=program.PATIENCE,
-        check=False,
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(each["type"] for each in found) == ["reply", "reply", "taken", "taken"]
-    hello = next(each["arrival"] for each in found if each.get("key") == "1")
-    (reply,) = [each["text"] for each in found if (each["type"], each["arrival"]) == ("reply", hello)]
-    assert "offline model" in reply
-
-
 @pytest.mark.parametrize(
     ("level", "requests"), [((), False), (("--log-level", "debug"), True)], ids=["default", "debug"]
 )
@@ -359,18 +339,12 @@ def test_log_has_no_key_of_a_request_url(home: Path, level: tuple[str, ...], req
     log = home / "log"
     with provider.playing(provider.said("Hello.")) as played:
         env = played.env | {"OPENAI_BASE_URL": f"{played.url}/v1?key=plain-words", "HOLDFAST_LOG": str(log)}
-        done = subprocess.run(
-            [*program.PROGRAM, "gateway", "--stdio", *level],
-            cwd=home,
-            env=program.environment(home, env),
-            input='{"text": "Hi", "key": "1"}\n',
-            capture_output=True,
-            encoding="utf-8",
-            timeout=program.PATIENCE,
-            check=False,
-        )
-    assert '"Hello."' in done.stdout, done.stderr
-    for logged in (done.stderr, log.read_text("utf-8")):
+        said(home, SOCKET)
+        with told(home) as (path, hear), running(home, *level, NOTIFY_SOCKET=path, **env) as gate:
+            assert hear().startswith("READY=1")
+            assert gate.say("Hi")["text"] == "Hello."
+            _, lines = gate.stop(signal.SIGTERM)
+    for logged in ("\n".join(lines), log.read_text("utf-8")):
         assert ("HTTP Request: POST" in logged) is requests
         assert "plain-words" not in logged
 

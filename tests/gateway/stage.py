@@ -53,7 +53,6 @@ async def open_gateway(
     shared: bool = False,
     grace: float = 0.0,
     most_desks: int = 200,
-    only: str | None = None,
     **given: Any,
 ) -> AsyncIterator[tuple[gateway.Gateway, loopback.Loopback]]:
     """A gateway at work, and the platform to speak by."""
@@ -71,7 +70,6 @@ async def open_gateway(
         shared=lambda _: shared,
         grace=grace,
         most_desks=most_desks,
-        only=only,
     )
     async with opened:
         yield opened, found

@@ -24,7 +24,6 @@ from holdfast.gateway import access, gateway, gateway_context, limits, metrics, 
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
 from holdfast.gateway.platforms import loopback
-from holdfast.gateway.platforms import stdio as stdios
 from holdfast.gateway.platforms.http import platform as http_platform
 from holdfast.gateway.platforms.http import webhooks
 from holdfast.model import tokens
@@ -59,8 +58,6 @@ class Serving(NamedTuple):
     """What there is to say about how it started."""
     where: tuple[str, ...]
     """Where it can be talked to, and how: a line for each way."""
-    stdio: stdios.Stdio | None = None
-    """Standard input and output, where that is how it is talked to."""
 
 
 def tune_garbage_collector() -> None:
@@ -74,19 +71,16 @@ async def served(
     settings: config.Settings,
     *,
     platforms: Sequence[gateway_platform.Platform] | None = None,
-    stdio: bool = False,
     database: str | None = None,
     model: str | None = None,
 ) -> AsyncIterator[Serving]:
-    """Take in what comes, by these platforms, by standard input and output, or by those of the settings; at the end of
-    the block, as `Gateway.stop` says."""
+    """Take in what comes, by these platforms or by those of the settings; at the end of the block, as `Gateway.stop`
+    says."""
     async with AsyncExitStack() as stack:
         desks = await stack.enter_async_context(_desks(settings, database or settings.database, model))
         wanted, store = settings.gateway, desks.store
         meter = metrics.Meter()
-        lines = stdios.Stdio(store) if stdio else None
-        given = [lines] if lines is not None else platforms
-        ways = _Ways(list(given), []) if given is not None else await _ways(stack, settings, store, meter)
+        ways = _Ways(list(platforms), []) if platforms is not None else await _ways(stack, settings, store, meter)
         known = access.Access(store, access.rules(wanted))
         opened = gateway.Gateway(
             store,
@@ -102,14 +96,13 @@ async def served(
             shared=partial(is_shared, said.ids(wanted.shared)),
             grace=wanted.grace,
             meter=meter,
-            only=None if lines is None else lines.name,
         )
         desks.ended.append(opened.router.wake)
         tidies = asyncio.create_task(daily_cleanup.looking_after(store, wanted.remember))
         stack.push_async_callback(compose.stopped, tidies)
         stack.push_async_callback(compose.stopped, await compose.watched(desks.processes))
         await stack.enter_async_context(opened)
-        yield Serving(store, opened, desks.model, desks.notices, tuple(ways.where), lines)
+        yield Serving(store, opened, desks.model, desks.notices, tuple(ways.where))
 
 
 def is_shared(groups: dict[str, frozenset[str]], came: gateway_platform.Came) -> bool:

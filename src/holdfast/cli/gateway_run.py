@@ -33,11 +33,6 @@ Served = Callable[[], AbstractAsyncContextManager[app_gateway.Serving]]
 @click.command(name="run")
 @click.option("--host", help="The address to listen at (default: 127.0.0.1, which only this machine reaches).")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen at (default: 8642); 0 takes any.")
-@click.option(
-    "--stdio",
-    is_flag=True,
-    help="Take lines of JSON on standard input and answer on standard output, until the input ends; nothing else.",
-)
 @click.option("--model", metavar="NAME", help="The model to ask, as provider/model.")
 @click.option("--grace", type=click.FloatRange(0, 86400), help="Seconds that what runs may take to end (default: 20).")
 @lazy_group.logged("info")
@@ -48,7 +43,6 @@ def command(
     out: console.Console,
     host: str | None,
     port: int | None,
-    stdio: bool,
     model: str | None,
     grace: float | None,
     log_format: logs.Form,
@@ -59,13 +53,9 @@ def command(
     """Take in and answer what comes, until it is asked to stop (SIGTERM or Ctrl-C; twice: at once).
 
     Log lines go to standard error. Exit codes: 0 when it was stopped, 130 by Ctrl-C, 1 when something went wrong.
-
-    A line for --stdio is {"text": "Hello"}; it ends with its input, when all is answered.
     """
-    if stdio and (host is not None or port is not None):
-        raise click.UsageError("With --stdio nothing is listened at: leave out --host and --port.")
     wanted = _with(settings or out.settings, host, port, grace)
-    served = partial(app_gateway.served, wanted, stdio=stdio, database=path, model=model)
+    served = partial(app_gateway.served, wanted, database=path, model=model)
     server.raise_files()
     app_gateway.tune_garbage_collector()
     with logs.kept(out.err, log_format, log_level, wanted):
@@ -87,16 +77,14 @@ async def _run(out: console.Console, served: Served, form: logs.Form) -> int:
     stop = Stop()
     try:
         with stop.heard():
-            whole = await _serve(stop, out, served, form)
+            await _serve(stop, out, served, form)
     except asyncio.CancelledError:
         if not stop.asked.done():
             raise
-        whole = True
-    return 130 if stop.asked.done() and stop.asked.result() == signal.SIGINT else 0 if whole else 1
+    return 130 if stop.asked.done() and stop.asked.result() == signal.SIGINT else 0
 
 
-async def _serve(stop: Stop, out: console.Console, served: Served, form: logs.Form) -> bool:
-    """Whether all that could be said was heard."""
+async def _serve(stop: Stop, out: console.Console, served: Served, form: logs.Form) -> None:
     environ = config.environment()
     async with served() as running, systemd.watched(environ):
         stop.hurry = running.gateway.desks.abandon
@@ -107,11 +95,10 @@ async def _serve(stop: Stop, out: console.Console, served: Served, form: logs.Fo
                 _tell(out, form, line)
             systemd.notify(environ, "READY=1", f"STATUS=Answering with {running.model}")
             logger.info("the gateway is ready, with %s", running.model)
-            await _until(stop, running.gateway, running.stdio.finished() if running.stdio else _never())
+            await _until(stop, running.gateway, _never())
         systemd.notify(environ, "STOPPING=1")
         logger.info("the gateway stops; what runs has %.0f seconds", running.gateway.grace)
     logger.info("the gateway has stopped")
-    return running.stdio is None or not running.stdio.broken
 
 
 def _tell(out: console.Console, form: logs.Form, line: str) -> None:

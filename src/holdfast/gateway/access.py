@@ -21,7 +21,7 @@ from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
-OF_ITSELF = frozenset({"http", "hooks", "loopback", "stdio"})
+OF_ITSELF = frozenset({"http", "hooks", "loopback"})
 """Platforms that whoever runs this has given a key to already: a token, a secret, or a file only they can open."""
 UNKNOWN = "I do not know you, so I do not talk to you. Whoever runs me can let you in."
 PAIR = (

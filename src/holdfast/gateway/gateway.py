@@ -50,9 +50,7 @@ class Gateway:
         most_desks: int = runtimes.MOST,
         clock: Callable[[], float] = time.time,
         meter: metrics.Meter | None = None,
-        only: str | None = None,
     ) -> None:
-        """`only`: work on the chats of this platform, and leave those of others to other gateways."""
         self.meter = meter or metrics.Meter()
         self.platforms = {each.name: each for each in platforms}
         self.grace = grace
@@ -72,7 +70,6 @@ class Gateway:
             profile,
             {name: gateway_platform.abilities(each) for name, each in self.platforms.items()},
             may_speak,
-            only,
         )
         self._db, self._profile = db, profile
         self.router = router.Router(home)

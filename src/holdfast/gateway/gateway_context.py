@@ -69,12 +69,10 @@ class House(NamedTuple):
     """What the platforms of this process can do, by name."""
     may_speak: platform.IsAdmin = everybody
     """Asked again about a message that waited for long: somebody may have been denied meanwhile."""
-    only: str | None = None
-    """The one platform whose chats are worked on here; None: those of every gateway of the store."""
 
     def serves(self, route: str) -> bool:
         """Whether a chat is one to be worked on here."""
-        return route_keys.is_of(self.profile, route) and self.only in (None, route_keys.platform(route))
+        return route_keys.is_of(self.profile, route)
 
 
 def place_of(came: types.InboundMessage | types.Home) -> Place:

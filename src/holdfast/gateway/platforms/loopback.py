@@ -95,12 +95,9 @@ class Loopback:
             sender=line.sender,
             name=line.name,
             text=line.text,
-            address=self.address(line),
+            address={"chat": line.chat},
             mentioned=line.mentioned,
         )
-
-    def address(self, line: Line) -> dict[str, Any]:
-        return {"chat": line.chat}
 
     async def lines(self, read: Read, write: Write) -> None:
         """What somebody says by lines, until they end."""
@@ -130,11 +127,7 @@ class Loopback:
         if isinstance(found, platform.NotTaken):
             refused = {"why": found.why, "error": found.say, "retry_after": found.retry_after}
             return _line({"type": "refused", "key": key, **refused})
-        self.took(found)
         return _line({"type": "taken", "key": key, "arrival": found.id})
-
-    def took(self, arrival: types.InboundMessage) -> None:
-        """Something was taken in."""
 
     async def send(self, outgoing: types.Outgoing) -> str:
         async with self._came:
