@@ -293,7 +293,7 @@ def load(
         profile=chosen,
         backup=msgspec.structs.replace(said.backup, folder=_path(said.backup.folder, users)),
         retention=msgspec.structs.replace(said.retention, archive=_path(said.retention.archive, users)),
-        gateway=said.gateway.placed(lambda path: _path(path, users)),
+        gateway=said.gateway.resolve_paths(lambda path: _path(path, users)),
         secrets=_secrets(said.gateway.variables, given),
         model=given.get("HOLDFAST_MODEL") or said.model,
         fallback=tuple(said.fallback),
@@ -400,17 +400,23 @@ def read(users: str, projects: str | None, profile: str | None = None) -> Read:
 def checked(said: dict[str, Any]) -> File:
     """What was said, as values. Raises SettingInvalid with the place of the first mistake."""
     try:
-        found = msgspec.convert(said, File)
+        found = msgspec.convert(with_platforms(said), File)
     except msgspec.ValidationError as error:
         raise errors.SettingInvalid(_place(str(error))) from None
     if found.retention.max_size is not None:
         size(found.retention.max_size)
     found.permissions.rules()
-    if (wrong := found.gateway.wrong()) is not None:
+    if (wrong := found.gateway.find_problem()) is not None:
         raise errors.SettingInvalid(f"`{'.'.join(('gateway', *wrong[0]))}`: {wrong[1]}")
     for each in found.profiles.values():
         each.permissions.rules()
     return found
+
+
+def with_platforms(said: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in which the tables of platform plug-ins are in `gateway.platforms`."""
+    table = said.get("gateway")
+    return {**said, "gateway": gateway.collect_platforms(table)} if isinstance(table, dict) else said
 
 
 def _profile(mine: dict[str, Any], name: str, users: str) -> dict[str, Any]:

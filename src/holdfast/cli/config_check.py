@@ -104,6 +104,7 @@ def _of_user(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 
 def _of_table(said: object, kind: Any, at: Place, known: list[str]) -> Iterator[tuple[Place, str]]:
     rest = copy.deepcopy(said)
+    rest = config.with_platforms(rest) if kind is config.File and isinstance(rest, dict) else rest
     while True:
         try:
             right = msgspec.convert(rest, kind)
@@ -136,7 +137,7 @@ def _of_meaning(right: config.File | config.Profile, known: list[str]) -> Iterat
             config.size(right.retention.max_size)
         except errors.SettingInvalid as error:
             yield ("retention", "max_size"), str(error)
-    if isinstance(right, config.File) and (wrong := right.gateway.wrong()) is not None:
+    if isinstance(right, config.File) and (wrong := right.gateway.find_problem()) is not None:
         yield ("gateway", *wrong[0]), wrong[1]
 
 
