@@ -118,7 +118,7 @@ def test_what_settings_deny_cannot_be_allowed_beside_them(holdfast: Holdfast, ho
     said(home, "[gateway.deny]\ntelegram = [42]\n")
     done = holdfast("gateway", "allow", "telegram", "42")
     assert done.code == 1
-    assert "Take them out of `gateway.deny` first" in done.sentence
+    assert "Remove the sender from `gateway.deny` first" in done.sentence
 
 
 def test_a_name_with_control_characters_cannot_draw_on_the_terminal(holdfast: Holdfast, home: Path) -> None:
@@ -144,12 +144,12 @@ def test_who_only_looks_makes_no_store(holdfast: Holdfast, home: Path, arguments
     [
         ("[gateway]\nbusy = 'loud'", "gateway.busy", "loud"),
         ("[gateway]\nprofil = 'x'", "gateway.profil", "no such setting"),
-        ("[gateway.admins]\ntelegram = ['*']", "gateway.admins.telegram", "`*` stands in `allow` only"),
-        ("[gateway.allow]\ntelegram = [' 42']", "gateway.allow.telegram", "no id of a person"),
-        ("[gateway.allow]\nTelegram = [42]", "gateway.allow.Telegram", "small letters"),
-        ("[gateway.http.tokens]\nann = 'sk-not a variable'", "gateway.http.tokens.ann", "the variable that has"),
-        ("[gateway.hooks.ci]\nsecret_env = 'two words'", "gateway.hooks.ci.secret_env", "not the secret itself"),
-        ("[gateway.hooks.CI]\nsecret_env = 'X'", "gateway.hooks.CI", "small letters"),
+        ("[gateway.admins]\ntelegram = ['*']", "gateway.admins.telegram", "only valid in `allow`"),
+        ("[gateway.allow]\ntelegram = [' 42']", "gateway.allow.telegram", "is not a sender id"),
+        ("[gateway.allow]\nTelegram = [42]", "gateway.allow.Telegram", "lower-case letters"),
+        ("[gateway.http.tokens]\nann = 'sk-not a variable'", "gateway.http.tokens.ann", "an environment variable"),
+        ("[gateway.hooks.ci]\nsecret_env = 'two words'", "gateway.hooks.ci.secret_env", "not the secret"),
+        ("[gateway.hooks.CI]\nsecret_env = 'X'", "gateway.hooks.CI", "lower-case letters"),
         ("[gateway.reset]\nwhen = 'daily'\nhour = 24", "gateway.reset", "0 to 23"),
         ("[gateway.http]\nport = 70000", "gateway.http.port", "65535"),
     ],
@@ -460,7 +460,7 @@ def test_a_second_signal_does_not_wait_and_what_it_leaves_is_answered_next_time(
             assert hear() == "STOPPING=1"
             assert gate.process.poll() is None
             code, lines = gate.stop(signal.SIGTERM)
-            assert (code, "left in the middle" in "".join(lines)) == (0, True)
+            assert (code, "turns are abandoned" in "".join(lines)) == (0, True)
         with running(home, **env) as gate, socket.socket(socket.AF_UNIX) as talking:
             hear()
             program.wait_until(lambda: _answers(gate.path))
