@@ -60,7 +60,14 @@ ROOT = "__init__"
 ASKS_ROOT = {"cli", "app"}
 
 # Loading by name: only where nothing may be loaded before it is asked for.
-LOADS_BY_NAME = {"__init__.py", "cli/__init__.py", "cli/lazy_group.py", "model/__init__.py", "tools/mcp/server.py"}
+LOADS_BY_NAME = {
+    "__init__.py",
+    "cli/__init__.py",
+    "cli/lazy_group.py",
+    "gateway/settings.py",
+    "model/__init__.py",
+    "tools/mcp/server.py",
+}
 
 # Foreign parts that have one door each. The race in the demo has a naive side, which is all sqlite3 is for.
 DOORS = {

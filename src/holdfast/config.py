@@ -291,7 +291,7 @@ def load(
         profile=chosen,
         backup=msgspec.structs.replace(file.backup, folder=_path(file.backup.folder, users)),
         retention=msgspec.structs.replace(file.retention, archive=_path(file.retention.archive, users)),
-        gateway=file.gateway.placed(lambda path: _path(path, users)),
+        gateway=file.gateway.resolve_paths(lambda path: _path(path, users)),
         secrets=_secrets(file.gateway.variables, given),
         model=given.get("HOLDFAST_MODEL") or file.model,
         fallback=tuple(file.fallback),
@@ -398,17 +398,23 @@ def read(users: str, projects: str | None, profile: str | None = None) -> Loaded
 def validate(values: dict[str, Any]) -> SettingsFile:
     """Convert the content of a file. Raises SettingInvalid with the path of the first mistake."""
     try:
-        found = msgspec.convert(values, SettingsFile)
+        found = msgspec.convert(with_platforms(values), SettingsFile)
     except msgspec.ValidationError as error:
         raise errors.SettingInvalid(_explain(str(error))) from None
     if found.retention.max_size is not None:
         parse_size(found.retention.max_size)
     found.permissions.rules()
-    if (wrong := found.gateway.wrong()) is not None:
+    if (wrong := found.gateway.find_problem()) is not None:
         raise errors.SettingInvalid(f"`{'.'.join(('gateway', *wrong[0]))}`: {wrong[1]}")
     for each in found.profiles.values():
         each.permissions.rules()
     return found
+
+
+def with_platforms(values: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in which the tables of platform plug-ins are in `gateway.platforms`."""
+    table = values.get("gateway")
+    return {**values, "gateway": gateway.collect_platforms(table)} if isinstance(table, dict) else values
 
 
 def _profile(mine: dict[str, Any], name: str, users: str) -> dict[str, Any]:

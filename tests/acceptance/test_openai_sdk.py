@@ -34,13 +34,13 @@ def count(request: models.Request) -> str:
 
 @asynccontextmanager
 async def served(db: AsyncSessionDB, model: models.Model, **given: Any) -> AsyncIterator[str]:
-    hooks = webhooks.Hooks(db, {"build": webhooks.Hook("a-secret-of-some-length", said.Hook("SECRET"))})
-    platform = http_platform.Http(db, said.Http(port=0), tokens=given.pop("tokens", web.TOKENS), hooks=hooks)
+    hooks = webhooks.Webhooks(db, {"build": webhooks.HookConfig("a-secret-of-some-length", said.Hook("SECRET"))})
+    platform = http_platform.HttpPlatform(db, said.Http(port=0), tokens=given.pop("tokens", web.TOKENS), hooks=hooks)
     async with (
-        platform.serving() as address,
+        platform.serve() as address,
         stage.open_gateway(db, model, platforms=[loopback.Loopback(), platform, hooks]),
     ):
-        while not platform.ready:
+        while not platform.is_ready:
             await asyncio.sleep(0)
         yield address
 

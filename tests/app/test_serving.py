@@ -26,7 +26,7 @@ def settings(home: Path, **said: Any) -> config.Settings:
 
 async def offered(opened: gateway.Serving, owner: str) -> set[str]:
     """The tools that an agent of this owner has."""
-    async with opened.gateway.desks.at(owner) as runtime:
+    async with opened.gateway.runtimes.use(owner) as runtime:
         assert runtime.approvals.owner == runtime.owner == owner
         agent = await runtime.agents.get("20260101-000000-aaaaaa")
         # Their folder is none they know of, so a conversation does not belong to it.
@@ -46,13 +46,13 @@ async def offered(opened: gateway.Serving, owner: str) -> set[str]:
 )
 def test_only_those_who_are_named_have_what_this_machine_can_do(shell: Any, who: set[str]) -> None:
     owners = {"telegram:42", "telegram:43", "telegram:group:42"}
-    assert {owner for owner in owners if gateway.may(shell, owner)} == who
+    assert {owner for owner in owners if gateway.is_granted(shell, owner)} == who
 
 
 def test_nobody_runs_commands_by_default_and_each_has_files_of_their_own(tmp_path: Path) -> None:
     async def story() -> None:
         chat = loopback.Loopback()
-        async with gateway.served(settings(tmp_path, shell={"loopback": ["boss"]}), platforms=[chat]) as opened:
+        async with gateway.serve(settings(tmp_path, shell={"loopback": ["boss"]}), platforms=[chat]) as opened:
             mine, boss = await offered(opened, "loopback:ann"), await offered(opened, "loopback:boss")
         assert boss - mine >= {"shell"}
         assert not {name for name in mine if "shell" in name or "process" in name}
@@ -81,8 +81,8 @@ def test_a_folder_never_leads_out_of_the_one_they_all_are_in(tmp_path: Path, own
         ("group", (), False),
     ],
 )
-def test_only_groups_that_are_named_are_shared(kind: platform.Kind, chat: tuple[str, ...], wanted: bool) -> None:
-    came = platform.Came(platform="telegram", key="1", kind=kind, chat=chat, sender="42")
+def test_only_groups_that_are_named_are_shared(kind: platform.ChatKind, chat: tuple[str, ...], wanted: bool) -> None:
+    came = platform.Incoming(platform="telegram", key="1", kind=kind, chat=chat, sender="42")
     assert gateway.is_shared(gateways.ids({"telegram": [-100]}), came) is wanted
     assert not gateway.is_shared(gateways.ids({"discord": [-100]}), came)
 
@@ -93,18 +93,22 @@ LONG = "x" * 20
 @pytest.mark.parametrize(
     ("said", "secrets", "wrong"),
     [
-        ({"http": gateways.Http(tokens={"ann": "A"})}, {}, "The token of ann should be in A, which is not set"),
+        ({"http": gateways.Http(tokens={"ann": "A"})}, {}, "The token of ann must be in the environment variable A"),
         ({"http": gateways.Http(tokens={"ann": "A", "ben": "B"})}, {"A": LONG, "B": LONG}, "have the same token"),
-        ({"http": gateways.Http(tokens={"ann": "A"})}, {"A": "short"}, "is no token"),
-        ({"hooks": {"ci": gateways.Hook(secret_env="S")}}, {}, "The secret of the hook ci should be in S"),
+        ({"http": gateways.Http(tokens={"ann": "A"})}, {"A": "short"}, "must have at least 16"),
+        (
+            {"hooks": {"ci": gateways.Hook(secret_env="S")}},
+            {},
+            "The secret of the hook ci must be in the environment variable S",
+        ),
         ({"hooks": {"ci": gateways.Hook(secret_env="S")}}, {"S": "short"}, "gateway.hooks.ci"),
         (
             {"hooks": {"ci": gateways.Hook(secret_env="S"), "cd": gateways.Hook(secret_env="T")}},
             {"S": LONG, "T": LONG},
             "have the same secret",
         ),
-        ({"http": gateways.Http(host="0.0.0.0")}, {}, "others could reach the agent"),
-        ({"http": gateways.Http(enabled=False)}, {}, "There is nothing to listen by"),
+        ({"http": gateways.Http(host="0.0.0.0")}, {}, "other machines could use the agent"),
+        ({"http": gateways.Http(enabled=False)}, {}, "The gateway has no platform"),
     ],
 )
 def test_what_settings_lack_is_said_and_nothing_is_served(
@@ -115,7 +119,7 @@ def test_what_settings_lack_is_said_and_nothing_is_served(
     )
 
     async def story() -> None:
-        async with gateway.served(wanted):
+        async with gateway.serve(wanted):
             pass
 
     with pytest.raises(errors.SettingInvalid, match=wrong) as refused:
@@ -128,8 +132,8 @@ def test_what_settings_lack_is_said_and_nothing_is_served(
     [(None, 0), ("loopback:ann", 0), ("telegram:42", 1), ("https://example.com/x", 0)],
 )
 def test_a_hook_whose_replies_have_nowhere_to_go_is_said_so(to: str | None, told: int) -> None:
-    hooks = {"ci": webhooks.Hook(LONG, gateways.Hook(secret_env="S", to=to))}
-    assert len(gateway.nowhere(hooks, {"loopback", "hooks"})) == told
+    hooks = {"ci": webhooks.HookConfig(LONG, gateways.Hook(secret_env="S", to=to))}
+    assert len(gateway.missing_platforms(hooks, {"loopback", "hooks"})) == told
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,7 @@ def test_settings_say_who_is_let_in(tmp_path: Path) -> None:
     async def story() -> None:
         chat = loopback.Loopback("telegram")
         said = settings(tmp_path, allow={"telegram": [42]}, strangers="silence")
-        async with gateway.served(said, platforms=[chat]) as opened, asyncio.timeout(60):
+        async with gateway.serve(said, platforms=[chat]) as opened, asyncio.timeout(60):
             assert await chat.say("Hi", chat="43", sender="43", key="a") is None
             assert await chat.say("Hi", chat="42", sender="42", key="b") is not None
             await chat.replies(1)
@@ -177,8 +181,8 @@ def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_pa
         first, second = loopback.Loopback(), loopback.Loopback()
         said = settings(tmp_path, grace=0.0)
         async with asyncio.timeout(120):
-            async with gateway.served(said, platforms=[second]) as stays:
-                async with gateway.served(said, platforms=[first]):
+            async with gateway.serve(said, platforms=[second]) as stays:
+                async with gateway.serve(said, platforms=[first]):
                     await say(first, keys[:10])
                 # Whatever the first one was in the middle of is now the other one's.
                 await say(second, keys[10:])
@@ -198,7 +202,7 @@ def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_pa
 def test_nobody_finds_what_another_said(tmp_path: Path) -> None:
     async def story() -> set[str]:
         chat = loopback.Loopback()
-        async with gateway.served(settings(tmp_path), platforms=[chat]) as opened, asyncio.timeout(60):
+        async with gateway.serve(settings(tmp_path), platforms=[chat]) as opened, asyncio.timeout(60):
             for name in ("ann", "ben"):
                 await chat.say(f"Note: the word of {name} is {name}-secret.", chat=name, sender=name)
             await chat.replies(2)

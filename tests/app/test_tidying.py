@@ -22,13 +22,13 @@ def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = steps.Clock()
-    monkeypatch.setattr(daily_cleanup, "FIRST", 0.0)
-    monkeypatch.setattr(daily_cleanup, "EVERY", 0.01)
-    monkeypatch.setattr(daily_cleanup, "BREATH", 0.0)
+    monkeypatch.setattr(daily_cleanup, "START_SECONDS", 0.0)
+    monkeypatch.setattr(daily_cleanup, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(daily_cleanup, "PAUSE_SECONDS", 0.0)
 
     async def story(db: AsyncSessionDB) -> None:
         failed = list[str]()
-        whole = daily_cleanup.once
+        whole = daily_cleanup.delete_expired
 
         async def once(store: AsyncSessionDB, days: float) -> int:
             if not failed:
@@ -36,8 +36,8 @@ def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_t
                 raise errors.StoreBusy()
             return await whole(store, days, 0.0)
 
-        monkeypatch.setattr(daily_cleanup, "once", once)
-        task = asyncio.create_task(daily_cleanup.looking_after(db, 30.0))
+        monkeypatch.setattr(daily_cleanup, "delete_expired", once)
+        task = asyncio.create_task(daily_cleanup.run_daily(db, 30.0))
         for key in ("1", "2"):
             await settled(db, key)
             clock.advance(31 * steps.DAY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import NewMessage, SessionDB
-from tests.cli import program, provider, terminal
+from tests.cli import program, provider, terminal, test_gateway
 from tests.rpc.stage import request
 
 BROKEN = """
@@ -31,7 +32,7 @@ else:
 """
 QUESTIONS = ("What about pier one?", "And pier two?")
 ANSWER = "The boats stay in."
-ROUTE = "agent:main:stdio:dm:local"
+ROUTE = "agent:main:loopback:dm:local"
 
 Env = Mapping[str, str]
 
@@ -91,8 +92,12 @@ def rpc(home: Path, env: Env) -> None:
 
 
 def gateway(home: Path, env: Env) -> None:
-    lines = [{"text": text, "key": text} for text in QUESTIONS]
-    piped(home, env, "gateway --stdio", lines, lambda frame: frame["type"] == "reply")
+    with test_gateway.told(home) as (path, hear), test_gateway.running(home, NOTIFY_SOCKET=path, **env) as gate:
+        assert hear().startswith("READY=1")
+        for text in QUESTIONS:
+            assert gate.say(text)["text"] == ANSWER
+        wait_for_compaction(home)
+        assert gate.stop(signal.SIGTERM)[0] == 0
 
 
 def acp(home: Path, env: Env) -> None:
@@ -120,7 +125,8 @@ def test_program_without_locks_answers_compacts_and_warns_once(
     tmp_path: Path, drive: Callable[[Path, Env], None], how: str, processes: int
 ) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
-    (tmp_path / "data" / "config.toml").write_text(f'[models."{provider.MODEL}"]\nwindow = 12000\n', "utf-8")
+    wanted = f'{test_gateway.SOCKET}[models."{provider.MODEL}"]\nwindow = 12000\n'
+    (tmp_path / "data" / "config.toml").write_text(wanted, "utf-8")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(BROKEN, "utf-8")
     store, log = tmp_path / "data" / "holdfast.db", tmp_path / "log"

@@ -51,7 +51,7 @@ def asked(home: Path, sender: str = "42", platform: str = "telegram", name: str 
 def test_a_code_lets_in_whoever_was_given_it_however_it_is_typed(holdfast: Holdfast, home: Path) -> None:
     code = asked(home)
     done = holdfast("gateway", "pair", f"{code[:4].lower()}-{code[4:]}")
-    assert (done.code, done.out) == (0, "42 (Ann) on telegram may talk to the agent.\n")
+    assert (done.code, done.out) == (0, "42 (Ann) on telegram has access.\n")
     (found,) = holdfast("gateway", "people", "--json").data["people"]
     assert (found["sender"], found["role"], found["name"]) == ("42", "user", "Ann")
     assert holdfast("gateway", "pair", code).sentence.startswith("holdfast: The pairing code is wrong")
@@ -72,7 +72,7 @@ def test_guessing_codes_is_stopped_though_each_guess_is_a_process(home: Path, ho
 def test_who_is_allowed_denied_and_forgotten_is_listed_so(holdfast: Holdfast, home: Path) -> None:
     assert "as an admin" in holdfast("gateway", "allow", "telegram", "42", "--admin", "--name", "Ann").out
     assert holdfast("gateway", "allow", "telegram", "43", "--json").data["role"] == "user"
-    assert holdfast("gateway", "deny", "telegram", "43").out == "43 on telegram is let in no more.\n"
+    assert holdfast("gateway", "deny", "telegram", "43").out == "43 on telegram is denied access.\n"
     said(home, "[gateway.allow]\ntelegram = [7]\n[gateway.deny]\ndiscord = ['8']\n")
     rows = [line.split()[:3] for line in holdfast("gateway", "people").out.splitlines()]
     assert rows == [
@@ -101,7 +101,6 @@ def test_who_is_allowed_denied_and_forgotten_is_listed_so(holdfast: Holdfast, ho
         ["open"],
         ["--port", "70000"],
         ["--grace", "-1"],
-        ["--stdio", "--port", "0"],
         ["retry"],
         ["retry", "1", "--all"],
         ["retry", "x"],
@@ -119,7 +118,7 @@ def test_what_settings_deny_cannot_be_allowed_beside_them(holdfast: Holdfast, ho
     said(home, "[gateway.deny]\ntelegram = [42]\n")
     done = holdfast("gateway", "allow", "telegram", "42")
     assert done.code == 1
-    assert "Take them out of `gateway.deny` first" in done.sentence
+    assert "Remove the sender from `gateway.deny` first" in done.sentence
 
 
 def test_a_name_with_control_characters_cannot_draw_on_the_terminal(holdfast: Holdfast, home: Path) -> None:
@@ -144,13 +143,13 @@ def test_who_only_looks_makes_no_store(holdfast: Holdfast, home: Path, arguments
     ("text", "place", "what"),
     [
         ("[gateway]\nbusy = 'loud'", "gateway.busy", "loud"),
-        ("[gateway]\nprofil = 'x'", "gateway.profil", "unknown setting"),
-        ("[gateway.admins]\ntelegram = ['*']", "gateway.admins.telegram", "`*` stands in `allow` only"),
-        ("[gateway.allow]\ntelegram = [' 42']", "gateway.allow.telegram", "no id of a person"),
-        ("[gateway.allow]\nTelegram = [42]", "gateway.allow.Telegram", "small letters"),
-        ("[gateway.http.tokens]\nann = 'sk-not a variable'", "gateway.http.tokens.ann", "the variable that has"),
-        ("[gateway.hooks.ci]\nsecret_env = 'two words'", "gateway.hooks.ci.secret_env", "not the secret itself"),
-        ("[gateway.hooks.CI]\nsecret_env = 'X'", "gateway.hooks.CI", "small letters"),
+        ("[gateway]\nprofil = 'x'", "gateway.profil", "no such setting"),
+        ("[gateway.admins]\ntelegram = ['*']", "gateway.admins.telegram", "only valid in `allow`"),
+        ("[gateway.allow]\ntelegram = [' 42']", "gateway.allow.telegram", "is not a sender id"),
+        ("[gateway.allow]\nTelegram = [42]", "gateway.allow.Telegram", "lower-case letters"),
+        ("[gateway.http.tokens]\nann = 'sk-not a variable'", "gateway.http.tokens.ann", "an environment variable"),
+        ("[gateway.hooks.ci]\nsecret_env = 'two words'", "gateway.hooks.ci.secret_env", "not the secret"),
+        ("[gateway.hooks.CI]\nsecret_env = 'X'", "gateway.hooks.CI", "lower-case letters"),
         ("[gateway.reset]\nwhen = 'daily'\nhour = 24", "gateway.reset", "0 to 23"),
         ("[gateway.http]\nport = 70000", "gateway.http.port", "65535"),
     ],
@@ -183,10 +182,10 @@ def test_what_waits_is_told(holdfast: Holdfast, home: Path) -> None:
     }
     assert holdfast("gateway", "status").out.splitlines() == [
         "waiting     0 messages in 0 chats",
-        "worked on   nothing",
-        "to be sent  nothing",
-        "not sent    nothing",
-        "people      1 let in, 0 denied; `holdfast gateway people` lists them",
+        "running     none",
+        "unsent      none",
+        "failed      none",
+        "people      1 allowed, 0 denied; `holdfast gateway people` lists them",
         "platforms   http at 127.0.0.1:8642: does not answer",
     ]
 
@@ -206,10 +205,10 @@ def test_what_waits_and_what_could_not_be_sent_is_told_and_sent_again(holdfast: 
         lines = holdfast("gateway", "status").out.splitlines()
         assert lines[0] == "waiting     1 message in 1 chat"
         assert lines[1].startswith("              agent:main:telegram:dm:42: 1 message since ")
-        assert lines[2] == "worked on   agent:main:telegram:dm:42 by a gateway"
-        assert re.fullmatch(r"to be sent  telegram: 1 message since .*, tried again .*: Too many requests\.", lines[3])
+        assert lines[2] == "running     agent:main:telegram:dm:42 by a gateway"
+        assert re.fullmatch(r"unsent      telegram: 1 message since .*, next attempt .*: Too many requests\.", lines[3])
         assert lines[4:6] == [
-            "not sent    1 message; `holdfast gateway failed` lists them",
+            "failed      1 message; `holdfast gateway failed` lists them",
             "              the last, to telegram dm:42: Chat not found.",
         ]
         assert lines[7] == f"platforms   loopback at {home}/s.sock: does not answer"
@@ -222,8 +221,8 @@ def test_what_waits_and_what_could_not_be_sent_is_told_and_sent_again(holdfast: 
         assert "Chat not found." in listed.out
         assert "\x1b" not in listed.out
         assert [each["id"] for each in holdfast("gateway", "failed", "--json").data["failed"]] == [lost.id]
-        assert holdfast("gateway", "retry", str(lost.id)).out == "1 message is sent again.\n"
-        assert holdfast("gateway", "retry", "--all").out == "0 messages are sent again.\n"
+        assert holdfast("gateway", "retry", str(lost.id)).out == "1 message queued again.\n"
+        assert holdfast("gateway", "retry", "--all").out == "0 messages queued again.\n"
         assert holdfast("gateway", "failed").out == ""
         refused = holdfast("gateway", "retry", str(waits.id), "--json")
         assert (refused.code, refused.data["sent"], len(refused.data["refused"])) == (1, [], 1)
@@ -235,7 +234,7 @@ def test_a_list_that_is_cut_says_so() -> None:
     with SessionDB(":memory:") as db:
         lost = db.mail.post(types.NewOutgoing(text="Lost", **place))
         for count in (queue_status.DEFAULT_LIMIT - 1, queue_status.DEFAULT_LIMIT):
-            found = gateway_status.Standing({}, [], [], [lost] * count, [], [])
+            found = gateway_status.QueueState({}, [], [], [lost] * count, [], [])
             assert gateway_status._shape(found, [])["cut"] == (
                 ["failed"] if count == queue_status.DEFAULT_LIMIT else []
             )
@@ -333,25 +332,6 @@ def test_it_gives_signs_of_life_where_somebody_wants_them(home: Path) -> None:
         assert gate.stop(signal.SIGTERM)[0] == 0
 
 
-def test_what_is_piped_in_is_answered_and_then_it_ends(home: Path) -> None:
-    done = subprocess.run(
-        [*program.PROGRAM, "gateway", "--stdio", "--log-level", "error"],
-        cwd=home,
-        env=program.environment(home, {"HOLDFAST_MODEL": "offline"}),
-        input='{"text": "Hello", "key": "1"}\n{"text": "/status", "key": "2"}\n',
-        capture_output=True,
-        encoding="utf-8",
-        timeout=program.PATIENCE,
-        check=False,
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(each["type"] for each in found) == ["reply", "reply", "taken", "taken"]
-    hello = next(each["arrival"] for each in found if each.get("key") == "1")
-    (reply,) = [each["text"] for each in found if (each["type"], each["arrival"]) == ("reply", hello)]
-    assert "offline model" in reply
-
-
 @pytest.mark.parametrize(
     ("level", "requests"), [((), False), (("--log-level", "debug"), True)], ids=["default", "debug"]
 )
@@ -359,18 +339,12 @@ def test_log_has_no_key_of_a_request_url(home: Path, level: tuple[str, ...], req
     log = home / "log"
     with provider.playing(provider.said("Hello.")) as played:
         env = played.env | {"OPENAI_BASE_URL": f"{played.url}/v1?key=plain-words", "HOLDFAST_LOG": str(log)}
-        done = subprocess.run(
-            [*program.PROGRAM, "gateway", "--stdio", *level],
-            cwd=home,
-            env=program.environment(home, env),
-            input='{"text": "Hi", "key": "1"}\n',
-            capture_output=True,
-            encoding="utf-8",
-            timeout=program.PATIENCE,
-            check=False,
-        )
-    assert '"Hello."' in done.stdout, done.stderr
-    for logged in (done.stderr, log.read_text("utf-8")):
+        said(home, SOCKET)
+        with told(home) as (path, hear), running(home, *level, NOTIFY_SOCKET=path, **env) as gate:
+            assert hear().startswith("READY=1")
+            assert gate.say("Hi")["text"] == "Hello."
+            _, lines = gate.stop(signal.SIGTERM)
+    for logged in ("\n".join(lines), log.read_text("utf-8")):
         assert ("HTTP Request: POST" in logged) is requests
         assert "plain-words" not in logged
 
@@ -382,7 +356,10 @@ def test_the_unit_for_systemd_starts_what_there_is_and_waits_for_it_to_stop() ->
     assert started.endswith("/holdfast")
     test_guide.check(words)
     assert float(unit["Service"]["WatchdogSec"]) >= 30  # A machine that is busy is no reason to begin anew.
-    assert float(unit["Service"]["TimeoutStopSec"]) > settings.Settings().grace + gateway.DRAIN + server.LEAVING
+    assert (
+        float(unit["Service"]["TimeoutStopSec"])
+        > settings.Settings().grace + gateway.DRAIN_SECONDS + server.SHUTDOWN_SECONDS
+    )
 
 
 def asked_by_http(address: str, text: str) -> dict[str, Any]:
@@ -410,12 +387,12 @@ def test_without_settings_it_listens_here_and_says_in_one_line_how_to_talk_to_it
 @pytest.mark.parametrize(
     ("text", "arguments", "what"),
     [
-        ("", ["--host", "0.0.0.0"], "others could reach the agent"),
-        ("", ["--host", ""], "is no address of this machine"),
-        ("[gateway.loopback]\nsocket = 'config.toml'", [], "is there, and is no socket"),
-        ("[gateway.loopback]\nsocket = 'nowhere/s'", [], "the folder of"),
-        ("[gateway.http.tokens]\nann = 'ANN_TOKEN'", [], "should be in ANN_TOKEN, which is not set"),
-        ("", ["--model", "nobody/none"], "is not a model"),
+        ("", ["--host", "0.0.0.0"], "other machines could use the agent"),
+        ("", ["--host", ""], "is not an address of this machine"),
+        ("[gateway.loopback]\nsocket = 'config.toml'", [], "exists and is not a socket"),
+        ("[gateway.loopback]\nsocket = 'nowhere/s'", [], "does not exist"),
+        ("[gateway.http.tokens]\nann = 'ANN_TOKEN'", [], "must be in the environment variable ANN_TOKEN"),
+        ("", ["--model", "nobody/none"], "names no model"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_a_sentence_that_helps(
@@ -483,7 +460,7 @@ def test_a_second_signal_does_not_wait_and_what_it_leaves_is_answered_next_time(
             assert hear() == "STOPPING=1"
             assert gate.process.poll() is None
             code, lines = gate.stop(signal.SIGTERM)
-            assert (code, "left in the middle" in "".join(lines)) == (0, True)
+            assert (code, "turns are abandoned" in "".join(lines)) == (0, True)
         with running(home, **env) as gate, socket.socket(socket.AF_UNIX) as talking:
             hear()
             program.wait_until(lambda: _answers(gate.path))

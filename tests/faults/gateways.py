@@ -120,7 +120,7 @@ def live(stage: zygote.Stage) -> dict[str, int]:
 
 
 async def _live(stage: zygote.Stage) -> None:
-    settings = gateway_context.Settings(attempts=10_000)  # however often it is killed
+    settings = gateway_context.TurnSettings(attempts=10_000)  # however often it is killed
     clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
     async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
         chat = Filed(db, stage.args["sends"])

@@ -19,7 +19,7 @@ run = stage.run
 Built = Callable[[str, str], AIAgent]
 
 
-def make(db: AsyncSessionDB, model: models.Model, **given: Any) -> runtimes.Make:
+def make(db: AsyncSessionDB, model: models.Model, **given: Any) -> runtimes.RuntimeFactory:
     """Desks whose agents have this model."""
     law = given.pop("law", None)
     built: list[str] = given.pop("built", [])
@@ -46,14 +46,13 @@ async def open_gateway(
     model: models.Model,
     *,
     platforms: Sequence[platform.Platform] | None = None,
-    settings: gateway_context.Settings | None = None,
-    guards: Sequence[platform.Guard] = (),
-    is_admin: platform.IsAdmin = gateway_context.nobody,
-    may_speak: platform.IsAdmin = gateway_context.everybody,
+    settings: gateway_context.TurnSettings | None = None,
+    checks: Sequence[platform.AdmissionCheck] = (),
+    is_admin: platform.SenderCheck = gateway_context.is_never,
+    may_speak: platform.SenderCheck = gateway_context.is_always,
     shared: bool = False,
     grace: float = 0.0,
-    most_desks: int = 200,
-    only: str | None = None,
+    max_runtimes: int = 200,
     **given: Any,
 ) -> AsyncIterator[tuple[gateway.Gateway, loopback.Loopback]]:
     """A gateway at work, and the platform to speak by."""
@@ -65,13 +64,12 @@ async def open_gateway(
         make(db, model, **given),
         chats,
         settings=settings,
-        guards=guards,
+        checks=checks,
         is_admin=is_admin,
         may_speak=may_speak,
-        shared=lambda _: shared,
+        is_shared=lambda _: shared,
         grace=grace,
-        most_desks=most_desks,
-        only=only,
+        max_runtimes=max_runtimes,
     )
     async with opened:
         yield opened, found
@@ -100,7 +98,7 @@ async def quiet(opened: gateway.Gateway, db: AsyncSessionDB) -> None:
 
     async def still() -> bool:
         facts = await db.mail.counts()
-        return not opened.router.busy and not facts["arrivals_open"] and not facts["outgoing_open"]
+        return not opened.router.active and not facts["arrivals_open"] and not facts["outgoing_open"]
 
     await until(still)
 

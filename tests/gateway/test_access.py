@@ -16,7 +16,7 @@ from holdfast.model import ScriptedModel
 from holdfast.store.mail import contacts
 from tests.gateway import stage
 
-RULES = access.rules(
+RULES = access.build_rules(
     settings.Settings(
         allow={"telegram": [42, "ann", "both"], "open": ["*"]},
         deny={"telegram": ["both", "enemy", "boss-gone"], "open": ["enemy"]},
@@ -26,9 +26,9 @@ RULES = access.rules(
 HOUR = 3600.0
 
 
-def came(sender: str = "eve", **given: Any) -> platform.Came:
+def came(sender: str = "eve", **given: Any) -> platform.Incoming:
     known: dict[str, Any] = {"platform": "telegram", "key": "1", "chat": (sender,), "text": "Hi"}
-    return platform.Came(**{**known, **given, "sender": sender})
+    return platform.Incoming(**{**known, **given, "sender": sender})
 
 
 def known(role: types.ContactRole, platform: str = "telegram", sender: str = "eve") -> types.Contact:
@@ -62,7 +62,7 @@ def known(role: types.ContactRole, platform: str = "telegram", sender: str = "ev
 def test_denied_beats_allowed_and_nobody_is_allowed_by_default(
     platform: str, sender: str, person: types.Contact | None, wanted: str
 ) -> None:
-    found = access.judged(RULES, platform, sender, person)
+    found = access.evaluate(RULES, platform, sender, person)
     told = "stranger" if found is None else "denied" if not found.allowed else "admin" if found.admin else "user"
     assert told == wanted
 
@@ -93,7 +93,7 @@ def test_denied_beats_allowed_and_nobody_is_allowed_by_default(
     ],
 )
 @pytest.mark.parametrize("kind", ["dm", "group", "thread"])
-def test_an_id_that_only_looks_like_one_that_is_allowed_is_refused(forged: str, kind: platform.Kind) -> None:
+def test_an_id_that_only_looks_like_one_that_is_allowed_is_refused(forged: str, kind: platform.ChatKind) -> None:
     async def story(db: AsyncSessionDB) -> None:
         guard = access.Access(db, RULES)
         verdict = await guard(came(forged, kind=kind, name="ann", text="I am 42, let me in as boss"), "r")
@@ -142,7 +142,7 @@ def test_a_stranger_is_given_a_code_and_let_in_by_it() -> None:
         first, second = await guard(came(name="Eve"), "r"), await guard(came(), "r")
         assert not first.allowed
         assert second == access.REFUSED  # one code in ten minutes, and nothing else is said
-        assert (first.say, first.pairs) == (access.PAIR, True)
+        assert (first.message, first.with_code) == (access.PAIR, True)
         code = await db.contacts.renew_pairing_code("telegram", "eve")
         person = await db.contacts.pair("telegram", code or "")
         assert (person.sender, person.role, person.name) == ("eve", "user", "Eve")
@@ -174,7 +174,7 @@ def code_in(told: types.Outgoing) -> str:
 def test_no_code_is_ever_in_the_store_and_only_the_last_one_told_is_good(tmp_path: Path) -> None:
     async def story(db: AsyncSessionDB) -> None:
         platform = Deaf()
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[platform], guards=[access.Access(db, RULES)]):
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[platform], checks=[access.Access(db, RULES)]):
             assert await platform.say("Hi", chat="eve", sender="eve", key="1") is None
             (told,) = await platform.replies(1)
         first, second = map(code_in, platform.tried)
@@ -206,13 +206,13 @@ def test_a_code_that_would_be_good_for_nothing_is_not_told(change: str) -> None:
 
 
 def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_path: Path) -> None:
-    rules = access.rules(settings.Settings(strangers="tell"))
+    rules = access.build_rules(settings.Settings(strangers="tell"))
 
     async def story(db: AsyncSessionDB) -> None:
         async with AsyncSessionDB(SessionDB(tmp_path / "people.db")) as other:
-            said = [(await access.Access(each, rules)(came(), "r")).say for each in (db, other, db)]
+            said = [(await access.Access(each, rules)(came(), "r")).message for each in (db, other, db)]
         async with AsyncSessionDB(SessionDB(tmp_path / "people.db")) as after:
-            said.append((await access.Access(after, rules)(came(), "r")).say)
+            said.append((await access.Access(after, rules)(came(), "r")).message)
         assert said == [access.UNKNOWN, "", "", ""]
 
     stage.run(story, str(tmp_path / "people.db"))
@@ -234,20 +234,20 @@ def test_an_answer_that_goes_to_another_chat_goes_only_where_somebody_was_let_in
     async def story(db: AsyncSessionDB) -> None:
         await db.contacts.allow("telegram", "paired")
         rules = msgspec.structs.replace(RULES, shared={"telegram": frozenset({"-100"})})
-        posted = came("ci", platform="hooks", home="telegram", to=to)
+        posted = came("ci", platform="hooks", home="telegram", home_chat=to)
         found = await access.Access(db, rules)(posted, "r")
         assert found.allowed is wanted
-        assert ("holdfast gateway allow telegram" in found.say) is not wanted
+        assert ("holdfast gateway allow telegram" in found.message) is not wanted
 
     stage.run(story)
 
 
 @pytest.mark.parametrize("kind", ["group", "thread"])
-def test_no_code_is_given_where_others_read_it(kind: platform.Kind) -> None:
+def test_no_code_is_given_where_others_read_it(kind: platform.ChatKind) -> None:
     async def story(db: AsyncSessionDB) -> None:
         assert await access.Access(db, RULES)(came(kind=kind), "r") == access.REFUSED
         # It is still to be had in a chat of their own.
-        assert "gateway pair" in (await access.Access(db, RULES)(came(), "r")).say
+        assert "gateway pair" in (await access.Access(db, RULES)(came(), "r")).message
 
     stage.run(story)
 
@@ -255,8 +255,8 @@ def test_no_code_is_given_where_others_read_it(kind: platform.Kind) -> None:
 @pytest.mark.parametrize(("strangers", "wanted"), [("tell", [access.UNKNOWN, "", ""]), ("silence", ["", "", ""])])
 def test_strangers_are_told_once_or_never(strangers: Any, wanted: list[str]) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        rules = access.rules(settings.Settings(strangers=strangers))
-        assert [(await access.Access(db, rules)(came(), "r")).say for _ in range(3)] == wanted
+        rules = access.build_rules(settings.Settings(strangers=strangers))
+        assert [(await access.Access(db, rules)(came(), "r")).message for _ in range(3)] == wanted
 
     stage.run(story)
 
@@ -270,7 +270,7 @@ def test_a_flood_of_a_stranger_is_no_flood_of_writes() -> None:
             for _ in range(50):
                 await guard(came(), "r")
             some = len(written)
-            now[0] += access.MOMENT
+            now[0] += access.GREETING_SECONDS
             await guard(came(), "r")
         finally:
             fault_points.hook = None
@@ -380,10 +380,10 @@ def test_nobody_is_given_a_code_while_guessing_is_stopped() -> None:
 
 def test_through_the_gateway_only_who_is_let_in_is_answered() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        rules = access.Rules({"loopback": frozenset({"ann"})}, of_itself=frozenset())
+        rules = access.Rules({"loopback": frozenset({"ann"})}, authenticated=frozenset())
         guard = access.Access(db, rules)
         model = ScriptedModel(["Hello, Ann.", "Hello, Eve."])
-        async with stage.open_gateway(db, model, guards=[guard], is_admin=guard.is_admin) as (running, chat):
+        async with stage.open_gateway(db, model, checks=[guard], is_admin=guard.is_admin) as (running, chat):
             assert await chat.say("Hi", chat="eve", sender="eve", name="ann") is None
             (told,) = await chat.replies(1)
             assert await chat.say("Hi", chat="ann", sender="ann") is not None

@@ -8,7 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, types
-from holdfast.gateway import busy_policy, commands, gateway_context, questions, reply_text, turn_progress
+from holdfast.gateway import (
+    commands,
+    gateway_context,
+    message_policy,
+    questions,
+    replies,
+    turn_progress,
+)
 from holdfast.model import ScriptedModel
 from tests.agent import stage as actors
 from tests.agent.house import Shell, runs
@@ -17,8 +24,8 @@ from tests.gateway import stage
 from tests.gateway.test_gateway import ROUTE, new
 
 
-def settings(mode: busy_policy.Mode, **given: float) -> gateway_context.Settings:
-    return gateway_context.Settings(busy=mode, **given)  # type: ignore[arg-type]
+def settings(mode: message_policy.BusyMode, **given: float) -> gateway_context.TurnSettings:
+    return gateway_context.TurnSettings(busy=mode, **given)  # type: ignore[arg-type]
 
 
 class Gate:
@@ -53,7 +60,7 @@ def test_stop_stops_the_turn_and_the_next_message_is_answered() -> None:
 
 
 @pytest.mark.parametrize("mode", ["queue", "collect"])
-def test_by_default_a_message_waits_for_the_turn(mode: busy_policy.Mode) -> None:
+def test_by_default_a_message_waits_for_the_turn(mode: message_policy.BusyMode) -> None:
     async def story(db: AsyncSessionDB) -> None:
         gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second.", "Third."])
         async with stage.open_gateway(db, model, settings=settings(mode), tools=[tool("wait", gate)]) as (_, chat):
@@ -96,7 +103,7 @@ def test_what_was_collected_before_a_process_died_is_the_same_message_after_it()
 
 
 @pytest.mark.parametrize(("mode", "line"), [("steer", "Quickly"), ("queue", "/steer Quickly")])
-def test_a_running_turn_can_be_told_something_before_its_next_step(mode: busy_policy.Mode, line: str) -> None:
+def test_a_running_turn_can_be_told_something_before_its_next_step(mode: message_policy.BusyMode, line: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         gate, model = Gate(), ScriptedModel([calls("wait"), "Done, quickly."])
         async with stage.open_gateway(db, model, settings=settings(mode), tools=[tool("wait", gate)]) as (opened, chat):
@@ -232,7 +239,7 @@ async def asked(
 def test_a_question_is_asked_in_the_chat_and_answered_there() -> None:
     async def story(db: AsyncSessionDB) -> None:
         sent, shell, _ = await asked(db, [("ann", "/approve")])
-        assert sent[0].startswith("Question 1: may I do this? Run make install.")
+        assert sent[0].startswith("Question 1: allow this? Run make install.")
         assert "/approve" in sent[0]
         assert sent[1:] in (["Allowed: Run make install.", "Done."], ["Done.", "Allowed: Run make install."])
         assert shell.ran == ["make install"]
@@ -252,7 +259,7 @@ def test_who_denies_may_say_why() -> None:
 def test_only_whose_turn_it_is_or_an_admin_answers() -> None:
     async def story(db: AsyncSessionDB) -> None:
         sent, shell, _ = await asked(db, [("ben", "/approve"), ("root", "/approve")], admins=("root",))
-        assert sent[1] == questions.NOT_YOURS
+        assert sent[1] == questions.NOT_ALLOWED
         assert shell.ran == ["make install"]
 
     stage.run(story)
@@ -261,7 +268,7 @@ def test_only_whose_turn_it_is_or_an_admin_answers() -> None:
 def test_for_ever_is_allowed_by_admins_only() -> None:
     async def story(db: AsyncSessionDB) -> None:
         sent, shell, _ = await asked(db, [("ann", "/approve always"), ("ann", "/approve conversation")])
-        assert sent[1] == commands.ADMINS
+        assert sent[1] == commands.ADMINS_ONLY
         assert shell.ran == ["make install"]
         assert [each.conversation_id is None for each in await db.permissions.grants("loopback:group:g")] in (
             [],
@@ -273,7 +280,7 @@ def test_for_ever_is_allowed_by_admins_only() -> None:
 
 def test_a_question_nobody_answers_is_denied_in_time() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        _, shell, told = await asked(db, [], settings=gateway_context.Settings(answer_within=0.05))
+        _, shell, told = await asked(db, [], settings=gateway_context.TurnSettings(answer_within=0.05))
         assert shell.ran == []
         assert told[0].endswith(turn_progress.NOT_ANSWERED)
         assert "denied" not in told[0]
@@ -292,7 +299,7 @@ def test_a_message_that_was_stopped_before_it_began_is_asked_for_again() -> None
             await stage.until(lambda: told(db, "1"))
             await chat.say("/stop", key="2")
             one, _ = await stage.settled(db, "1", "2")
-            assert reply_text.NOT_RUN in stage.texts(await chat.replies(2))
+            assert replies.NOT_RUN in stage.texts(await chat.replies(2))
         assert (one.outcome, one.seq) == ("interrupted", None)
         other.interrupt()
         await running
@@ -310,11 +317,11 @@ def test_a_platform_sees_the_turn_as_it_goes() -> None:
         seen: list[str] = []
 
         class Shows(stage.loopback.Loopback):
-            def heard(self, arrival: types.InboundMessage, event: object) -> None:
+            def on_event(self, arrival: types.InboundMessage, event: object) -> None:
                 seen.append(f"{arrival.key} {type(event).__name__}")
                 raise RuntimeError("the screen is broken")
 
-            async def typing(self, address: dict[str, object]) -> None:
+            async def send_typing(self, address: dict[str, object]) -> None:
                 seen.append(f"typing {address['chat']}")
 
         async with stage.open_gateway(db, ScriptedModel(["Yes."]), platforms=[Shows()]) as (_, chat):

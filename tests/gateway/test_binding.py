@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.gateway import reset_policy, route_binding
+from holdfast.gateway import routes, settings
 from tests.contract import steps
 from tests.gateway import stage
 from tests.gateway.test_gateway import ROUTE
@@ -21,20 +21,20 @@ async def begun(db: AsyncSessionDB, name: str = "talk") -> None:
 @pytest.mark.parametrize(
     ("policy", "silent", "anew"),
     [
-        (reset_policy.Policy(), 1000.0, False),
-        (reset_policy.Policy("idle", hours=2), 1.9, False),
-        (reset_policy.Policy("idle", hours=2), 2.0, True),
-        (reset_policy.Policy("daily", hour=4), 24.0, True),
+        (settings.ResetPolicy(), 1000.0, False),
+        (settings.ResetPolicy("idle", hours=2), 1.9, False),
+        (settings.ResetPolicy("idle", hours=2), 2.0, True),
+        (settings.ResetPolicy("daily", hour=4), 24.0, True),
     ],
 )
-def test_a_chat_begins_anew_when_its_policy_says_so(policy: reset_policy.Policy, silent: float, anew: bool) -> None:
+def test_a_chat_begins_anew_when_its_policy_says_so(policy: settings.ResetPolicy, silent: float, anew: bool) -> None:
     clock = steps.Clock()
 
     async def story(db: AsyncSessionDB) -> None:
         await begun(db)
         await db.bind_route(ROUTE, "talk", version=0)
         clock.advance(silent * HOUR)
-        found = await route_binding.Binding(db, policy, clock).target(ROUTE)
+        found = await routes.RouteBindings(db, policy, clock).target(ROUTE)
         assert (found != "talk") is anew
         assert (await db.route(ROUTE)).conversation_id == (None if anew else "talk")
         assert (await db.conversation("talk")).live
@@ -53,7 +53,7 @@ def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> 
         )
         await db.processes.record_start(process)
         clock.advance(100 * HOUR)
-        bound = route_binding.Binding(db, reset_policy.Policy("idle", hours=1), clock)
+        bound = routes.RouteBindings(db, settings.ResetPolicy("idle", hours=1), clock)
         assert await bound.target(ROUTE) == "talk"
         await db.processes.record_end("p1", "exited", 0, "It ended.")
         assert await bound.target(ROUTE) != "talk"
@@ -63,7 +63,7 @@ def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> 
 
 def test_a_conversation_to_come_has_one_id_until_it_is_there() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        bound = route_binding.Binding(db, reset_policy.Policy(), db.db._clock)
+        bound = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
         coming = await bound.target(ROUTE)
         assert await bound.target(ROUTE) == coming
         await begun(db, coming)
@@ -79,7 +79,7 @@ def test_a_conversation_to_come_has_one_id_until_it_is_there() -> None:
 
 def test_the_id_of_a_deleted_conversation_is_given_to_no_other() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        bound = route_binding.Binding(db, reset_policy.Policy(), db.db._clock)
+        bound = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
         coming = await bound.target(ROUTE)
         await begun(db, coming)
         await db.delete_conversation(coming)
@@ -90,12 +90,12 @@ def test_the_id_of_a_deleted_conversation_is_given_to_no_other() -> None:
 
 def test_who_was_to_begin_a_conversation_finds_the_one_that_took_its_route() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        bound = route_binding.Binding(db, reset_policy.Policy(), db.db._clock)
+        bound = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
         coming = await bound.target(ROUTE)
-        assert await bound.elsewhere(ROUTE, coming) is None
+        assert await bound.other_target(ROUTE, coming) is None
         await begun(db)
         await db.bind_route(ROUTE, "talk", version=0)
-        assert await bound.elsewhere(ROUTE, coming) == "talk"
-        assert await bound.elsewhere(ROUTE, "talk") is None
+        assert await bound.other_target(ROUTE, coming) == "talk"
+        assert await bound.other_target(ROUTE, "talk") is None
 
     stage.run(story)

@@ -17,13 +17,13 @@ from tests.gateway import stage, web
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
 
-async def refuses(came: gateway_platform.Came, _route: str) -> gateway_platform.Verdict:
+async def refuses(came: gateway_platform.Incoming, _route: str) -> gateway_platform.Verdict:
     return gateway_platform.Verdict(came.sender != "bob")
 
 
 def test_who_is_refused_writes_nothing_not_even_what_was_said_before() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(["Hello!"]), guards=[refuses]) as open_:
+        async with web.open_web(db, ScriptedModel(["Hello!"]), checks=[refuses]) as open_:
             body = {
                 "model": "holdfast",
                 "user": "x",
@@ -49,7 +49,7 @@ def test_who_is_refused_writes_nothing_not_even_what_was_said_before() -> None:
 def test_who_is_refused_binds_no_chat_to_a_conversation_of_theirs() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="http", owner="http:bob")
-        async with web.open_web(db, ScriptedModel(), guards=[refuses]) as open_:
+        async with web.open_web(db, ScriptedModel(), checks=[refuses]) as open_:
             headers = {**web.BOB, "x-conversation-id": "talk"}
             assert (await open_.ask("Hi", headers=headers)).status_code == 403
             assert (await db.route("agent:main:http:dm:bob:talk")).conversation_id is None
@@ -78,7 +78,7 @@ async def told(address: str, sent: bytes) -> bytes:
 )
 def test_a_request_that_ends_in_two_places_is_refused_and_nothing_after_it_is_read(head: bytes) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with http_platform.Http(db, said.Http(port=0)).serving() as address:
+        async with http_platform.HttpPlatform(db, said.Http(port=0)).serve() as address:
             first = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n0\r\n\r\n"
             found = await told(address, first + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert found.split(b" ")[1] in (b"400", b"501")
@@ -90,7 +90,7 @@ def test_a_request_that_ends_in_two_places_is_refused_and_nothing_after_it_is_re
 @pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST", "127.0.0.2"])
 def test_names_that_others_point_here_are_refused_by_where_it_listens_and_not_by_what_that_is_called(host: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with http_platform.Http(db, said.Http(host=host, port=0)).serving() as address:
+        async with http_platform.HttpPlatform(db, said.Http(host=host, port=0)).serve() as address:
             asked = b"GET /v1/models HTTP/1.1\r\nConnection: close\r\nHost: "
             assert (await told(address, asked + b"evil.example\r\n\r\n")).split(b" ")[1] == b"421"
             for name in (host.encode(), b"localhost", b"127.0.0.1:8642"):
@@ -100,5 +100,5 @@ def test_names_that_others_point_here_are_refused_by_where_it_listens_and_not_by
 
 
 def test_at_an_address_that_others_reach_any_name_may_be_meant() -> None:
-    assert requests.served("0.0.0.0", "0.0.0.0") is None
-    assert requests.served("::1", "::1") == requests.HERE
+    assert requests.served_hosts("0.0.0.0", "0.0.0.0") is None
+    assert requests.served_hosts("::1", "::1") == requests.LOCAL_HOSTS

@@ -18,11 +18,11 @@ ENDS = ["delivered.begun", "delivered.committed", "acquire.begun", "append.commi
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "PAUSE", 0.01)
-    monkeypatch.setattr(router, "EVERY", 0.05)
-    monkeypatch.setattr(outbox, "FIRST", 0.01)
-    monkeypatch.setattr(outbox, "EVERY", 0.05)
-    monkeypatch.setattr(notices, "AGAIN", 0.05)
+    monkeypatch.setattr(router, "MIN_PAUSE", 0.01)
+    monkeypatch.setattr(router, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(outbox, "MIN_RETRY", 0.01)
+    monkeypatch.setattr(outbox, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(notices, "RETRY_SECONDS", 0.05)
 
 
 class Once:
@@ -78,6 +78,6 @@ def test_a_command_is_carried_out_at_most_once(step: str, monkeypatch: pytest.Mo
             (said,) = [each.text for each in chat.sent if each.inbound_id == found.id]
         done = len(await db.list_sessions(owner="loopback:local")) - 1
         assert wrong.went_wrong
-        assert (done, said == commands.ONCE.format(line="/branch")) in ((1, False), (0, True))
+        assert (done, said == commands.NOT_REPEATED.format(line="/branch")) in ((1, False), (0, True))
 
     stage.run(story)

@@ -7,14 +7,14 @@ from typing import get_args
 import pytest
 
 from holdfast.agent import commands
-from holdfast.gateway import busy_policy
+from holdfast.gateway import message_policy
 
 
-@pytest.mark.parametrize("mode", get_args(busy_policy.Mode))
+@pytest.mark.parametrize("mode", get_args(message_policy.BusyMode))
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        *((f"/{name}", "now") for name in sorted(busy_policy.AT_ONCE)),
+        *((f"/{name}", "now") for name in sorted(message_policy.URGENT)),
         ("/STOP", "now"),
         ("/approve always", "now"),
         ("/compact", "later"),
@@ -22,8 +22,10 @@ from holdfast.gateway import busy_policy
         ("/nothing", "later"),
     ],
 )
-def test_commands_about_the_running_turn_do_not_wait_for_it(mode: busy_policy.Mode, line: str, expected: str) -> None:
-    assert busy_policy.beside(mode, line) == expected
+def test_commands_about_the_running_turn_do_not_wait_for_it(
+    mode: message_policy.BusyMode, line: str, expected: str
+) -> None:
+    assert message_policy.action_during_turn(mode, line) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,9 +40,9 @@ def test_commands_about_the_running_turn_do_not_wait_for_it(mode: busy_policy.Mo
     ],
 )
 @pytest.mark.parametrize("text", ["Hello", "//stop", "/etc/hosts is gone", "stop"])
-def test_messages_go_by_the_settings(mode: busy_policy.Mode, plain: bool, expected: str, text: str) -> None:
-    assert busy_policy.beside(mode, text, plain) == expected
+def test_messages_go_by_the_settings(mode: message_policy.BusyMode, plain: bool, expected: str, text: str) -> None:
+    assert message_policy.action_during_turn(mode, text, plain) == expected
 
 
 def test_the_commands_that_do_not_wait_exist() -> None:
-    assert set(commands.COMMANDS) >= busy_policy.AT_ONCE
+    assert set(commands.COMMANDS) >= message_policy.URGENT

@@ -35,7 +35,7 @@ async def told(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",
         ("/quit", "/quit is not available here."),
         ("/steer", "/steer needs an argument"),
         ("/new", commands.NEW),
-        ("/model openai/x", commands.ADMINS),
+        ("/model openai/x", commands.ADMINS_ONLY),
         ("/resume nowhere", "There is no"),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_command_that_was_begun_before_is_not_carried_out_again() -> None:
         async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
             (sent,) = await chat.replies(1)
         (found,) = await stage.settled(db, "1")
-        assert sent.text == commands.ONCE.format(line="/title")
+        assert sent.text == commands.NOT_REPEATED.format(line="/title")
         assert (found.outcome, found.attempts) == ("command", 2)
         assert (await db.conversation("talk")).title is None
 
@@ -134,7 +134,7 @@ def test_resume_and_branch_bind_the_chat() -> None:
             _, inside, _, back = await stage.settled(db, "10", "11", "12", "13")
         assert inside.conversation_id not in (None, one.conversation_id)
         assert back.conversation_id == one.conversation_id
-        assert chat.sent[2].text == "This chat goes on in One now."
+        assert chat.sent[2].text == "This chat continues in: One"
 
     stage.run(story)
 
@@ -165,7 +165,7 @@ def test_admins_may_choose_the_model() -> None:
             return True
 
         (said,) = await told(db, "/model openai/x", is_admin=everybody)
-        assert said != commands.ADMINS
+        assert said != commands.ADMINS_ONLY
 
     stage.run(story)
 
@@ -179,6 +179,6 @@ def test_command_of_somebody_who_cannot_be_looked_up_now_is_not_done_and_said_so
             await chat.say("/model other", key="1")
             (found,) = await stage.settled(db, "1")
             (reply,) = await db.mail.replies(found.id)
-            assert (found.attempts, reply.text) == (1, commands.UNSURE)
+            assert (found.attempts, reply.text) == (1, commands.ACCESS_UNKNOWN)
 
     stage.run(story)

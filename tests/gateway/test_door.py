@@ -14,32 +14,34 @@ from tests.gateway import stage
 PICTURE = b"\x89PNG not really"
 
 
-def came(**given: Any) -> platform.Came:
+def came(**given: Any) -> platform.Incoming:
     known: dict[str, Any] = {"platform": "loopback", "key": "1", "chat": ("42",), "sender": "42", "text": "Hi"}
-    return platform.Came(**{**known, "address": {"chat": "42"}, **given})
+    return platform.Incoming(**{**known, "address": {"chat": "42"}, **given})
 
 
-def opened(db: AsyncSessionDB, *guards: platform.Guard, poked: list[str] | None = None) -> inbound.Door:
+def opened(
+    db: AsyncSessionDB, *guards: platform.AdmissionCheck, poked: list[str] | None = None
+) -> inbound.InboundHandler:
     told: list[str] = [] if poked is None else poked
-    return inbound.Door(db, told.append, guards=guards)
+    return inbound.InboundHandler(db, told.append, checks=guards)
 
 
-async def stranger(_came: platform.Came, _route: str) -> platform.Verdict:
-    return platform.Verdict(False, say="I do not know you.")
+async def stranger(_came: platform.Incoming, _route: str) -> platform.Verdict:
+    return platform.Verdict(False, message="I do not know you.")
 
 
-async def enemy(_came: platform.Came, _route: str) -> platform.Verdict:
+async def enemy(_came: platform.Incoming, _route: str) -> platform.Verdict:
     return platform.Verdict(False)
 
 
-async def friend(_came: platform.Came, _route: str) -> platform.Verdict:
+async def friend(_came: platform.Incoming, _route: str) -> platform.Verdict:
     return platform.Verdict(True)
 
 
 def test_what_came_in_is_stored_before_the_router_hears_of_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         poked: list[str] = []
-        found = await opened(db, friend, poked=poked).came(came())
+        found = await opened(db, friend, poked=poked).receive(came())
         assert found is not None
         assert (found.route, found.chat, found.open) == ("agent:main:loopback:dm:42", "dm:42", True)
         assert poked == [found.route]
@@ -54,9 +56,9 @@ def test_what_came_in_is_stored_before_the_router_hears_of_it() -> None:
         pytest.param(came(text=" \n"), id="nothing"),
     ],
 )
-def test_what_is_not_for_the_agent_leaves_nothing_behind(given: platform.Came) -> None:
+def test_what_is_not_for_the_agent_leaves_nothing_behind(given: platform.Incoming) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        assert await opened(db, stranger).came(given) is None
+        assert await opened(db, stranger).receive(given) is None
         assert set((await db.mail.counts()).values()) == {0}
 
     stage.run(story)
@@ -64,7 +66,7 @@ def test_what_is_not_for_the_agent_leaves_nothing_behind(given: platform.Came) -
 
 def test_who_is_refused_is_told_once_and_nothing_is_stored() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(), guards=[friend, stranger, enemy]) as (running, chat):
+        async with stage.open_gateway(db, ScriptedModel(), checks=[friend, stranger, enemy]) as (running, chat):
             for _ in range(3):
                 assert await chat.say("Let me in", key="1", chat="42", sender="42") is None
             await stage.quiet(running, db)
@@ -78,7 +80,7 @@ def test_who_is_refused_is_told_once_and_nothing_is_stored() -> None:
 
 def test_who_is_refused_in_silence_hears_nothing() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        assert await opened(db, enemy).came(came()) is None
+        assert await opened(db, enemy).receive(came()) is None
         assert set((await db.mail.counts()).values()) == {0}
 
     stage.run(story)
@@ -86,8 +88,8 @@ def test_who_is_refused_in_silence_hears_nothing() -> None:
 
 def test_what_was_let_in_is_not_judged_again_when_it_is_delivered_again() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        first = await opened(db, friend).came(came())
-        again = await opened(db, stranger).came(came())
+        first = await opened(db, friend).receive(came())
+        again = await opened(db, stranger).receive(came())
         assert first is not None
         assert again == first
 
@@ -102,7 +104,7 @@ def test_a_picture_is_a_part_of_the_message_and_a_file_can_be_read() -> None:
         async with stage.open_gateway(db, model) as (running, chat):
             await chat.say("First", key="0")
             await chat.replies(1)
-            await running.door.came(came(attachments=(picture, file), text=""))
+            await running.handler.receive(came(attachments=(picture, file), text=""))
             (found,) = await stage.settled(db, "1")
         assert found.parts[0]["type"] == "image"
         with db.db.blobs.open(found.parts[0]["blob"]) as kept:
@@ -117,8 +119,8 @@ def test_a_picture_is_a_part_of_the_message_and_a_file_can_be_read() -> None:
 def test_any_id_a_platform_may_give_is_known_again(key: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         way = opened(db)
-        first, again = await way.came(came(key=key)), await way.came(came(key=key))
-        other = await way.came(came(key=f"{key}."))
+        first, again = await way.receive(came(key=key)), await way.receive(came(key=key))
+        other = await way.receive(came(key=f"{key}."))
         assert first is not None
         assert other is not None
         assert again == first != other
@@ -130,7 +132,7 @@ def test_where_it_cannot_be_stored_nothing_is_acknowledged() -> None:
     async def story(db: AsyncSessionDB) -> None:
         poked: list[str] = []
         with pytest.raises(errors.InvalidArgument):
-            await opened(db, poked=poked).came(came(text="x" * 1_000_001))
+            await opened(db, poked=poked).receive(came(text="x" * 1_000_001))
         assert poked == []
 
     stage.run(story)

@@ -298,7 +298,7 @@ def test_a_failed_turn_is_told_and_settled() -> None:
             (sent,) = await chat.replies(1)
         (found,) = await stage.settled(db, "1")
         assert (found.outcome, found.seq) == ("failed", 1)
-        assert sent.text.startswith("That failed: The script has no reply")
+        assert sent.text.startswith("The request failed: The script has no reply")
         assert sent.text.endswith("/reset to begin a new conversation.")
 
     stage.run(story)
@@ -397,7 +397,7 @@ def test_two_chats_of_one_person_in_one_conversation_are_each_answered_with_thei
         seen: dict[str, list[str]] = {}
 
         class Shows(loopback.Loopback):
-            def heard(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
+            def on_event(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
                 if isinstance(event, events.TextDelta):
                     seen.setdefault(arrival.key, []).append(event.text)
 
@@ -479,7 +479,7 @@ async def _sent_all(db: AsyncSessionDB) -> bool:
 
 
 async def _idle(opened: gateway.Gateway) -> bool:
-    return opened.router.busy == 0
+    return opened.router.active == 0
 
 
 def new(key: str, text: str, **more: Any) -> types.NewInboundMessage:
@@ -493,6 +493,6 @@ async def _begun(db: AsyncSessionDB, key: str) -> bool:
 
 
 def test_the_settings_of_a_gateway_are_those_that_are_told() -> None:
-    assert gateway_context.Settings() == gateway_context.Settings(
-        busy="queue", attempts=5, answer_within=600.0, most=200
+    assert gateway_context.TurnSettings() == gateway_context.TurnSettings(
+        busy="queue", attempts=5, answer_within=600.0, max_chats=200
     )

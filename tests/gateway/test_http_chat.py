@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import access, busy_policy, limits
+from holdfast.gateway import access, limits, message_policy
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
 from holdfast.gateway.platforms.http import chat_completions, chat_requests, sse
@@ -137,7 +137,7 @@ def test_a_stream_tells_what_was_said_between_calls_and_ends_with_the_answer() -
 
 
 def test_an_answer_that_was_not_overheard_is_streamed_all_the_same() -> None:
-    heard = sse.Overheard()
+    heard = sse.TurnStream()
     assert heard.rest("Hello") == "Hello"
     heard.pieces, heard.answer = ["Hel"], "Hel"
     assert heard.rest("Hello") == "lo"
@@ -185,7 +185,7 @@ def test_a_client_with_a_key_that_goes_away_stops_no_turn_and_what_it_missed_is_
             model.released.set()
             await stage.quiet(open_.gateway, db)
             (row,) = await db.mail.replies(1)
-            assert (row.delivered_at, row.error) == (None, chat_requests.GONE)
+            assert (row.delivered_at, row.error) == (None, chat_requests.CLIENT_GONE)
             arrival = await db.mail.inbound(1)
             assert arrival is not None
             assert arrival.outcome == "answered"
@@ -212,7 +212,7 @@ async def asked_twice(model: ScriptedModel) -> bool:
 def test_a_connection_that_breaks_stops_its_turn_and_the_next_message_does_not_wait(stream: bool) -> None:
     async def story(db: AsyncSessionDB) -> None:
         model, name = Held("Late.", "Next."), {"x-conversation-id": "one"}
-        async with web.open_web(db, model, wanted=said.Http(port=0)) as open_, open_.platform.serving() as address:
+        async with web.open_web(db, model, wanted=said.Http(port=0)) as open_, open_.platform.serve() as address:
             host, _, number = address.removeprefix("http://").partition(":")
             _, writer = await asyncio.open_connection(host, int(number))
             asked = {"model": "holdfast", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
@@ -307,16 +307,16 @@ def test_an_answer_that_another_process_worked_out_reaches_who_asked_here() -> N
 
 
 def test_a_stream_shows_that_somebody_is_there_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "KEEP_ALIVE", 0.0)
-    monkeypatch.setattr(sse, "EVERY", 0.01)
-    shown, write = asyncio.Event(), chat_requests.Writing._write
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr(sse, "POLL_SECONDS", 0.01)
+    shown, write = asyncio.Event(), chat_requests.StreamWriter._write
 
-    async def noted(writing: chat_requests.Writing, data: bytes, more: bool = True) -> None:
+    async def noted(writing: chat_requests.StreamWriter, data: bytes, more: bool = True) -> None:
         await write(writing, data, more)
         if data == sse.COMMENT:
             shown.set()
 
-    monkeypatch.setattr(chat_requests.Writing, "_write", noted)
+    monkeypatch.setattr(chat_requests.StreamWriter, "_write", noted)
 
     async def story(db: AsyncSessionDB) -> None:
         model = Held("Late.")
@@ -338,7 +338,7 @@ def test_whoever_waits_when_the_server_stops_is_told_so() -> None:
         async with web.open_web(db, model) as open_:
             asking = asyncio.create_task(open_.ask("Hi"))
             await model.reached.wait()
-            open_.platform.let_go()
+            open_.platform.release_clients()
             answered = await asking
             assert (answered.status_code, web.error_of(answered)["code"]) == (503, "stops")
             model.released.set()
@@ -351,7 +351,7 @@ def test_whoever_waits_when_the_server_stops_is_told_so() -> None:
 
 def test_what_another_process_left_is_nobody_s_to_answer_and_does_not_wait_for_ever() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        platform = http_platform.Http(db)
+        platform = http_platform.HttpPlatform(db)
         here = types.Outgoing(
             id=1, platform="http", chat="dm:a", address={}, text="", attachments=[], kind="reply", at=time.time()
         )
@@ -363,7 +363,7 @@ def test_what_another_process_left_is_nobody_s_to_answer_and_does_not_wait_for_e
             return platform.owns(msgspec.structs.replace(here, address={"process": process, "key": "k"}, at=at))
 
         assert [owns(gone), owns(alive), owns(elsewhere)] == [True, False, False]
-        assert owns(elsewhere, here.at - chat_requests.LEFT - 1)
+        assert owns(elsewhere, here.at - chat_requests.ORPHAN_SECONDS - 1)
         with pytest.raises(errors.SendRefused):
             await platform.send(here)
 
@@ -382,7 +382,7 @@ def test_what_programs_pass_on_is_no_command(text: str) -> None:
 
 @given(st.text(max_size=20) | st.text("/ \n\tnew", max_size=9))
 def test_no_text_that_a_program_passes_on_is_a_command_and_all_of_it_arrives(text: str) -> None:
-    told = busy_policy.message(chat_completions.plain(text))
+    told = message_policy.message_text(chat_completions.escape_command(text))
     assert told is not None
     assert told in (text, f"\n{text}")
 
@@ -409,8 +409,8 @@ def test_pictures_come_with_the_message() -> None:
     ("verdict", "status", "code", "waits"),
     [
         (gateway_platform.Verdict(False), 403, "not_allowed", None),
-        (gateway_platform.Verdict(False, why="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
-        (gateway_platform.Verdict(False, why="size"), 413, "too_large", None),
+        (gateway_platform.Verdict(False, reason="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
+        (gateway_platform.Verdict(False, reason="size"), 413, "too_large", None),
     ],
 )
 @pytest.mark.parametrize("say", ["", "Not so fast."])
@@ -418,10 +418,10 @@ def test_who_is_refused_at_the_door_is_told_why(
     verdict: gateway_platform.Verdict, status: int, code: str, waits: str | None, say: str
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def no(_came: gateway_platform.Came, _route: str) -> gateway_platform.Verdict:
-            return msgspec.structs.replace(verdict, say=say)
+        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.Verdict:
+            return msgspec.structs.replace(verdict, message=say)
 
-        async with web.open_web(db, ScriptedModel([]), guards=[no]) as open_:
+        async with web.open_web(db, ScriptedModel([]), checks=[no]) as open_:
             for stream in (False, True):
                 refused = await open_.ask("Hi", stream=stream)
                 error = web.error_of(refused)
@@ -435,10 +435,10 @@ def test_who_is_refused_at_the_door_is_told_why(
 
 def test_people_limits_and_sizes_of_the_settings_have_their_own_refusals() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        known = access.Access(db, access.rules(said.Settings(deny={"http": ["bob"]})))
-        guards = [known, limits.Limits(db, said.Limits(minute=1, person_minute=2, attachments=1))]
+        known = access.Access(db, access.build_rules(said.Settings(deny={"http": ["bob"]})))
+        guards = [known, limits.RateLimits(db, said.Limits(minute=1, person_minute=2, attachments=1))]
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
-        async with web.open_web(db, ScriptedModel(["Hello."] * 2), guards=guards) as open_:
+        async with web.open_web(db, ScriptedModel(["Hello."] * 2), checks=guards) as open_:
             assert (await open_.ask("Hi", headers=web.BOB)).status_code == 403
             big = {"model": "holdfast", "messages": [{"role": "user", "content": [picture]}]}
             assert (await open_.client.post(web.PATH, json=big, headers=dict(web.ANN))).status_code == 413
@@ -453,7 +453,7 @@ def test_people_limits_and_sizes_of_the_settings_have_their_own_refusals() -> No
 
 def test_nothing_is_taken_before_a_gateway_runs() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        platform = http_platform.Http(db, tokens=web.TOKENS)
+        platform = http_platform.HttpPlatform(db, tokens=web.TOKENS)
         async with web.client_of(platform) as client:
             body = {"model": "holdfast", "messages": [{"role": "user", "content": "Hi"}]}
             refused = await client.post(web.PATH, json=body, headers=dict(web.ANN))

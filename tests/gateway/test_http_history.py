@@ -124,7 +124,7 @@ def test_a_history_that_is_not_known_begins_a_conversation_with_it() -> None:
 
 
 def test_a_history_never_leads_to_a_conversation_that_a_header_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_history, "APART", 0.0)
+    monkeypatch.setattr(request_history, "MIN_APART", 0.0)
 
     async def story(db: AsyncSessionDB) -> None:
         async with web.open_web(db, ScriptedModel(iter(lambda: "Yes.", None))) as open_:
@@ -174,7 +174,7 @@ def test_chats_that_begin_with_the_same_words_are_kept_apart() -> None:
 
 
 def test_of_equal_chats_on_different_days_the_latest_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_history, "APART", 0.0)
+    monkeypatch.setattr(request_history, "MIN_APART", 0.0)
 
     async def story(db: AsyncSessionDB) -> None:
         async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
@@ -218,9 +218,9 @@ def test_an_answer_with_words_of_the_gateway_is_continued(replies: list[models.R
 
 
 SHOWN = (
-    inline_images.GONE,
+    inline_images.MISSING,
     inline_images.LARGE.format(kind="image/png", size=300_000),
-    "![A picture](data:image/png;base64,iVBORw0KGgo=)",
+    "![Image](data:image/png;base64,iVBORw0KGgo=)",
     "![Generated Image](https://chat.example.com/files/1.png)",
 )
 
@@ -228,7 +228,7 @@ SHOWN = (
 def test_histories_are_compared_without_pictures() -> None:
     for shown in SHOWN:
         assert request_history.normalize(f"A dot.\n\n{shown}\n") == "A dot.", shown
-    for text in ("![", "![](data:", "[A picture"):
+    for text in ("![", "![](data:", "[Image"):
         assert request_history.normalize(many := text * 200_000) == " ".join(many.split())  # hours if quadratic
 
 
@@ -335,10 +335,10 @@ SIDE = [
 
 def test_side_requests_are_known_by_how_they_begin() -> None:
     for text, expected in SIDE:
-        asked = chat_completions.Asked("holdfast", (), chat_completions.Said("user", text))
+        asked = chat_completions.ChatRequest("holdfast", (), chat_completions.Turn("user", text))
         assert chat_completions.is_side_request(asked, ["Name this chat:"]) is expected, text
-    later = chat_completions.Asked(
-        "holdfast", (chat_completions.Said("user", "Hi"), chat_completions.Said("assistant", "Yes")), asked.now
+    later = chat_completions.ChatRequest(
+        "holdfast", (chat_completions.Turn("user", "Hi"), chat_completions.Turn("assistant", "Yes")), asked.now
     )
     assert not chat_completions.is_side_request(later, ["Name this chat:"])
 
@@ -360,7 +360,7 @@ def test_side_requests_are_answered_and_leave_nothing_behind() -> None:
 
 def test_who_may_not_speak_gets_no_side_request_answered() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(["A title"] * 99), guards=[refuses]) as open_:
+        async with web.open_web(db, ScriptedModel(["A title"] * 99), checks=[refuses]) as open_:
             assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 403
 
     stage.run(story)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -34,8 +33,8 @@ SECRET = "a-secret-of-some-length"
 BODY = b'{"text": "It broke."}'
 
 
-def hook(**given: Any) -> webhooks.Hook:
-    return webhooks.Hook(SECRET, said.Hook("SECRET", **given))
+def hook(**given: Any) -> webhooks.HookConfig:
+    return webhooks.HookConfig(SECRET, said.Hook("SECRET", **given))
 
 
 class Open:
@@ -44,12 +43,12 @@ class Open:
 
     async def post(self, body: bytes = BODY, name: str = "build", **headers: str) -> httpx2.Response:
         given = {each.replace("_", "-"): value for each, value in headers.items()}
-        signature = signatures.sign(SECRET, body, time.time(), given.get(webhooks.DELIVERY, ""))
-        sent = {"content-type": "application/json", signatures.HEADER: signature, **given}
+        delivery = given.get(signatures.ID, hashlib.sha256(body).hexdigest())
+        sent = {"content-type": "application/json", **signatures.sign(SECRET, delivery, body, time.time()), **given}
         return await self.client.post(f"/hooks/{name}", content=body, headers=sent)
 
     async def fetch(self, number: int, name: str = "build") -> httpx2.Response:
-        signed = {signatures.HEADER: signatures.sign(SECRET, str(number).encode(), time.time())}
+        signed = signatures.sign(SECRET, "fetch", str(number).encode(), time.time())
         return await self.client.get(f"/hooks/{name}/{number}", headers=signed)
 
 
@@ -57,18 +56,18 @@ class Open:
 async def open_hooks(
     db: AsyncSessionDB,
     model: models.Model,
-    guards: Sequence[gateway_platform.Guard] = (),
+    guards: Sequence[gateway_platform.AdmissionCheck] = (),
     tools: Sequence[tools_port.Tool] = (),
-    **hooks: webhooks.Hook,
+    **hooks: webhooks.HookConfig,
 ) -> AsyncIterator[Open]:
-    taking = webhooks.Hooks(db, hooks)
-    platform = http_platform.Http(db, tokens=web.TOKENS, hooks=taking)
+    taking = webhooks.Webhooks(db, hooks)
+    platform = http_platform.HttpPlatform(db, tokens=web.TOKENS, hooks=taking)
     platforms = [loopback.Loopback(), taking, platform]
     async with (
-        stage.open_gateway(db, model, platforms=platforms, guards=guards, tools=tools) as (_, chat),
+        stage.open_gateway(db, model, platforms=platforms, checks=guards, tools=tools) as (_, chat),
         web.client_of(platform) as client,
     ):
-        while taking.door is None:
+        while taking.handler is None:
             await asyncio.sleep(0)
         yield Open(client, chat)
 
@@ -77,7 +76,7 @@ def test_a_delivery_is_one_message_however_often_it_comes_and_its_reply_is_kept(
     async def story(db: AsyncSessionDB) -> None:
         model = ScriptedModel(["I look at it.", "And again."])
         async with open_hooks(db, model, build=hook(prompt="Look at this:")) as open_:
-            several = [await open_.post(x_holdfast_delivery="7") for _ in range(3)]
+            several = [await open_.post(webhook_id="7") for _ in range(3)]
             assert [(each.status_code, each.json()) for each in several] == [(202, {"id": 1})] * 3
             assert several[0].headers["location"] == "/hooks/build/1"
             await stage.settled(db, "build:7", platform="hooks")
@@ -106,33 +105,36 @@ def test_a_reply_goes_to_the_chat_that_the_settings_name() -> None:
 def test_what_somebody_overheard_is_no_other_message_whatever_id_they_give_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         now, taken = time.time(), list[int]()
-        plain, named = signatures.sign(SECRET, BODY, now), signatures.sign(SECRET, BODY, now, "7")
+        six, seven = (signatures.sign(SECRET, each, BODY, now) for each in ("6", "7"))
         async with open_hooks(db, ScriptedModel(["One.", "Two."]), build=hook()) as open_:
-            for signature, delivery, status in (
-                (plain, "", 202),
-                (plain, "", 202),
-                (plain, "8", 401),
-                (named, "7", 202),
-                (named, "7", 202),
-                (named, "8", 401),
-                (named, "", 401),
-                # Signed again, as whoever delivers again later has to: the same delivery.
-                (signatures.sign(SECRET, BODY, now + 1, "7"), "7", 202),
-                (named, "7.x", 400),
+            for signed, status in (
+                (six, 202),
+                (six, 202),
+                ({**six, signatures.ID: "8"}, 401),
+                (seven, 202),
+                (seven, 202),
+                ({**seven, signatures.ID: "6"}, 401),
+                ({**seven, signatures.TIMESTAMP: str(int(now) + 1)}, 401),
+                # Signed again, as a sender that retries later has to: the same delivery.
+                (signatures.sign(SECRET, "7", BODY, now + 1), 202),
+                ({**seven, signatures.ID: "7.x"}, 400),
+                ({**seven, signatures.ID: ""}, 401),
             ):
-                given = {"x_holdfast_delivery": delivery} if delivery else {}
-                answered = await open_.post(x_holdfast_signature=signature, **given)
-                assert answered.status_code == status, (signature, delivery, answered.text)
+                answered = await open_.post(**{name.replace("-", "_"): value for name, value in signed.items()})
+                assert answered.status_code == status, (signed, answered.text)
                 taken.extend([answered.json()["id"]] if status == 202 else [])
         assert len(set(taken)) == 2
 
     stage.run(story)
 
 
-def test_a_body_cannot_be_read_as_an_id_and_another_body() -> None:
-    assert signatures.signed("1", "", b'a.{"text": "x"}') == signatures.signed("1", "a", b'{"text": "x"}')
-    # So it must not be one: what has no id is an object, and an id begins like none.
-    assert not [each for each in '{ \t\r\n"[' if re.fullmatch(signatures.ID, each)]
+def test_signature_is_that_of_the_specification() -> None:
+    # The example of the reference libraries of Standard Webhooks.
+    secret, body = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", b'{"test": 2432232314}'
+    signed = signatures.sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", body, 1614265330)
+    assert signed[signatures.SIGNATURE] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    with pytest.raises(errors.SettingInvalid, match="base64"):
+        webhooks.HookConfig("whsec_not base64 at all", said.Hook("SECRET")).check("build")
 
 
 def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under() -> None:
@@ -150,8 +152,8 @@ def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under() -> N
     ("verdict", "status", "headers"),
     [
         (gateway_platform.Verdict(False), 403, {}),
-        (gateway_platform.Verdict(False, why="limit", retry_after=59.2), 429, {"retry-after": "60"}),
-        (gateway_platform.Verdict(False, why="size"), 413, {}),
+        (gateway_platform.Verdict(False, reason="limit", retry_after=59.2), 429, {"retry-after": "60"}),
+        (gateway_platform.Verdict(False, reason="size"), 413, {}),
     ],
     ids=["nobody let it in", "too much", "too large"],
 )
@@ -159,8 +161,8 @@ def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is(
     verdict: gateway_platform.Verdict, status: int, headers: dict[str, str]
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def no(_came: gateway_platform.Came, _route: str) -> gateway_platform.Verdict:
-            return msgspec.structs.replace(verdict, say="No.")
+        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.Verdict:
+            return msgspec.structs.replace(verdict, message="No.")
 
         async with open_hooks(db, ScriptedModel([]), [no], build=hook(to="loopback:42")) as open_:
             refused = await open_.post()
@@ -173,14 +175,14 @@ def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is(
 
 def test_a_hook_answers_only_in_a_chat_that_was_let_in() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        rules = access.Rules(of_itself=frozenset({"hooks"}))
+        rules = access.Rules(authenticated=frozenset({"hooks"}))
         guards = [access.Access(db, rules)]
         async with open_hooks(db, ScriptedModel(["Hm."]), guards, build=hook(to="loopback:42")) as open_:
-            refused = await open_.post(x_holdfast_delivery="1")
+            refused = await open_.post(webhook_id="1")
             assert refused.status_code == 403
             assert "holdfast gateway allow loopback 42" in web.error_of(refused)["message"]
             await db.contacts.allow("loopback", "42")
-            assert (await open_.post(x_holdfast_delivery="1")).status_code == 202
+            assert (await open_.post(webhook_id="1")).status_code == 202
             await open_.chat.replies(1)
 
     stage.run(story)
@@ -205,30 +207,29 @@ def test_what_github_sends_is_known_by_its_signature() -> None:
 
 def test_what_is_not_signed_as_it_has_to_be_is_refused() -> None:
     now = 1_000_000.0
-    good = signatures.sign(SECRET, BODY, now)
-    mac = good.partition("v1=")[2]
-    signatures.check(SECRET, good, BODY, now + 299)
-    signatures.check(SECRET, f"t=1000000,v1={'0' * 64},v1={mac}", BODY, now)
-    other = signatures.sign("another-secret-entirely", BODY, now)
+    good = signatures.sign(SECRET, "7", BODY, now)
+    mac = good[signatures.SIGNATURE]
+    assert signatures.verify(SECRET, good, BODY, now + 299) == "7"
+    signatures.verify(SECRET, {**good, signatures.SIGNATURE: f"v1,AAAA v2,BBBB {mac}"}, BODY, now)
+    other = signatures.sign("another-secret-entirely", "7", BODY, now)
     for given, body, at in (
-        ("", BODY, now),
+        ({signatures.ID: "7"}, BODY, now),
         (other, BODY, now),
         (good, BODY + b" ", now),
         (good, BODY, now + 301),
         (good, BODY, now - 301),
-        (f"t=1000001,v1={mac}", BODY, now),
-        (f"v1={mac}", BODY, now),
-        ("t=1000000", BODY, now),
-        ("t=1000000,v1=", BODY, now),
-        (f"t=1000000,t=1000000,v1={mac}", BODY, now),
-        (f"t=+1000000,v1={mac}", BODY, now),
-        (f"t=١٠٠٠٠٠٠,v1={mac}", BODY, now),
-        (f"t={'9' * 5000},v1={mac}", BODY, now),
-        (f"t=1000000,v0={mac}", BODY, now),
-        ("t=1000000," + "v1=00," * 20 + f"v1={mac}", BODY, now),
+        ({**good, signatures.TIMESTAMP: "1000001"}, BODY, now),
+        ({**good, signatures.TIMESTAMP: ""}, BODY, now),
+        ({**good, signatures.TIMESTAMP: "+1000000"}, BODY, now),
+        ({**good, signatures.TIMESTAMP: "١٠٠٠٠٠٠"}, BODY, now),
+        ({**good, signatures.TIMESTAMP: "9" * 5000}, BODY, now),
+        ({**good, signatures.SIGNATURE: ""}, BODY, now),
+        ({**good, signatures.SIGNATURE: "v1,"}, BODY, now),
+        ({**good, signatures.SIGNATURE: mac.replace("v1", "v0")}, BODY, now),
+        ({**good, signatures.SIGNATURE: "v1,AA " * 20 + mac}, BODY, now),
     ):
-        with pytest.raises(requests.Refused) as refused:
-            signatures.check(SECRET, given, body, at)
+        with pytest.raises(requests.RequestRefused) as refused:
+            signatures.verify(SECRET, given, body, at)
         assert refused.value.status == 401
 
 
@@ -240,8 +241,8 @@ def test_hooks_that_are_not_there_or_bodies_that_are_none_are_refused() -> None:
                 (await open_.post(b"not json"), 400),
                 (await open_.post(b"[]"), 400),
                 (await open_.post(content_type="text/plain"), 415),
-                (await open_.post(x_holdfast_delivery="x" * 201), 400),
-                (await open_.post(x_holdfast_signature="t=1,v1=0"), 401),
+                (await open_.post(webhook_id="x" * 201), 400),
+                (await open_.post(webhook_signature="v1,0"), 401),
                 (await open_.client.get("/hooks/build/1"), 401),
                 (await open_.client.get("/hooks/build"), 405),
             ):
@@ -253,8 +254,8 @@ def test_hooks_that_are_not_there_or_bodies_that_are_none_are_refused() -> None:
 
 
 def test_what_is_posted_is_no_command() -> None:
-    assert webhooks.words("a", "", "", {"text": "/new"}, b"") == "//new"
-    assert webhooks.words("a", "", "x\ny", {}, b"{}") == "Posted to the webhook a:\n\n{}"
+    assert webhooks.message_text("a", "", "", {"text": "/new"}, b"") == "//new"
+    assert webhooks.message_text("a", "", "x\ny", {}, b"{}") == "Posted to the webhook a:\n\n{}"
 
 
 # --- callbacks -------------------------------------------------------------------------------------------
@@ -271,10 +272,10 @@ async def replied(db: AsyncSessionDB) -> AsyncIterator[tuple[Open, dict[str, str
         came.set()
         return Response(status_code=204)
 
-    listening = server.bound("127.0.0.1", 0, has_tokens=False)
+    listening = server.bind("127.0.0.1", 0, has_tokens=False)
     at = f"http://127.0.0.1:{listening.getsockname()[1]}/take"
     async with (
-        server.serving(Router([Route("/take", take, methods=["POST"])]), listening),
+        server.serve(Router([Route("/take", take, methods=["POST"])]), listening),
         open_hooks(db, ScriptedModel(["Done."]), build=hook(to=at)) as open_,
     ):
         await open_.post()
@@ -287,7 +288,7 @@ def test_a_reply_is_posted_to_the_address_of_the_settings_and_signed() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with replied(db) as (_, headers, body):
             pass
-        signatures.check(SECRET, headers[signatures.HEADER], body, time.time(), headers[webhooks.DELIVERY])
+        signatures.verify(SECRET, headers, body, time.time())
         assert msgspec.json.decode(body) == {"id": 1, "hook": "build", "kind": "reply", "part": 0, "text": "Done."}
 
     stage.run(story)
@@ -305,12 +306,12 @@ def test_what_a_callback_answers_decides_whether_it_is_told_again(status: int, r
             paths.append(request.url.path)
             return Response(status_code=status, headers={"location": "/elsewhere", "retry-after": "7"})
 
-        listening = server.bound("127.0.0.1", 0, has_tokens=False)
+        listening = server.bind("127.0.0.1", 0, has_tokens=False)
         routes = [Route("/{path}", take, methods=["GET", "POST"])]
-        async with server.serving(Router(routes), listening):
+        async with server.serve(Router(routes), listening):
             at = f"http://127.0.0.1:{listening.getsockname()[1]}/take"
             with pytest.raises(raised) as refused:
-                await callbacks.Callbacks().post(at, {}, b"{}", allow_private=False)
+                await callbacks.CallbackPoster().post(at, {}, b"{}", allow_private=False)
             assert getattr(refused.value, "retry_after", 7.0) == 7.0
         return paths
 
@@ -340,8 +341,8 @@ PRIVATE = [
 @pytest.mark.parametrize("address", PRIVATE)
 def test_a_name_that_leads_into_a_private_network_is_not_spoken_to(address: str) -> None:
     assert not callbacks.may_reach(address, allow_private=False)
-    posting = callbacks.Callbacks(lambda _host, _port: ["93.184.215.14", address])
-    with pytest.raises(errors.SendRefused, match="private network"):
+    posting = callbacks.CallbackPoster(lambda _host, _port: ["93.184.215.14", address])
+    with pytest.raises(errors.SendRefused, match="private address"):
         asyncio.run(posting.post("https://callback.example/", {}, b"{}", allow_private=False))
 
 
@@ -374,35 +375,39 @@ def test_settings_that_lead_nowhere_are_told_at_the_start(to: str) -> None:
 
 def test_a_secret_that_can_be_guessed_is_none() -> None:
     with pytest.raises(errors.SettingInvalid, match="SECRET") as refused:
-        webhooks.Hook("hunter2", said.Hook("SECRET")).check("build")
+        webhooks.HookConfig("hunter2", said.Hook("SECRET")).check("build")
     assert "hunter2" not in str(refused.value)
 
 
 def test_a_reply_that_somebody_overheard_is_no_delivery() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with replied(db) as (open_, headers, body):
-            given = {name: headers[name] for name in (signatures.HEADER, webhooks.DELIVERY)}
-            assert given[webhooks.DELIVERY].startswith("reply-build-")
+            given = {name: headers[name] for name in (signatures.ID, signatures.TIMESTAMP, signatures.SIGNATURE)}
+            assert given[signatures.ID].startswith("reply-build-")
             sent = {"content-type": "application/json", **given}
-            for known in (sent, {**sent, webhooks.DELIVERY: "17"}, {**sent, webhooks.DELIVERY: ""}):
+            for known, status in (
+                (sent, 401),
+                ({**sent, signatures.ID: "17"}, 401),
+                ({**sent, signatures.ID: ""}, 401),
+            ):
                 refused = await open_.client.post("/hooks/build", content=body, headers=known)
-                assert refused.status_code == 401
+                assert refused.status_code == status
 
     stage.run(story)
 
 
 def test_bodies_that_nobody_has_looked_at_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "MOST_UNVERIFIED", 3)
+    monkeypatch.setattr(webhooks, "MAX_UNVERIFIED", 3)
 
     async def story(db: AsyncSessionDB) -> None:
-        taking = webhooks.Hooks(db, {"build": hook()})
+        taking = webhooks.Webhooks(db, {"build": hook()})
         may = asyncio.Event()
 
         async def read(peer: str) -> int:
             try:
                 async with taking._unverified(peer):
                     await may.wait()
-            except requests.Refused as refused:
+            except requests.RequestRefused as refused:
                 return refused.status
             return 0
 
@@ -421,8 +426,8 @@ def test_bodies_that_nobody_has_looked_at_are_few_at_once(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("slow", [3, 1], ids=["many", "one, in time"])
 def test_who_dawdles_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
-    monkeypatch.setattr(webhooks, "MOST_UNVERIFIED", 3)
-    monkeypatch.setattr(webhooks, "READING", 0.05 if slow == 1 else 600.0)
+    monkeypatch.setattr(webhooks, "MAX_UNVERIFIED", 3)
+    monkeypatch.setattr(webhooks, "READ_SECONDS", 0.05 if slow == 1 else 600.0)
 
     async def story(db: AsyncSessionDB) -> None:
         waits, never = asyncio.Semaphore(0), asyncio.Event()
@@ -436,7 +441,7 @@ def test_who_dawdles_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, slow: int
             posts = [asyncio.create_task(open_.client.post("/hooks/build", content=dawdling())) for _ in range(slow)]
             for _ in posts:
                 await waits.acquire()
-            monkeypatch.setattr(webhooks, "READING", 600.0)  # Only who dawdles has little time.
+            monkeypatch.setattr(webhooks, "READ_SECONDS", 600.0)  # Only who dawdles has little time.
             assert (await open_.post()).status_code == 202
             assert (await posts[0]).status_code == 408
             for post in posts[1:]:

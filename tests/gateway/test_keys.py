@@ -7,14 +7,14 @@ import pytest
 from hypothesis import strategies
 
 from holdfast.gateway import platform as gateway_platform
-from holdfast.gateway import route_keys
+from holdfast.gateway import routes
 from holdfast.store import validation
 
 
 def came(
-    kind: gateway_platform.Kind = "dm", *chat: str, sender: str = "42", platform: str = "telegram"
-) -> gateway_platform.Came:
-    return gateway_platform.Came(platform=platform, key="1", kind=kind, chat=chat or ("42",), sender=sender)
+    kind: gateway_platform.ChatKind = "dm", *chat: str, sender: str = "42", platform: str = "telegram"
+) -> gateway_platform.Incoming:
+    return gateway_platform.Incoming(platform=platform, key="1", kind=kind, chat=chat or ("42",), sender=sender)
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ def came(
         (came("dm", ""), False, "agent:main:telegram:dm:%", "telegram:42"),
     ],
 )
-def test_a_chat_has_a_key_and_an_owner(given: gateway_platform.Came, shared: bool, route: str, owner: str) -> None:
-    assert route_keys.route("main", given, shared) == route
-    assert route_keys.owner(route, given.platform, given.sender) == owner
-    assert route_keys.platform(route) == "telegram"
+def test_a_chat_has_a_key_and_an_owner(given: gateway_platform.Incoming, shared: bool, route: str, owner: str) -> None:
+    assert routes.route_of("main", given, shared) == route
+    assert routes.owner_of(route, given.platform, given.sender) == owner
+    assert routes.platform_of(route) == "telegram"
 
 
 ids = strategies.text(strategies.sampled_from("ab:@%=-/é\n\ud800"), max_size=4) | strategies.text(
     min_size=70, max_size=80
 )
 chats = strategies.builds(
-    gateway_platform.Came,
+    gateway_platform.Incoming,
     platform=ids,
     key=strategies.just("1"),
     kind=strategies.sampled_from(["dm", "group", "thread"]),
@@ -51,23 +51,23 @@ chats = strategies.builds(
 
 @hypothesis.given(chats, chats, strategies.booleans(), strategies.booleans())
 def test_for_any_two_chats_the_keys_are_different_and_the_store_takes_them(
-    one: gateway_platform.Came, other: gateway_platform.Came, first: bool, second: bool
+    one: gateway_platform.Incoming, other: gateway_platform.Incoming, first: bool, second: bool
 ) -> None:
-    def who(each: gateway_platform.Came, shared: bool) -> tuple[object, ...]:
+    def who(each: gateway_platform.Incoming, shared: bool) -> tuple[object, ...]:
         return (each.platform, each.kind, each.chat, each.kind != "dm" and not shared and each.sender)
 
-    mine, theirs = route_keys.route("main", one, first), route_keys.route("main", other, second)
+    mine, theirs = routes.route_of("main", one, first), routes.route_of("main", other, second)
     assert (mine == theirs) == (who(one, first) == who(other, second))
     assert validation.check_route(mine) == mine
-    assert (route_keys.chat(one) == route_keys.chat(other)) == ((one.kind, one.chat) == (other.kind, other.chat))
+    assert (routes.chat_of(one) == routes.chat_of(other)) == ((one.kind, one.chat) == (other.kind, other.chat))
 
 
 @hypothesis.given(chats, chats)
 def test_for_any_two_people_their_owners_are_different_and_no_group(
-    one: gateway_platform.Came, other: gateway_platform.Came
+    one: gateway_platform.Incoming, other: gateway_platform.Incoming
 ) -> None:
-    mine = route_keys.owner(route_keys.route("main", one), one.platform, one.sender)
-    theirs = route_keys.owner(route_keys.route("main", other), other.platform, other.sender)
+    mine = routes.owner_of(routes.route_of("main", one), one.platform, one.sender)
+    theirs = routes.owner_of(routes.route_of("main", other), other.platform, other.sender)
     assert (mine == theirs) == ((one.platform, one.sender) == (other.platform, other.sender))
-    group = route_keys.owner(route_keys.route("main", other, shared=True), other.platform, other.sender)
+    group = routes.owner_of(routes.route_of("main", other, shared=True), other.platform, other.sender)
     assert other.kind == "dm" or mine != group

@@ -16,8 +16,8 @@ NOW = 1_000_000.0
 ROUTE = "agent:main:loopback:dm:ann"
 
 
-def came(text: str = "Hi", **given: Any) -> platform.Came:
-    return platform.Came(platform="loopback", key="next", chat=("ann",), sender="ann", text=text, **given)
+def came(text: str = "Hi", **given: Any) -> platform.Incoming:
+    return platform.Incoming(platform="loopback", key="next", chat=("ann",), sender="ann", text=text, **given)
 
 
 async def arrived(db: AsyncSessionDB, count: int, at: float = NOW, route: str = ROUTE) -> None:
@@ -36,8 +36,8 @@ async def arrived(db: AsyncSessionDB, count: int, at: float = NOW, route: str = 
         )
 
 
-def guard(db: AsyncSessionDB, **said: Any) -> limits.Limits:
-    return limits.Limits(db, settings.Limits(**said), lambda: NOW)
+def guard(db: AsyncSessionDB, **said: Any) -> limits.RateLimits:
+    return limits.RateLimits(db, settings.Limits(**said), lambda: NOW)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_too_much_is_refused(before: int, at: float, text: str, wanted: 
         await arrived(db, before, at)
         found = await guard(db, minute=3, day=5)(came(text), ROUTE)
         assert found.allowed is wanted
-        assert bool(found.say) is not wanted
+        assert bool(found.message) is not wanted
 
     stage.run(story)
 
@@ -76,12 +76,12 @@ def test_another_chat_has_its_own_count() -> None:
 def test_who_is_over_a_limit_is_told_once_in_its_time() -> None:
     async def story(db: AsyncSessionDB) -> None:
         now = [NOW]
-        asked = limits.Limits(db, settings.Limits(minute=1), lambda: now[0])
+        asked = limits.RateLimits(db, settings.Limits(minute=1), lambda: now[0])
         await arrived(db, 1)
-        said = [(await asked(came(), ROUTE)).say for _ in range(3)]
+        said = [(await asked(came(), ROUTE)).message for _ in range(3)]
         now[0] += 61
         await arrived(db, 1, now[0])
-        said.append((await asked(came(), ROUTE)).say)
+        said.append((await asked(came(), ROUTE)).message)
         assert [bool(each) for each in said] == [True, False, False, True]
 
     stage.run(story)
@@ -108,25 +108,25 @@ def test_what_another_process_took_in_counts_and_a_restart_forgets_nothing(tmp_p
     ],
     ids=["text", "a file", "files together", "just fits"],
 )
-def test_what_could_never_be_stored_is_said_so_and_not_brought_again(given: platform.Came, said: str) -> None:
+def test_what_could_never_be_stored_is_said_so_and_not_brought_again(given: platform.Incoming, said: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         found = await guard(db, attachments=1)(given, ROUTE)
         assert found.allowed is not bool(said)
-        assert said in found.say
+        assert said in found.message
 
     stage.run(story)
 
 
-@pytest.mark.parametrize(("limit", "said"), [("person_minute", "a minute"), ("person_day", "a day")])
+@pytest.mark.parametrize(("limit", "said"), [("person_minute", "minute"), ("person_day", "day")])
 def test_who_has_many_chats_is_still_one_person(limit: str, said: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         for number in range(4):
             await arrived(db, 1, route=f"{ROUTE}:{number}")
         asked = guard(db, **{limit: 4})
         verdict = await asked(came(), f"{ROUTE}:new")
-        assert (verdict.allowed, verdict.why) == (False, "limit")
-        assert f"4 messages {said} from one person" in verdict.say
-        assert not (await asked(came(), f"{ROUTE}:newer")).say
+        assert (verdict.allowed, verdict.reason) == (False, "limit")
+        assert f"4 messages per {said} from one person" in verdict.message
+        assert not (await asked(came(), f"{ROUTE}:newer")).message
         assert (await asked(came("/stop"), f"{ROUTE}:new")).allowed
         assert (await guard(db, **{limit: 5})(came(), f"{ROUTE}:new")).allowed
 

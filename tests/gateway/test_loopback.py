@@ -59,7 +59,7 @@ def test_a_script_is_acknowledged_and_answered_by_lines(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
 
     async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[loopback.Lines(path)]):
+        async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[loopback.LoopbackSocket(path)]):
             async with connected(path) as client:
                 await client.tell({"text": "Hi", "key": "1", "chat": "a", "sender": "me"})
                 taken = await client.hear()
@@ -80,7 +80,7 @@ def test_a_line_that_is_none_is_answered_and_the_next_is_taken(tmp_path: Path, l
     path = str(tmp_path / "s")
 
     async def story(db: AsyncSessionDB) -> None:
-        platforms = [loopback.Lines(path)]
+        platforms = [loopback.LoopbackSocket(path)]
         async with (
             stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=platforms),
             connected(path) as client,
@@ -97,9 +97,9 @@ def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
 
     async def story(db: AsyncSessionDB) -> None:
-        platforms = [loopback.Lines(path)]
+        platforms = [loopback.LoopbackSocket(path)]
         async with stage.open_gateway(db, ScriptedModel(), platforms=platforms), connected(path) as client:
-            client.writer.write(b"x" * (loopback.LONGEST_LINE * 2 + 2))
+            client.writer.write(b"x" * (loopback.MAX_LINE * 2 + 2))
             assert (await client.hear())["type"] == "error"
 
     stage.run(story)
@@ -109,7 +109,7 @@ def test_of_two_gateways_the_one_that_has_the_clients_sends_to_them(tmp_path: Pa
     path, store = str(tmp_path / "s"), str(tmp_path / "mail.db")
 
     async def story(db: AsyncSessionDB) -> None:
-        ours, theirs = loopback.Lines(path), loopback.Lines(path)
+        ours, theirs = loopback.LoopbackSocket(path), loopback.LoopbackSocket(path)
         async with (
             stage.open_gateway(db, ScriptedModel(), platforms=[ours]),
             connected(path) as client,
@@ -118,7 +118,7 @@ def test_of_two_gateways_the_one_that_has_the_clients_sends_to_them(tmp_path: Pa
         ):
             await client.tell(b"{")
             await client.hear()
-            await theirs.listening()
+            await theirs.wait_ready()
             several = [
                 await other.mail.post(
                     types.NewOutgoing(platform="loopback", chat=f"dm:{each}", address={}, text="Hello!")
@@ -137,7 +137,7 @@ def test_what_nobody_was_connected_for_is_sent_to_who_comes_next(tmp_path: Path)
 
     async def story(db: AsyncSessionDB) -> None:
         message = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="Hello!")
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]):
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]):
             waiting = await db.mail.post(message)
 
             async def failed() -> bool:
@@ -153,15 +153,15 @@ def test_what_nobody_was_connected_for_is_sent_to_who_comes_next(tmp_path: Path)
 
 def test_a_socket_that_is_in_use_or_is_a_file_is_left_alone_and_one_left_behind_is_replaced(tmp_path: Path) -> None:
     path, file = str(tmp_path / "s"), tmp_path / "f"
-    with loopback.bound(path) as listening:
+    with loopback.bind(path) as listening:
         listening.listen()
         with pytest.raises(errors.SettingInvalid):
-            loopback.bound(path)
-    with loopback.bound(path) as again:
+            loopback.bind(path)
+    with loopback.bind(path) as again:
         assert again.family == socket.AF_UNIX
     file.write_text("mine")
     with pytest.raises(errors.SettingInvalid):
-        loopback.bound(str(file))
+        loopback.bind(str(file))
     assert file.read_text() == "mine"
 
 
@@ -173,15 +173,15 @@ def test_a_gateway_is_ready_when_everything_receives_and_not_before(tmp_path: Pa
             super().__init__("slow")
             self.may = asyncio.Event()
 
-        async def run(self, door: platform.Door) -> None:
+        async def run(self, door: platform.Handler) -> None:
             await self.may.wait()
             await super().run(door)
 
     async def story(db: AsyncSessionDB) -> None:
-        lines, slow = loopback.Lines(path), Slow()
+        lines, slow = loopback.LoopbackSocket(path), Slow()
         async with stage.open_gateway(db, ScriptedModel(), platforms=[lines, slow]) as (running, _):
-            ready = asyncio.create_task(running.ready())
-            await lines.listening()
+            ready = asyncio.create_task(running.wait_ready())
+            await lines.wait_ready()
             with socket.socket(socket.AF_UNIX) as talking:
                 talking.connect(path)
             assert not ready.done()
@@ -195,10 +195,13 @@ def test_a_socket_that_another_gateway_has_keeps_nobody_from_being_ready(tmp_pat
     path = str(tmp_path / "s")
 
     async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]) as (first, _):
-            await first.ready()
-            async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]) as (second, _):
-                await second.ready()
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
+            await first.wait_ready()
+            async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (
+                second,
+                _,
+            ):
+                await second.wait_ready()
 
     stage.run(story)
 
@@ -206,12 +209,12 @@ def test_a_socket_that_another_gateway_has_keeps_nobody_from_being_ready(tmp_pat
 def test_who_does_not_read_is_let_go_and_nobody_else_waits_or_is_told_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loopback, "PATIENCE", 0.2)
+    monkeypatch.setattr(loopback, "WRITE_SECONDS", 0.2)
     path = str(tmp_path / "s")
 
     async def story(db: AsyncSessionDB) -> None:
         async with (
-            stage.open_gateway(db, ScriptedModel(), platforms=[lines := loopback.Lines(path)]),
+            stage.open_gateway(db, ScriptedModel(), platforms=[lines := loopback.LoopbackSocket(path)]),
             connected(path) as deaf,
             connected(path) as client,
         ):
@@ -234,10 +237,10 @@ def test_a_gateway_that_leaves_takes_no_socket_of_another_with_it(tmp_path: Path
     path = str(tmp_path / "s")
 
     async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]) as (opened, _):
-            await opened.ready()
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (opened, _):
+            await opened.wait_ready()
             os.unlink(path)
-            other = loopback.bound(path)
+            other = loopback.bind(path)
         assert os.path.exists(path)
         other.close()
 
@@ -247,23 +250,23 @@ def test_a_gateway_that_leaves_takes_no_socket_of_another_with_it(tmp_path: Path
 def test_a_socket_that_another_gateway_leaves_is_taken_over_without_a_word_of_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loopback, "EVERY", 0.01)
+    monkeypatch.setattr(loopback, "POLL_SECONDS", 0.01)
     caplog.set_level("INFO", "holdfast.gateway")
     path = str(tmp_path / "s")
 
     async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]) as (first, _):
-            await first.ready()
-            second = stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)])
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
+            await first.wait_ready()
+            second = stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)])
             opened, _ = await second.__aenter__()
-            await opened.ready()
+            await opened.wait_ready()
         async with connected(path):
             pass
         await second.__aexit__(None, None, None)
 
     stage.run(story)
     assert [each.message for each in caplog.records if "listens" in each.message] == [
-        f"another gateway listens at {path}; this one does when that leaves"
+        f"another gateway listens at {path}; waiting until it stops"
     ]
     assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
-from holdfast.gateway import commands, platform, reply_text, router, worker
+from holdfast.gateway import commands, platform, replies, router, worker
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from tests.agent import stage as actors
@@ -41,7 +41,7 @@ def test_of_several_messages_that_interrupt_a_turn_none_is_lost_and_they_are_ans
         assert found[0].outcome == "interrupted"
         said = "".join(text for role, text in shape(await db.transcript(found[0].conversation_id or "")))
         assert all(each.seq is not None and each.text in said for each in found)
-        assert reply_text.NOT_RUN not in stage.texts(chat.sent)
+        assert replies.NOT_RUN not in stage.texts(chat.sent)
 
     stage.run(story)
 
@@ -75,7 +75,7 @@ def test_a_turn_is_not_interrupted_before_its_message_is_stored() -> None:
             await running
             one, two = await stage.settled(db, "1", "2")
             await stage.quiet(opened, db)
-        assert reply_text.NOT_RUN not in stage.texts(chat.sent)
+        assert replies.NOT_RUN not in stage.texts(chat.sent)
         assert (one.seq, two.outcome) == (3, "answered")
 
     stage.run(story)
@@ -145,8 +145,8 @@ def test_a_question_about_a_picture_does_not_overtake_it() -> None:
             await gate.reached.wait()
             picture = (platform.Attachment(b"\x89PNG\r\n\x1a\n", "image/png"),)
             where = {"platform": "loopback", "chat": ("local",), "sender": "local", "address": {"chat": "local"}}
-            assert chat.door is not None
-            await chat.door.came(platform.Came(key="2", attachments=picture, **where))  # type: ignore[arg-type]
+            assert chat.handler is not None
+            await chat.handler.receive(platform.Incoming(key="2", attachments=picture, **where))  # type: ignore[arg-type]
             await chat.say("What is in it?", key="3")
             await looked_at(db, chat, "4")
             gate.go.set()
@@ -281,7 +281,7 @@ def hindered(story: Callable[[Hindered], Awaitable[None]]) -> None:
 
 
 def test_what_comes_at_the_very_end_of_a_turn_is_worked_on_right_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "EVERY", 600.0)
+    monkeypatch.setattr(router, "POLL_SECONDS", 600.0)
 
     async def story(db: Hindered) -> None:
         gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second."])
@@ -294,7 +294,7 @@ def test_what_comes_at_the_very_end_of_a_turn_is_worked_on_right_after_it(monkey
             await db.read.wait()
             gate.go.set()
             arrival = await db.mail.inbound_by_key("loopback", "1")
-            async with opened.desks.at("loopback:local") as runtime:
+            async with opened.runtimes.use("loopback:local") as runtime:
                 await runtime.wait_idle((arrival and arrival.target) or "")
             await db.contacts.all()  # Whoever waits for the turn has seen that it is over.
             db.go_on.set()
@@ -306,7 +306,7 @@ def test_what_comes_at_the_very_end_of_a_turn_is_worked_on_right_after_it(monkey
 def test_what_could_not_be_looked_at_at_the_very_end_is_worked_on_right_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(router, "EVERY", 600.0)
+    monkeypatch.setattr(router, "POLL_SECONDS", 600.0)
 
     async def story(db: Hindered) -> None:
         gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second."])
@@ -323,7 +323,7 @@ def test_what_could_not_be_looked_at_at_the_very_end_is_worked_on_right_after_it
 
 
 def test_a_store_that_fails_for_a_while_does_not_make_a_turn_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "EVERY", 0.01)
+    monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
 
     async def story(db: Hindered) -> None:
         stuck = Stuck()
@@ -340,7 +340,7 @@ def test_a_store_that_fails_for_a_while_does_not_make_a_turn_deaf(monkeypatch: p
 
 
 def test_a_stop_that_could_not_be_begun_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "EVERY", 0.01)
+    monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
     wrong = [errors.StoreBusy(), errors.StoreFull()]
 
     def fails(point: str) -> None:

@@ -68,7 +68,7 @@ async def sending(
 def test_each_pause_is_twice_as_long_and_not_shorter_than_asked_for_within_reason(
     attempts: int, after: float | None, seconds: float
 ) -> None:
-    assert outbox.pause(attempts, after) == seconds
+    assert outbox.retry_delay(attempts, after) == seconds
 
 
 def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follows_waits_for_it() -> None:
@@ -88,7 +88,7 @@ def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follow
             await stage.until(lambda: _due_after(db, one.id, clock.now + 2, sender))
             clock.advance(2)
             await stage.until(lambda: _tried(platform, 5, sender))
-            await sender.drained()
+            await sender.drain()
         assert platform.tried == ["One", "Elsewhere", "One", "One", "Two"]
         assert stage.texts(platform.sent) == ["Elsewhere", "One", "Two"]
         assert (await db.mail.counts())["outgoing_open"] == 0
@@ -110,7 +110,9 @@ def test_what_is_refused_for_good_is_not_sent_again_and_holds_up_nothing() -> No
     stage.run(story)
 
 
-@pytest.mark.parametrize(("wrong", "tries"), [(errors.SendFailed, outbox.TRIES), (RuntimeError, outbox.FEW)])
+@pytest.mark.parametrize(
+    ("wrong", "tries"), [(errors.SendFailed, outbox.MAX_ATTEMPTS), (RuntimeError, outbox.MAX_UNEXPECTED)]
+)
 def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is_wrong(
     wrong: type[Exception], tries: int
 ) -> None:
@@ -122,7 +124,7 @@ def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is
 
         async def given_up() -> bool:
             if not sender._sending:  # A clock that moves meanwhile is that of a process that slept.
-                clock.advance(outbox.LONGEST)
+                clock.advance(outbox.MAX_RETRY)
             sender.wake()
             found = await db.mail.outgoing(one.id)
             return found is not None and not found.open
@@ -167,7 +169,7 @@ def test_of_two_senders_one_sends() -> None:
 
 def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = steps.Clock()
-    monkeypatch.setattr(chat_leases, "TTL", 0.3)
+    monkeypatch.setattr(chat_leases, "TTL_SECONDS", 0.3)
 
     class Slow(Moody):
         reached, go = asyncio.Event(), asyncio.Event()
@@ -189,8 +191,8 @@ def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile(monkeypatch: p
             for _ in range(3):
                 clock.advance(0.2)
                 await stage.until(lambda: renewed(db))
-                beside._elsewhere.clear()
-                await beside._look()
+                beside._skipped.clear()
+                await beside._poll()
                 await asyncio.gather(*beside._sending.values())
             slow.go.set()
             await stage.until(lambda: _delivered(db))
@@ -226,7 +228,7 @@ def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wro
 
 def test_what_another_process_has_to_send_is_left_to_it() -> None:
     class Connected(Moody):
-        alone = True
+        exclusive = True
 
         def owns(self, outgoing: types.Outgoing) -> bool:
             return outgoing.address["chat"] == "dm:mine"
@@ -238,7 +240,7 @@ def test_what_another_process_has_to_send_is_left_to_it() -> None:
         async with sending(db, platform) as sender:
             await platform.replies(1)
             sender.wake()
-            await sender.drained()
+            await sender.drain()
         assert platform.tried == ["Mine"]
 
     stage.run(story)
@@ -257,7 +259,7 @@ def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
             fault_points, "hook", lambda point: asked.extend([point] if point.endswith(".begun") else [])
         )
         for _ in range(3):
-            await sender._look()
+            await sender._poll()
             await asyncio.gather(*sender._sending.values())
         assert (len(asked), platform.tried) == (1, [])
         monkeypatch.undo()
@@ -280,7 +282,7 @@ def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_could_n
 
         platform = Moody()
         monkeypatch.setattr(fault_points, "hook", full)
-        monkeypatch.setattr(outbox, "EVERY", 0.01)
+        monkeypatch.setattr(outbox, "POLL_SECONDS", 0.01)
         await db.mail.post(message("One"))
         async with sending(db, platform):
             await stage.until(lambda: _delivered(db))
@@ -291,7 +293,7 @@ def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_could_n
 
 def test_so_much_that_others_have_to_send_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Connected(Moody):
-        alone = True
+        exclusive = True
 
         def owns(self, outgoing: types.Outgoing) -> bool:
             if outgoing.text == "Odd":
@@ -299,7 +301,7 @@ def test_so_much_that_others_have_to_send_hides_nothing(monkeypatch: pytest.Monk
             return outgoing.text == "Mine"
 
     async def story(db: AsyncSessionDB) -> None:
-        monkeypatch.setattr(outbox, "MOST", 3)
+        monkeypatch.setattr(outbox, "MAX_READ", 3)
         for number in range(5):
             await db.mail.post(message("Theirs" if number else "Odd", f"dm:{number}"))
         await db.mail.post(message("Mine", "dm:mine"))
@@ -335,7 +337,7 @@ def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alo
 
         def __init__(self, own: str) -> None:
             super().__init__()
-            self.own, self.alone = own, alone
+            self.own, self.exclusive = own, alone
 
         def owns(self, outgoing: types.Outgoing) -> bool:
             return outgoing.text == self.own
@@ -360,7 +362,7 @@ def test_a_claim_is_written_only_where_another_process_could_send_it_too(alone: 
     class Connected(Moody):
         def __init__(self) -> None:
             super().__init__()
-            self.alone = alone
+            self.exclusive = alone
 
         def owns(self, _: types.Outgoing) -> bool:
             return True

@@ -10,36 +10,40 @@ import pytest
 
 from holdfast import AsyncSessionDB, types
 from holdfast.gateway import platform as gateway_platform
-from holdfast.gateway import route_keys
+from holdfast.gateway import routes
 from holdfast.gateway.platforms.http import inline_images
 from holdfast.gateway.platforms.http import platform as http_platform
 from tests.gateway import stage, web
 
 PIXEL = b"\x89PNG not really"
-SHOWN = f"![A picture](data:image/png;base64,{base64.b64encode(PIXEL).decode()})"
+SHOWN = f"![Image](data:image/png;base64,{base64.b64encode(PIXEL).decode()})"
 
 
 @pytest.mark.parametrize(
     ("size", "kind", "wanted"),
     [
-        (inline_images.SMALL, "image/png", "![A picture](data:image/png;base64,"),
-        (inline_images.SMALL + 1, "image/png", "[A picture, image/png, 262,145 bytes: it is in the conversation.]"),
-        (1, "image/svg+xml", "![A picture](data:image/svg+xml;base64,"),
-        (1, "text/html", "[A picture, of an unknown kind, 1 bytes: it is in the conversation.]"),
+        (inline_images.MAX_EMBEDDED, "image/png", "![Image](data:image/png;base64,"),
+        (
+            inline_images.MAX_EMBEDDED + 1,
+            "image/png",
+            "[Image, image/png, 262,145 bytes: see the conversation.]",
+        ),
+        (1, "image/svg+xml", "![Image](data:image/svg+xml;base64,"),
+        (1, "text/html", "[Image, unknown type, 1 bytes: see the conversation.]"),
     ],
 )
 def test_a_small_one_stands_in_the_text_and_of_a_large_one_it_is_said(size: int, kind: str, wanted: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         blob = await db.blobs.put(b"x" * size, kind)
-        assert (await inline_images.shown(db, [blob.digest])).startswith(wanted)
+        assert (await inline_images.render_all(db, [blob.digest])).startswith(wanted)
 
     stage.run(story)
 
 
 def test_one_that_is_gone_is_said_to_be() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        assert await inline_images.shown(db, ["0" * 64]) == inline_images.GONE
-        assert await inline_images.shown(db, []) == ""
+        assert await inline_images.render_all(db, ["0" * 64]) == inline_images.MISSING
+        assert await inline_images.render_all(db, []) == ""
 
     stage.run(story)
 
@@ -50,12 +54,12 @@ class Draws:
     def __init__(self, db: AsyncSessionDB, text: str) -> None:
         self._db, self._text = db, text
 
-    async def came(self, came: gateway_platform.Came) -> types.InboundMessage | None:
+    async def came(self, came: gateway_platform.Incoming) -> types.InboundMessage | None:
         raise NotImplementedError
 
-    async def answered(self, came: gateway_platform.Came) -> types.InboundMessage | gateway_platform.NotTaken:
+    async def submit(self, came: gateway_platform.Incoming) -> types.InboundMessage | gateway_platform.Rejection:
         blob = await self._db.blobs.put(PIXEL, "image/png")
-        place: dict[str, Any] = {"platform": came.platform, "chat": route_keys.chat(came), "address": came.address}
+        place: dict[str, Any] = {"platform": came.platform, "chat": routes.chat_of(came), "address": came.address}
         new = types.NewInboundMessage(key=came.key, route="r", sender=came.sender, text=came.text, **place)
         arrival, _ = await self._db.mail.add_inbound(new)
         reply = types.NewOutgoing(text=self._text, attachments=[blob.digest], **place)
@@ -67,9 +71,9 @@ class Draws:
 @pytest.mark.parametrize("text", ["A dot.", ""])
 def test_an_answer_over_http_has_its_pictures(text: str, stream: bool) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        platform = http_platform.Http(db, tokens=web.TOKENS)
+        platform = http_platform.HttpPlatform(db, tokens=web.TOKENS)
         running = asyncio.create_task(platform.run(Draws(db, text)))
-        await platform.listening()
+        await platform.wait_ready()
         body = {"model": "holdfast", "messages": [{"role": "user", "content": "Draw a dot"}], "stream": stream}
         async with web.client_of(platform) as client:
             answered = await client.post(web.PATH, json=body, headers=dict(web.ANN))

@@ -10,7 +10,7 @@ import pytest
 from holdfast import AsyncSessionDB, events, types
 from holdfast.agent import approvals
 from holdfast.agent.commands import permissions
-from holdfast.gateway import commands, gateway_context, questions, turn_progress
+from holdfast.gateway import gateway_context, message_policy, questions, turn_progress
 from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
@@ -123,8 +123,8 @@ def test_an_answer_begins_with_the_number_it_is_about(argument: str, wanted: tup
 
 @pytest.mark.parametrize("line", ["/approve always", "/approve 2 always", "/APPROVE 2  ALWAYS"])
 def test_for_ever_is_for_admins_with_a_number_too(line: str) -> None:
-    assert commands.for_admins(line)
-    assert not commands.for_admins(line.lower().replace("always", "once"))
+    assert message_policy.needs_admin(line)
+    assert not message_policy.needs_admin(line.lower().replace("always", "once"))
 
 
 def arrival(sender: str, route: str) -> types.InboundMessage:
@@ -158,7 +158,7 @@ def test_a_question_is_for_the_person_whose_turn_it_is_or_an_admin(
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with stage.open_gateway(db, ScriptedModel(), is_admin=root) as (opened, _):
-            home = opened.router._home
+            home = opened.router._context
         turn = None
         if asker is not None:
             platform, sender, where = asker
@@ -168,8 +168,8 @@ def test_a_question_is_for_the_person_whose_turn_it_is_or_an_admin(
                 )
             )
         of = turn.id if turn else None
-        assert await questions._may(home, arrival("bob", route), of) is wanted
-        assert await questions._may(home, arrival("root", route), of)
+        assert await questions._may_answer(home, arrival("bob", route), of) is wanted
+        assert await questions._may_answer(home, arrival("root", route), of)
 
     stage.run(story)
 
@@ -198,8 +198,8 @@ def test_nobody_answers_what_another_chat_of_the_same_conversation_was_asked() -
             await stage.quiet(opened, db)
         assert shell.ran == []
         said = stage.texts(chat.sent)
-        assert questions.NOT_SEEN in said
-        assert questions.NOT_YOURS in said
+        assert questions.NOT_SHOWN in said
+        assert questions.NOT_ALLOWED in said
 
     stage.run(story)
 
@@ -237,7 +237,7 @@ def test_what_was_said_before_a_question_was_shown_does_not_answer_it() -> None:
             await stage.settled(db, "1", "5")
             await stage.quiet(opened, db)
         assert shell.ran == ["ls"]
-        assert stage.texts(chat.sent).count(questions.NOT_SEEN) == 2
+        assert stage.texts(chat.sent).count(questions.NOT_SHOWN) == 2
 
     stage.run(story)
 
@@ -276,16 +276,16 @@ def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_waits_beh
         )
         waits, _ = await db.mail.add_inbound(came)
         asked = events.ApprovalAsked("r", "c1", "shell", "Run it.")
-        async with stage.open_gateway(db, ScriptedModel()) as (opened, _), opened.desks.at("bob") as runtime:
-            home, where = opened.router._home, gateway_context.place_of(waits)
-            watch = turn_progress.Watch(home, runtime, "talk", where, waits, "own")
+        async with stage.open_gateway(db, ScriptedModel()) as (opened, _), opened.runtimes.use("bob") as runtime:
+            home, where = opened.router._context, gateway_context.reply_address(waits)
+            watch = turn_progress.TurnProgress(home, runtime, "talk", where, waits, "own")
             if not notice:
-                watch.heard(events.Emitted("talk", 1, events.MessageStored(1, "own", "user")))
+                watch.on_emitted(events.Emitted("talk", 1, events.MessageStored(1, "own", "user")))
             began = events.TurnStarted("talk", "talk", "Hi", 1, "process" if notice else "")
-            watch.heard(events.Emitted("talk", 2, began))
-            watch.heard(events.Emitted("talk", 3, asked))
+            watch.on_emitted(events.Emitted("talk", 2, began))
+            watch.on_emitted(events.Emitted("talk", 3, asked))
             await stage.until(lambda: _asked(db))
-            watch.close()
+            await watch.close()
         (row,) = await db.mail.questions("talk")
         assert row.inbound_id == (None if notice else waits.id)
 
@@ -301,16 +301,16 @@ def test_a_question_of_which_a_part_is_missing_was_not_shown() -> None:
         await db.create_session("talk", source="test")
         part = types.NewOutgoing(platform="far", chat="c", address={}, text="…", kind="question")
         for place in (0, 1):
-            key = questions.Part(1, "r", place, 3).key
+            key = questions.QuestionKey(1, "r", place, 3).text
             row = await db.mail.post(part, key=key, conversation_id="talk")
             await db.mail.mark_delivered(row.id)
         answer = msgspec.structs.replace(arrival("bob", DM), at=1e12)
-        assert await questions._shown(db, answer, "talk", {"r"}) == {}
-        row = await db.mail.post(part, key=questions.Part(1, "r", 2, 3).key, conversation_id="talk")
-        assert await questions._shown(db, answer, "talk", {"r"}) == {}
+        assert await questions._shown_questions(db, answer, "talk", {"r"}) == {}
+        row = await db.mail.post(part, key=questions.QuestionKey(1, "r", 2, 3).text, conversation_id="talk")
+        assert await questions._shown_questions(db, answer, "talk", {"r"}) == {}
         await db.mail.mark_delivered(row.id)
-        assert await questions._shown(db, answer, "talk", {"r"}) == {"r": (1, None)}
-        assert await questions._shown(db, arrival("bob", DM), "talk", {"r"}) == {}
+        assert await questions._shown_questions(db, answer, "talk", {"r"}) == {"r": (1, None)}
+        assert await questions._shown_questions(db, arrival("bob", DM), "talk", {"r"}) == {}
 
     stage.run(story)
 

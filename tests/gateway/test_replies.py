@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import events, types
-from holdfast.gateway import reply_text
+from holdfast.gateway import replies
 
 BARE = "openai/gpt-5 refused the request (400)."
 LONG = "Something broke. " * 40
@@ -51,33 +51,33 @@ FAILED = {"failed": True, "exit_reason": "model"}
             id="so does the sentence a limit ends with",
         ),
         pytest.param(
-            {"failed": True, "exit_reason": "overflow", "error": "Too large."}, 1, reply_text.TOO_LARGE, id="too large"
+            {"failed": True, "exit_reason": "overflow", "error": "Too large."}, 1, replies.TOO_LARGE, id="too large"
         ),
-        pytest.param({**FAILED, "error": BARE}, 51, reply_text.TOO_LARGE, id="a bare 400 with many messages"),
-        pytest.param({**FAILED, "error": "400 Bad Request"}, 51, reply_text.TOO_LARGE, id="in other words"),
+        pytest.param({**FAILED, "error": BARE}, 51, replies.TOO_LARGE, id="a bare 400 with many messages"),
+        pytest.param({**FAILED, "error": "400 Bad Request"}, 51, replies.TOO_LARGE, id="in other words"),
         pytest.param(
             {**FAILED, "error": BARE},
             50,
-            f"That failed: {BARE}\nTry again, or /reset to begin a new conversation.",
+            f"The request failed: {BARE}\nTry again, or /reset to begin a new conversation.",
             id="a bare 400 with few",
         ),
         pytest.param(
             {**FAILED, "error": "openai/gpt-5 refused the request (400): no such tool."},
             99,
-            "That failed: openai/gpt-5 refused the request (400): no such tool.\n"
+            "The request failed: openai/gpt-5 refused the request (400): no such tool.\n"
             "Try again, or /reset to begin a new conversation.",
             id="a 400 with a reason",
         ),
         pytest.param(
             {**FAILED, "error": LONG},
             1,
-            f"That failed: {LONG[:299]}…\nTry again, or /reset to begin a new conversation.",
+            f"The request failed: {LONG[:299]}…\nTry again, or /reset to begin a new conversation.",
             id="a long error is cut at 300",
         ),
         pytest.param(
             {**FAILED, "error": None},
             1,
-            "That failed: It is not known why.\nTry again, or /reset to begin a new conversation.",
+            "The request failed: unknown error\nTry again, or /reset to begin a new conversation.",
             id="an error without words",
         ),
         pytest.param(
@@ -89,30 +89,30 @@ FAILED = {"failed": True, "exit_reason": "model"}
         pytest.param(
             {"interrupted": True, "exit_reason": "interrupted", "api_calls": 0},
             1,
-            reply_text.NOT_RUN,
+            replies.NOT_RUN,
             id="interrupted before any",
         ),
         pytest.param(
-            {"partial": True, "error": LONG}, 1, f"I stopped in the middle: {LONG[:199]}…", id="partial is cut at 200"
+            {"partial": True, "error": LONG}, 1, f"The turn stopped early: {LONG[:199]}…", id="partial is cut at 200"
         ),
-        pytest.param({"completed": True}, 1, reply_text.BLANK, id="worked, but blank"),
-        pytest.param({"completed": True, "final_response": " \n"}, 1, reply_text.BLANK, id="only spaces"),
-        pytest.param({"api_calls": 0}, 1, reply_text.NOT_RUN, id="never ran"),
+        pytest.param({"completed": True}, 1, replies.BLANK, id="worked, but blank"),
+        pytest.param({"completed": True, "final_response": " \n"}, 1, replies.BLANK, id="only spaces"),
+        pytest.param({"api_calls": 0}, 1, replies.NOT_RUN, id="never ran"),
     ],
 )
 def test_every_turn_is_told_by_its_words_or_by_what_became_of_it(
     given: dict[str, Any], history: int, said: str | None
 ) -> None:
-    assert reply_text.of(result(**given), history) == said
+    assert replies.result_text(result(**given), history) == said
 
 
 def test_what_is_too_large_names_the_ways_out() -> None:
-    assert "too large for the model's context window" in reply_text.TOO_LARGE
-    assert "/compact" in reply_text.TOO_LARGE
-    assert "/reset" in reply_text.TOO_LARGE
+    assert "too large for the model's context window" in replies.TOO_LARGE
+    assert "/compact" in replies.TOO_LARGE
+    assert "/reset" in replies.TOO_LARGE
 
 
 def test_no_key_is_told_with_an_error() -> None:
-    said = reply_text.of(result(**FAILED, error="The key sk-proj-abcdefgh12345678abcdefgh was refused."), 1)
+    said = replies.result_text(result(**FAILED, error="The key sk-proj-abcdefgh12345678abcdefgh was refused."), 1)
     assert said is not None
     assert "sk-proj" not in said

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.gateway import reset_policy
+from holdfast.gateway import routes, settings
 
 HOUR = 3600.0
 
@@ -27,14 +27,14 @@ def at(text: str) -> float:
 
 
 def test_without_a_policy_a_chat_never_begins_anew() -> None:
-    assert not reset_policy.due(reset_policy.Policy(), 0.0, 1e10)
+    assert not routes.is_reset_due(settings.ResetPolicy(), 0.0, 1e10)
 
 
 @pytest.mark.parametrize(
     ("hours", "silent", "due"), [(1, 0.99, False), (1, 1, True), (24, 23.9, False), (0.5, 1, True)]
 )
 def test_after_so_many_hours_without_a_word_it_does(hours: float, silent: float, due: bool) -> None:
-    assert reset_policy.due(reset_policy.Policy("idle", hours=hours), 1e9, 1e9 + silent * HOUR) is due
+    assert routes.is_reset_due(settings.ResetPolicy("idle", hours=hours), 1e9, 1e9 + silent * HOUR) is due
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_after_so_many_hours_without_a_word_it_does(hours: float, silent: float,
     ],
 )
 def test_at_an_hour_of_the_day_it_does(last: str, now: str, due: bool) -> None:
-    assert reset_policy.due(reset_policy.Policy("daily", hour=4), at(last), at(now)) is due
+    assert routes.is_reset_due(settings.ResetPolicy("daily", hour=4), at(last), at(now)) is due
 
 
 def test_a_clock_that_went_back_begins_nothing_anew() -> None:
     for when in ("idle", "daily"):
-        assert not reset_policy.due(reset_policy.Policy(when), at("2026-05-02 05:00"), at("2026-05-01 05:00"))  # type: ignore[arg-type]
+        assert not routes.is_reset_due(settings.ResetPolicy(when), at("2026-05-02 05:00"), at("2026-05-01 05:00"))  # type: ignore[arg-type]

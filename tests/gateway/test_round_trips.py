@@ -20,8 +20,8 @@ MAX_ROUND_TRIPS = 12
 
 async def delivered(opened: gateway.Gateway, chat: loopback.Loopback, messages: int) -> bool:
     """Whether nothing is under way; the store is not asked, as that would be counted."""
-    (sender,) = opened.senders._each.values()
-    return len(chat.sent) == messages and not opened.router.busy and not sender._sending
+    (sender,) = opened.senders._senders.values()
+    return len(chat.sent) == messages and not opened.router.active and not sender._sending
 
 
 def test_inbound_message_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another() -
         every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
         for key in every:
             await db.mail.add_inbound(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
-        model, settings = ScriptedModel(["Yes."] * 9), gateway_context.Settings(most=1)
+        model, settings = ScriptedModel(["Yes."] * 9), gateway_context.TurnSettings(max_chats=1)
         async with stage.open_gateway(db, model, settings=settings):
             found = await stage.settled(db, *every)
         assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
@@ -47,7 +47,7 @@ class Counting(AsyncSessionDB):
 def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_there_is_no_room_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(router, "EVERY", 60.0)
+    monkeypatch.setattr(router, "POLL_SECONDS", 60.0)
 
     async def story() -> None:
         async with Counting(SessionDB(":memory:")) as db, asyncio.timeout(60):
@@ -59,7 +59,7 @@ def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_
             async def asked() -> bool:
                 return db.asked.total() >= 2
 
-            async with stage.open_gateway(db, ScriptedModel(), settings=gateway_context.Settings(most=2)):
+            async with stage.open_gateway(db, ScriptedModel(), settings=gateway_context.TurnSettings(max_chats=2)):
                 await stage.until(asked)
                 # As often as something could be read meanwhile, they could have been asked for.
                 for _ in range(50):
@@ -128,7 +128,7 @@ def test_a_gateway_stops_also_where_the_store_fails() -> None:
             await stage.quiet(opened, db)
             db.fails = True
             await opened.stop()
-            assert len(opened.desks) == 0
+            assert len(opened.runtimes) == 0
             assert asyncio.all_tasks() < before
 
     asyncio.run(story())
@@ -138,9 +138,9 @@ def test_a_gateway_stops_also_where_the_store_fails() -> None:
 
 
 def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "PAUSE", 0.01)
-    monkeypatch.setattr(router, "LONGEST_PAUSE", 0.01)
-    monkeypatch.setattr(router, "EVERY", 0.02)
+    monkeypatch.setattr(router, "MIN_PAUSE", 0.01)
+    monkeypatch.setattr(router, "MAX_PAUSE", 0.01)
+    monkeypatch.setattr(router, "POLL_SECONDS", 0.02)
     wrong = [errors.StoreFull() for _ in range(4)]
 
     def full(point: str) -> None:
@@ -149,7 +149,9 @@ def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monk
 
     async def story(db: AsyncSessionDB) -> None:
         monkeypatch.setattr(fault_points, "hook", full)
-        async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=gateway_context.Settings(attempts=2)) as (
+        async with stage.open_gateway(
+            db, ScriptedModel(["Yes."]), settings=gateway_context.TurnSettings(attempts=2)
+        ) as (
             _,
             chat,
         ):
@@ -162,10 +164,10 @@ def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monk
 
 
 def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "PAUSE", 0.01)
-    monkeypatch.setattr(router, "LONGEST_PAUSE", 0.01)
-    monkeypatch.setattr(router, "EVERY", 0.02)
-    monkeypatch.setattr(worker, "MOST_HARMLESS", 3)
+    monkeypatch.setattr(router, "MIN_PAUSE", 0.01)
+    monkeypatch.setattr(router, "MAX_PAUSE", 0.01)
+    monkeypatch.setattr(router, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(worker, "MAX_HARMLESS", 3)
     wrong = [errors.StoreCorrupt("row 7 is damaged") for _ in range(9)]
 
     def damaged(point: str) -> None:
@@ -174,7 +176,9 @@ def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch
 
     async def story(db: AsyncSessionDB) -> None:
         monkeypatch.setattr(fault_points, "hook", damaged)
-        async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=gateway_context.Settings(attempts=2)) as (
+        async with stage.open_gateway(
+            db, ScriptedModel(["Yes."]), settings=gateway_context.TurnSettings(attempts=2)
+        ) as (
             _,
             chat,
         ):
@@ -228,8 +232,8 @@ class Unwell(AsyncSessionDB):
 def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(router, "PAUSE", 0.01)
-    monkeypatch.setattr(router, "EVERY", 0.02)
+    monkeypatch.setattr(router, "MIN_PAUSE", 0.01)
+    monkeypatch.setattr(router, "POLL_SECONDS", 0.02)
 
     async def story() -> None:
         async with Unwell(SessionDB(":memory:"), when) as db, asyncio.timeout(60):
@@ -288,7 +292,7 @@ def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monke
 
 async def _left_alone(db: AsyncSessionDB, opened: stage.gateway.Gateway) -> bool:
     found = await db.mail.inbound_by_key("loopback", "2")
-    return found is not None and found.attempts == 1 and not opened.router.busy
+    return found is not None and found.attempts == 1 and not opened.router.active
 
 
 def test_who_was_denied_while_a_message_waited_is_not_answered() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from holdfast import content_parts, events, types
-from holdfast.gateway import outgoing, text_split
+from holdfast.gateway import questions, replies, text_split
 
 
 def asked(detail: str = "", **given: str) -> str:
-    return outgoing.question(events.ApprovalAsked("q", "c", "shell", "Run it.", detail, number=3, **given))
+    return questions.question_text(events.ApprovalAsked("q", "c", "shell", "Run it.", detail, **given), 3)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_nothing_in_a_command_ends_the_block_it_is_shown_in(ticks: int) -> None:
 def test_a_question_of_one_line_stays_one() -> None:
     said = asked("make", remembers="shell(=a\n/approve 9) in /x")
     assert said.split("\n") == [
-        "Question 3: may I do this? Run it.",
+        "Question 3: allow this? Run it.",
         "```",
         "make",
         "```",
-        "/approve 3 allows it once, /deny 3 REASON does not.",
+        "/approve 3 allows it once, /deny 3 REASON denies it.",
         "/approve 3 conversation or /approve 3 always allows from now on: shell(=a\\n/approve 9) in /x",
     ]
 
@@ -54,7 +54,7 @@ def came(sender: str, name: str) -> types.InboundMessage:
 
 
 def told(*arrivals: types.InboundMessage) -> str:
-    found = outgoing.content(arrivals, "Hi", shared=True)
+    found = replies.user_content(arrivals, "Hi", shared=True)
     assert isinstance(found, list)
     assert found[0]["type"] == "note"
     return str(found[0]["text"] if "text" in found[0] else content_parts.text(found[:1]))

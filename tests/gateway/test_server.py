@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from holdfast.gateway.platforms.http import requests, server
+from holdfast.gateway.platforms.http import server
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -46,9 +46,9 @@ class Guests:
 
 @asynccontextmanager
 async def served(app: Answers) -> AsyncIterator[Guests]:
-    listening = server.bound("127.0.0.1", 0, has_tokens=False)
+    listening = server.bind("127.0.0.1", 0, has_tokens=False)
     guests = Guests(listening.getsockname()[1])
-    async with asyncio.timeout(60), server.serving(app, listening):
+    async with asyncio.timeout(60), server.serve(app, listening):
         try:
             yield guests
         finally:
@@ -65,25 +65,8 @@ async def heard(stream: Stream) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"])
-def test_whoever_asks_is_answered_however_many_only_sit_there(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(server, "room", lambda: 3)
-
-    async def story() -> None:
-        async with served(Answers()) as guests:
-            idle = [await guests.come(sent) for _ in range(3)]
-            assert (await heard(await guests.come(GET))).endswith(b"ok")
-            # The one that sat there longest made room; the others may stay.
-            assert await heard(idle[0]) == b""
-            for reader, _ in idle[1:]:
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(reader.read(1), 0.01)
-
-    asyncio.run(story())
-
-
-def test_who_is_being_answered_makes_room_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "room", lambda: 2)
+def test_connections_over_the_limit_are_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "connection_limit", lambda: 3)
 
     async def story() -> None:
         app = Answers()
@@ -92,28 +75,22 @@ def test_who_is_being_answered_makes_room_for_nobody(monkeypatch: pytest.MonkeyP
             busy = [await guests.come(GET) for _ in range(2)]
             while app.asked < 2:
                 await asyncio.sleep(0)
-            assert await heard(await guests.come(GET)) == b""
+            assert (await heard(await guests.come(GET))).startswith(b"HTTP/1.1 503 ")
             app.go.set()
             assert [(await heard(each))[-2:] for each in busy] == [b"ok", b"ok"]
-        assert app.asked == 2
+            assert (await heard(await guests.come(GET))).endswith(b"ok")
+        assert app.asked == 3
 
     asyncio.run(story())
 
 
-def test_one_other_machine_has_not_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "OF_ONE", 2)
-
+def test_head_of_a_request_that_is_too_large_is_refused() -> None:
     async def story() -> None:
         app = Answers()
         async with served(app) as guests:
-            app.go.clear()
-            for _ in range(4):  # Of this machine, where a proxy may speak for many.
-                await guests.come(GET)
-            while app.asked < 4:
-                await asyncio.sleep(0)
-            monkeypatch.setattr(requests, "is_here", lambda _: False)
-            assert await heard(await guests.come(GET)) == b""
-        assert app.asked == 4
+            head = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (server.MAX_HEAD_BYTES + 100)
+            assert (await heard(await guests.come(head))).startswith(b"HTTP/1.1 400 ")
+        assert not app.asked
 
     asyncio.run(story())
 
@@ -122,12 +99,12 @@ def test_files_are_left_for_everything_else_and_as_many_as_may_be_are_asked_for(
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (600, before[1]))
-        assert (server.room(), server.room(100)) == (300, 100)
-        server.raise_files(900)
+        assert (server.connection_limit(), server.connection_limit(100)) == (300, 100)
+        server.raise_file_limit(900)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (900, before[1])
-        server.raise_files(700)
+        server.raise_file_limit(700)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (900, before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     unit = Path(__file__).parents[2] / "docs" / "holdfast-gateway.service"
-    assert f"LimitNOFILE={server.FILES}\n" in unit.read_text()
+    assert f"LimitNOFILE={server.MAX_OPEN_FILES}\n" in unit.read_text()

@@ -84,6 +84,6 @@ blocks = strategies.lists(
 def test_for_any_blocks_of_code_each_part_has_all_its_fences(text: str, limit: int) -> None:
     parts = text_split.split(text, limit)
     assert all(0 < len(part) <= limit for part in parts)
-    assert all(text_split._open_at(part) is None for part in parts)
+    assert all(text_split._open_block(part) is None for part in parts)
     fences = re.compile(r"[`~]{3,}(py)?")
     assert seen(fences.sub("", "".join(parts))) == seen(fences.sub("", text))

@@ -26,7 +26,9 @@ PATH = "/v1/chat/completions"
 class Web:
     """A gateway, its platform, and a client."""
 
-    def __init__(self, opened: gateway.Gateway, platform: http_platform.Http, client: httpx2.AsyncClient) -> None:
+    def __init__(
+        self, opened: gateway.Gateway, platform: http_platform.HttpPlatform, client: httpx2.AsyncClient
+    ) -> None:
         self.gateway, self.platform, self.client = opened, platform, client
 
     async def ask(self, *texts: str, headers: Mapping[str, str] = ANN, **given: Any) -> httpx2.Response:
@@ -38,7 +40,7 @@ class Web:
         return await self.client.post(PATH, json=body, headers=dict(headers))
 
 
-def client_of(platform: http_platform.Http, host: str = "127.0.0.1") -> httpx2.AsyncClient:
+def client_of(platform: http_platform.HttpPlatform, host: str = "127.0.0.1") -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(platform.app), base_url=f"http://{host}:8642")
 
 
@@ -51,11 +53,11 @@ async def open_web(
     wanted: said.Http | None = None,
     **given: Any,
 ) -> AsyncIterator[Web]:
-    platform = http_platform.Http(db, wanted, tokens=tokens)
+    platform = http_platform.HttpPlatform(db, wanted, tokens=tokens)
     chats = [loopback.Loopback(), platform]
     async with stage.open_gateway(db, model, platforms=chats, **given) as (opened, _), client_of(platform) as client:
-        platform.meter = opened.meter
-        while not platform.ready:
+        platform.metrics = opened.metrics
+        while not platform.is_ready:
             await asyncio.sleep(0)
         yield Web(opened, platform, client)
 

@@ -1,4 +1,4 @@
-"""Tidies what a gateway leaves behind, once a day while it runs: it is nobody's to wait for, and stops nothing."""
+"""Delete expired inbound and outbound messages once a day, in the background of a running gateway."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from holdfast.store.mail import queue_status
 
 logger = logging.getLogger("holdfast.app")
 
-FIRST = 60.0
-"""Seconds after the start: until then there is enough to do."""
-EVERY = 86_400.0
-BREATH = 0.05
-"""Seconds between two steps, for those who have something to say."""
+START_SECONDS = 60.0
+"""The delay after the start of the gateway."""
+INTERVAL_SECONDS = 86_400.0
+PAUSE_SECONDS = 0.05
+"""The pause between two batches, so that other writers are not delayed."""
 
 
-async def looking_after(store: async_db.AsyncSessionDB, days: float) -> None:
-    """Until cancelled. Where several processes do it, the second finds nothing."""
-    await asyncio.sleep(FIRST)
+async def run_daily(store: async_db.AsyncSessionDB, days: float) -> None:
+    """Delete messages older than `days` every day until cancelled. Several processes may do this concurrently."""
+    await asyncio.sleep(START_SECONDS)
     while True:
         try:
-            if gone := await once(store, days):
-                logger.info("%d messages that came in or went out %.0f days ago were forgotten", gone, days)
+            if deleted := await delete_expired(store, days):
+                logger.info("deleted %d messages older than %.0f days", deleted, days)
         except errors.HoldfastError as error:
-            logger.warning("what came in long ago could not be forgotten: %s", error)
-        await asyncio.sleep(EVERY)
+            logger.warning("could not delete expired messages: %s", error)
+        await asyncio.sleep(INTERVAL_SECONDS)
 
 
-async def once(store: async_db.AsyncSessionDB, days: float, breath: float = BREATH) -> int:
-    """All that is old, step by step; how much it was."""
-    window: queue_status.ExpiryCursor | None = queue_status.ExpiryCursor()
-    gone = 0
-    while window is not None:
-        done = await store.mail.expire(days, window)
-        gone, window = gone + done.deleted, done.next
-        await asyncio.sleep(breath)
-    return gone
+async def delete_expired(store: async_db.AsyncSessionDB, days: float, pause: float = PAUSE_SECONDS) -> int:
+    """Delete all messages older than `days`, batch by batch; return how many."""
+    cursor: queue_status.ExpiryCursor | None = queue_status.ExpiryCursor()
+    deleted = 0
+    while cursor is not None:
+        batch = await store.mail.expire(days, cursor)
+        deleted, cursor = deleted + batch.deleted, batch.next
+        await asyncio.sleep(pause)
+    return deleted

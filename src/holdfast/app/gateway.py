@@ -1,7 +1,7 @@
-"""The gateway of this program: store, desks and platforms from the settings, started and stopped by one `async with`.
+"""Compose the gateway of this program: store, runtimes and platforms from the settings.
 
-Whoever talks to it from outside has conversations, notes, permissions and a folder of their own, and nothing of this
-machine besides, unless settings say so: who may approve a command in a chat may run it.
+Each owner has separate conversations, notes, permissions and a working folder, and no other access to this machine
+unless the settings grant it: an owner who may approve a command in a chat may run it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from holdfast import config, errors
 from holdfast.agent import approvals
 from holdfast.app import compose, daily_cleanup, models, open_store, toolset, tracing
 from holdfast.compaction import summary
-from holdfast.gateway import access, gateway, gateway_context, limits, metrics, route_keys
+from holdfast.gateway import access, gateway, gateway_context, limits, metrics, routes
 from holdfast.gateway import platform as gateway_platform
-from holdfast.gateway import settings as said
-from holdfast.gateway.platforms import loopback
-from holdfast.gateway.platforms import stdio as stdios
+from holdfast.gateway import settings as gateway_settings
+from holdfast.gateway.platforms import loopback, plugins
 from holdfast.gateway.platforms.http import platform as http_platform
 from holdfast.gateway.platforms.http import webhooks
 from holdfast.model import tokens
@@ -35,111 +34,103 @@ from holdfast.tools.mcp import servers
 from holdfast.tools.permissions import rules
 from holdfast.tools.shell import background
 
-LINES = 'Listening at {path}: write {{"text": "Hello"}} to it, a line for each message.'
-
-OPEN = (
+SOCKET = 'Listening at {path}: write {{"text": "Hello"}} to the socket, one line for each message.'
+LOCAL = (
     "Listening at {address}, for this machine only: point an OpenAI client at {address}/v1, or run: "
     "curl {address}/v1/chat/completions -H 'Content-Type: application/json' "
     """-d '{{"model": "holdfast", "messages": [{{"role": "user", "content": "Hello"}}]}}'"""
 )
-TOKENS = "Listening at {address}: point an OpenAI client at {address}/v1, with one of the tokens as its key."
-
+WITH_TOKENS = "Listening at {address}: point an OpenAI client at {address}/v1, with a token as its API key."
+PLUGIN = "Receiving messages from {name}."
 
 # Python's default is 700. A busy gateway has thousands of tasks, and each collection visits the young ones again.
 GC_THRESHOLD = 10_000
 
 
-class Serving(NamedTuple):
-    """A gateway at work."""
+class RunningGateway(NamedTuple):
+    """A running gateway."""
 
     db: async_db.AsyncSessionDB
     gateway: gateway.Gateway
     model: str
     notices: tuple[str, ...]
-    """What there is to say about how it started."""
-    where: tuple[str, ...]
-    """Where it can be talked to, and how: a line for each way."""
-    stdio: stdios.Stdio | None = None
-    """Standard input and output, where that is how it is talked to."""
+    """Messages about the start."""
+    addresses: tuple[str, ...]
+    """How to reach the gateway: a line for each platform."""
 
 
 def tune_garbage_collector() -> None:
-    """Collect garbage less often. For a process that only runs a gateway."""
+    """Collect garbage less often, in a process that only runs a gateway."""
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 100)
 
 
 @asynccontextmanager
-async def served(
+async def serve(
     settings: config.Settings,
     *,
     platforms: Sequence[gateway_platform.Platform] | None = None,
-    stdio: bool = False,
     database: str | None = None,
     model: str | None = None,
-) -> AsyncIterator[Serving]:
-    """Take in what comes, by these platforms, by standard input and output, or by those of the settings; at the end of
-    the block, as `Gateway.stop` says."""
+) -> AsyncIterator[RunningGateway]:
+    """Run a gateway with these platforms, or those of the settings, until the end of the block."""
     async with AsyncExitStack() as stack:
-        desks = await stack.enter_async_context(_desks(settings, database or settings.database, model))
-        wanted, store = settings.gateway, desks.store
-        meter = metrics.Meter()
-        lines = stdios.Stdio(store) if stdio else None
-        given = [lines] if lines is not None else platforms
-        ways = _Ways(list(given), []) if given is not None else await _ways(stack, settings, store, meter)
-        known = access.Access(store, access.rules(wanted))
+        factory = await stack.enter_async_context(_open_factory(settings, database or settings.database, model))
+        wanted, store = settings.gateway, factory.store
+        meter, addresses = metrics.GatewayMetrics(), list[str]()
+        if platforms is None:
+            platforms = await _open_platforms(stack, settings, store, meter, addresses)
+        known = access.Access(store, access.build_rules(wanted))
         opened = gateway.Gateway(
             store,
-            desks.at,
-            ways.platforms,
-            settings=gateway_context.Settings(
-                busy=wanted.busy, reset=wanted.reset, answer_within=wanted.answer_within, most=wanted.chats
+            factory.open,
+            platforms,
+            settings=gateway_context.TurnSettings(
+                busy=wanted.busy, reset=wanted.reset, answer_within=wanted.answer_within, max_chats=wanted.chats
             ),
             profile=wanted.profile,
-            guards=[known, limits.Limits(store, wanted.limits)],
+            checks=[known, limits.RateLimits(store, wanted.limits)],
             is_admin=known.is_admin,
             may_speak=known.may_speak,
-            shared=partial(is_shared, said.ids(wanted.shared)),
+            is_shared=partial(is_shared, gateway_settings.ids(wanted.shared)),
             grace=wanted.grace,
             meter=meter,
-            only=None if lines is None else lines.name,
         )
-        desks.ended.append(opened.router.wake)
-        tidies = asyncio.create_task(daily_cleanup.looking_after(store, wanted.remember))
-        stack.push_async_callback(compose.cancel, tidies)
-        stack.push_async_callback(compose.cancel, await compose.watch_processes(desks.processes))
+        factory.on_process_end.append(opened.router.wake)
+        cleanup = asyncio.create_task(daily_cleanup.run_daily(store, wanted.remember))
+        stack.push_async_callback(compose.cancel, cleanup)
+        stack.push_async_callback(compose.cancel, await compose.watch_processes(factory.processes))
         await stack.enter_async_context(opened)
-        yield Serving(store, opened, desks.model, desks.notices, tuple(ways.where), lines)
+        yield RunningGateway(store, opened, factory.model, factory.notices, tuple(addresses))
 
 
-def is_shared(groups: dict[str, frozenset[str]], came: gateway_platform.Came) -> bool:
-    """Whether all in this group are in one conversation. Pure."""
-    return came.kind != "dm" and bool(came.chat) and came.chat[0] in groups.get(came.platform, ())
+def is_shared(groups: dict[str, frozenset[str]], incoming: gateway_platform.Incoming) -> bool:
+    """Return whether all members of a group share one conversation. Pure."""
+    return incoming.kind != "dm" and bool(incoming.chat) and incoming.chat[0] in groups.get(incoming.platform, ())
 
 
-class _Ways(NamedTuple):
-    """The platforms of the settings, and how each can be talked to."""
-
-    platforms: list[gateway_platform.Platform]
-    where: list[str]
-
-
-async def _ways(
-    stack: AsyncExitStack, settings: config.Settings, store: async_db.AsyncSessionDB, meter: metrics.Meter
-) -> _Ways:
-    """Opened before the gateway and closed after it: what was taken is still answered when a gateway stops."""
-    wanted, ways = settings.gateway, _Ways([], [])
+async def _open_platforms(
+    stack: AsyncExitStack,
+    settings: config.Settings,
+    store: async_db.AsyncSessionDB,
+    meter: metrics.GatewayMetrics,
+    addresses: list[str],
+) -> list[gateway_platform.Platform]:
+    """Open the platforms of the settings before the gateway: their servers stop after it, so that it can answer."""
+    wanted = settings.gateway
+    platforms = plugins.load(wanted.platforms, settings.secrets)
+    addresses.extend(PLUGIN.format(name=each.name) for each in platforms)
     if wanted.loopback is not None:
-        loopback.refuse(wanted.loopback.socket)
-        ways.platforms.append(loopback.Lines(wanted.loopback.socket))
-        ways.where.append(LINES.format(path=wanted.loopback.socket))
+        loopback.check_path(wanted.loopback.socket)
+        platforms.append(loopback.LoopbackSocket(wanted.loopback.socket))
+        addresses.append(SOCKET.format(path=wanted.loopback.socket))
     if wanted.has_http:
-        hooks = webhooks.Hooks(store, known := hooks_of(settings)) if wanted.hooks else None
+        hooks = webhooks.Webhooks(store, configured := hooks_of(settings)) if wanted.hooks else None
         if hooks is not None:
-            ways.platforms.append(hooks)
-            ways.where.extend(nowhere(known, {each.name for each in ways.platforms}))
+            platforms.append(hooks)
+            addresses.extend(missing_platforms(configured, {each.name for each in platforms}))
         tokens = tokens_of(settings)
-        served_by = http_platform.Http(
+        http = http_platform.HttpPlatform(
             store,
             wanted.http,
             tokens=tokens,
@@ -148,50 +139,52 @@ async def _ways(
             meter=meter,
             profile=wanted.profile,
         )
-        address = await stack.enter_async_context(served_by.serving())
-        ways.platforms.append(served_by)
-        ways.where.append((TOKENS if tokens else OPEN).format(address=address))
-    if not ways.platforms:
+        address = await stack.enter_async_context(http.serve())
+        platforms.append(http)
+        addresses.append((WITH_TOKENS if tokens else LOCAL).format(address=address))
+    if not platforms:
         raise errors.SettingInvalid(
-            "There is nothing to listen by: `gateway.http.enabled` is false, and nothing else is set up. "
-            "Write `[gateway.loopback]`, or take that line out."
+            "The gateway has no platform: `gateway.http.enabled` is false, and no other platform is configured. "
+            "Add `[gateway.loopback]`, or remove that line."
         )
-    return ways
+    return platforms
 
 
 def tokens_of(settings: config.Settings) -> dict[str, str]:
-    """Whose token each is. Raises SettingInvalid where a variable is not set, or two have the same token."""
+    """Return the owner of each token. Raises SettingInvalid if a variable is not set or two tokens are equal."""
     found = dict[str, str]()
     for owner, variable in settings.gateway.http.tokens.items():
         token = _secret(settings, f"The token of {owner}", variable)
         if token in found:
-            raise errors.SettingInvalid(f"{owner} and {found[token]} have the same token: each has their own.")
+            raise errors.SettingInvalid(
+                f"{owner} and {found[token]} have the same token. Each owner needs a separate one."
+            )
         found[token] = owner
     return found
 
 
-def hooks_of(settings: config.Settings) -> dict[str, webhooks.Hook]:
-    """The webhooks with their secrets. Raises SettingInvalid where a variable is not set, or two have one secret:
-    what was signed for one of them would be good for the other."""
-    found, owners = dict[str, webhooks.Hook](), dict[str, str]()
+def hooks_of(settings: config.Settings) -> dict[str, webhooks.HookConfig]:
+    """Return the webhooks with their secrets.
+
+    Raises SettingInvalid if a variable is not set, or if two hooks have the same secret: a delivery that is signed for
+    one of them would be valid for the other.
+    """
+    found, owners = dict[str, webhooks.HookConfig](), dict[str, str]()
     for name, wanted in settings.gateway.hooks.items():
         secret = _secret(settings, f"The secret of the hook {name}", wanted.secret_env)
         if secret in owners:
-            raise errors.SettingInvalid(
-                f"The hooks {owners[secret]} and {name} have the same secret: each has its own."
-            )
+            raise errors.SettingInvalid(f"The hooks {owners[secret]} and {name} must not have the same secret.")
         owners[secret] = name
-        found[name] = webhooks.Hook(secret, wanted)
+        found[name] = webhooks.HookConfig(secret, wanted)
     return found
 
 
-def nowhere(hooks: Mapping[str, webhooks.Hook], platforms: Set[str]) -> list[str]:
-    """What there is to say of hooks whose replies have nowhere to go. Pure."""
-    told = ((name, hook.place) for name, hook in hooks.items())
+def missing_platforms(hooks: Mapping[str, webhooks.HookConfig], platforms: Set[str]) -> list[str]:
+    """Return a warning for each hook whose replies go to a platform that does not run. Pure."""
     return [
-        f"gateway.hooks.{name}.to: {place[0]} is not set up here, so its replies wait until it is."
-        for name, place in told
-        if place is not None and place[0] not in platforms
+        f"gateway.hooks.{name}.to: the platform {hook.chat[0]} is not configured; replies wait until it is."
+        for name, hook in hooks.items()
+        if hook.chat is not None and hook.chat[0] not in platforms
     ]
 
 
@@ -199,22 +192,22 @@ def _secret(settings: config.Settings, whose: str, variable: str) -> str:
     found = settings.secrets.get(variable)
     if found is None:
         raise errors.SettingInvalid(
-            f"{whose} should be in {variable}, which is not set. "
-            f"Set it, for example by: export {variable}=$(openssl rand -hex 24)"
+            f"{whose} must be in the environment variable {variable}, which is not set. "
+            f"Set it, for example: export {variable}=$(openssl rand -hex 24)"
         )
     return found
 
 
-def may(wanted: bool | said.Senders, owner: str) -> bool:
-    """Whether settings give something to an owner. A group that is shared is named as a whole or not at all. Pure."""
+def is_granted(wanted: bool | gateway_settings.Senders, owner: str) -> bool:
+    """Return whether the settings grant something to an owner; a list never includes a shared group. Pure."""
     if isinstance(wanted, bool):
         return wanted
-    named = ((platform, sender) for platform, each in said.ids(wanted).items() for sender in each)
-    return owner in {f"{route_keys.quoted(platform)}:{route_keys.quoted(sender)}" for platform, sender in named}
+    named = ((platform, sender) for platform, each in gateway_settings.ids(wanted).items() for sender in each)
+    return owner in {f"{routes.quote_part(platform)}:{routes.quote_part(sender)}" for platform, sender in named}
 
 
-class _Desks(NamedTuple):
-    """What the desks of all owners have in common."""
+class _RuntimeFactory(NamedTuple):
+    """What the runtimes of all owners share."""
 
     settings: config.Settings
     database: str
@@ -227,18 +220,19 @@ class _Desks(NamedTuple):
     others: servers.Servers | None
     meters: dict[str, tokens.Meter]
     notices: tuple[str, ...]
-    ended: list[Callable[[], object]]
-    """Called when a process has ended that an agent started."""
+    on_process_end: list[Callable[[], object]]
+    """Called when a background process of an agent has ended."""
 
     @asynccontextmanager
-    async def at(self, owner: str) -> AsyncIterator[runtime.Runtime]:
-        """A runtime for an owner."""
+    async def open(self, owner: str) -> AsyncIterator[runtime.Runtime]:
+        """Open the runtime of an owner."""
         folder = folder_of(self.settings, owner)
-        await asyncio.to_thread(_made, folder)
+        await asyncio.to_thread(_create_folder, folder)
         law = rules.Law(self.settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
         permissions = approvals.Approvals(self.store.permissions, law=law, owner=owner)
         wanted = self.settings.gateway
-        others = self.others if may(wanted.tools, owner) else None
+        others = self.others if is_granted(wanted.tools, owner) else None
+        has_shell = is_granted(wanted.shell, owner)
         making = compose.AgentFactory(
             settings=self.settings,
             store=self.store,
@@ -250,17 +244,13 @@ class _Desks(NamedTuple):
             ),
             tools=[
                 *toolset.build_recall_tools(self.store),
-                *(
-                    toolset.build_shell_tools(self.processes, self.settings, [folder])
-                    if may(wanted.shell, owner)
-                    else ()
-                ),
-                *(self.added if may(wanted.tools, owner) else ()),
+                *(toolset.build_shell_tools(self.processes, self.settings, [folder]) if has_shell else ()),
+                *(self.added if is_granted(wanted.tools, owner) else ()),
             ],
             others=others.offered if others else None,
             meters=self.meters,
             folder=folder,
-            # Made for them by this program, and nothing they know of.
+            # The folder is an internal detail and not part of the conversation.
             keep_folder=False,
             source=unquote(owner.partition(":")[0]),
             reviews=True,
@@ -268,27 +258,27 @@ class _Desks(NamedTuple):
         )
         async with runtime.Runtime(
             self.store, making.agent, owner=owner, prompt_commands=others, models=self.models, approvals=permissions
-        ) as door:
-            yield door
+        ) as opened:
+            yield opened
 
 
 def folder_of(settings: config.Settings, owner: str) -> str:
-    """The folder of an owner, whose name cannot lead out of the one they all are in."""
+    """Return the working folder of an owner. Owners are quoted, so the folder is always inside the common one."""
     root = settings.gateway.folder or os.path.join(settings.home, "gateway")
-    # On some systems two names are one where only the size of letters differs.
-    apart = "" if owner == owner.lower() else f"-{blake2b(owner.encode(), digest_size=8).hexdigest()}"
-    return os.path.join(root, f"{owner}{apart}")
+    # On some file systems names that differ only in case are equal.
+    suffix = "" if owner == owner.lower() else f"-{blake2b(owner.encode(), digest_size=8).hexdigest()}"
+    return os.path.join(root, f"{owner}{suffix}")
 
 
-def _made(folder: str) -> None:
+def _create_folder(folder: str) -> None:
     for each in (os.path.dirname(folder), folder):
         os.makedirs(each, 0o700, exist_ok=True)
 
 
 @asynccontextmanager
-async def _desks(settings: config.Settings, database: str, model: str | None) -> AsyncIterator[_Desks]:
+async def _open_factory(settings: config.Settings, database: str, model: str | None) -> AsyncIterator[_RuntimeFactory]:
     async with AsyncExitStack() as stack:
-        wrap = stack.enter_context(tracing.traced())
+        wrap = stack.enter_context(tracing.install())
         chosen = await models.choose(settings, model)
         chosen = models.ModelChoice(wrap(chosen.model), chosen.notice)
         answering = models.ConversationModels(settings, chosen.model, wrap)
@@ -298,13 +288,13 @@ async def _desks(settings: config.Settings, database: str, model: str | None) ->
         await store.run(partial(open_store.refuse_unfinished_copy, store.db))
         late = await compose.backup_warning(store, settings.backup)
         stack.push_async_callback(compose.cancel, asyncio.create_task(compose.run_maintenance(store, settings.backup)))
-        ended = list[Callable[[], object]]()
+        on_process_end = list[Callable[[], object]]()
 
-        def came_in(_: str) -> None:
-            for each in ended:
-                each()
+        def notify(_: str) -> None:
+            for callback in on_process_end:
+                callback()
 
-        known = compose.build_process_manager(settings, store, came_in)
+        known = compose.build_process_manager(settings, store, notify)
         here = os.path.join(settings.home, "gateway")
         common = [
             *toolset.build_file_tools(here, [], object),
@@ -313,7 +303,7 @@ async def _desks(settings: config.Settings, database: str, model: str | None) ->
         ]
         added = await toolset.load_plugin_tools(settings.plugins, common)
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
-        yield _Desks(
+        yield _RuntimeFactory(
             settings=settings,
             database=database,
             store=store,
@@ -325,5 +315,5 @@ async def _desks(settings: config.Settings, database: str, model: str | None) ->
             others=others,
             meters={},
             notices=tuple(line for line in (chosen.notice, late, *added.problems) if line),
-            ended=ended,
+            on_process_end=on_process_end,
         )

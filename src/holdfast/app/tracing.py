@@ -1,7 +1,7 @@
-"""Traces for OpenTelemetry, where its API is installed (`pip install 'holdfast[otel]'`); otherwise nothing at all.
+"""OpenTelemetry traces and metrics, if its API is installed (`pip install 'holdfast[otel]'`).
 
-Only the API is used: where traces go is for whoever starts the program to say, as with `opentelemetry-instrument`.
-Calls of models are named as OpenTelemetry's conventions for generative AI have it. What is said is never in a trace.
+Only the API is used: the operator configures the exporter, for example with `opentelemetry-instrument`. Model calls
+follow OpenTelemetry's conventions for generative AI. Traces contain no message texts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _FINISHES = {"stop": "stop", "calls": "tool_calls", "length": "length", "refused
 
 
 @contextmanager
-def traced(tracers: trace.TracerProvider | None = None, meters: metrics.MeterProvider | None = None) -> Iterator[Wrap]:
-    """Trace what the gateway does to the end of the block; models are traced that were wrapped.
+def install(tracers: trace.TracerProvider | None = None, meters: metrics.MeterProvider | None = None) -> Iterator[Wrap]:
+    """Trace the gateway until the end of the block, and yield a function that wraps models to trace their calls.
 
-    Where nothing is given, it goes where the process was told to send it.
+    Without providers, those of the process are used.
     """
     try:
-        from opentelemetry import metrics, trace  # noqa: PLC0415 -- the rest runs without it
+        from opentelemetry import metrics, trace  # noqa: PLC0415 -- an optional dependency
     except ImportError:
         yield lambda model: model
         return
@@ -41,15 +41,15 @@ def traced(tracers: trace.TracerProvider | None = None, meters: metrics.MeterPro
         trace.SpanKind.CLIENT,
         trace.StatusCode.ERROR,
     )
-    before, spans.around = spans.around, instruments.around
+    before, spans.tracer = spans.tracer, instruments.start_span
     try:
-        yield lambda model: Traced(model, instruments)
+        yield lambda model: TracedModel(model, instruments)
     finally:
-        spans.around = before
+        spans.tracer = before
 
 
 class Instruments:
-    """What is traced and measured with."""
+    """The tracer and the metric instruments."""
 
     def __init__(
         self, tracer: trace.Tracer, meter: metrics.Meter, client: trace.SpanKind, error: trace.StatusCode
@@ -59,23 +59,23 @@ class Instruments:
         self.tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}")
 
     @contextmanager
-    def around(self, name: spans.Name, attributes: Mapping[str, spans.Value]) -> Iterator[spans.Put]:
+    def start_span(self, name: spans.Name, attributes: Mapping[str, spans.Value]) -> Iterator[spans.SetAttribute]:
         with self.tracer.start_as_current_span(
             name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
         ) as span:
             try:
                 yield span.set_attribute
             except BaseException as error:
-                self.failed(span, error)
+                self.record_error(span, error)
                 raise
 
-    def failed(self, span: trace.Span, error: BaseException) -> None:
-        """What an error says may be what somebody wrote; its kind is enough."""
+    def record_error(self, span: trace.Span, error: BaseException) -> None:
+        """Record the type of an error; its message may contain user text."""
         span.set_attribute("error.type", type(error).__name__)
         span.set_status(self._error)
 
 
-class Traced:
+class TracedModel:
     """A model whose calls are traced."""
 
     def __init__(self, model: base.Model, instruments: Instruments) -> None:
@@ -93,40 +93,42 @@ class Traced:
         await self.inner.close()
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        kind, began, used = _kind(self.name), monotonic(), types.Usage()
-        # Not the current one: who reads a stream may go on elsewhere between two pieces of it.
+        kind, began, usage = _model_attributes(self.name), monotonic(), types.Usage()
+        # Not the current span: the reader of a stream may run other code between two deltas.
         span = self._instruments.tracer.start_span(
-            f"chat {kind['gen_ai.request.model']}", kind=self._instruments.client, attributes=_asked(kind, request)
+            f"chat {kind['gen_ai.request.model']}",
+            kind=self._instruments.client,
+            attributes=_request_attributes(kind, request),
         )
         try:
             async with aclosing(self.inner.stream(request)) as deltas:
                 async for delta in deltas:
-                    used = delta.usage if isinstance(delta, base.UsageDelta) else used
-                    _saw(span, delta)
+                    usage = delta.usage if isinstance(delta, base.UsageDelta) else usage
+                    _record_delta(span, delta)
                     yield delta
         except BaseException as error:
             if not isinstance(error, GeneratorExit):
-                self._instruments.failed(span, error)
+                self._instruments.record_error(span, error)
             raise
         finally:
             self._instruments.seconds.record(monotonic() - began, kind)
-            for way, count in (("input", used.input), ("output", used.output)):
+            for way, count in (("input", usage.input), ("output", usage.output)):
                 span.set_attribute(f"gen_ai.usage.{way}_tokens", count)
                 self._instruments.tokens.record(count, {**kind, "gen_ai.token.type": way})
             span.end()
 
 
-def _saw(span: trace.Span, delta: base.Delta) -> None:
+def _record_delta(span: trace.Span, delta: base.Delta) -> None:
     match delta:
         case base.FinishDelta(reason):
             span.set_attribute("gen_ai.response.finish_reasons", [_FINISHES[reason]])
         case base.FallbackDelta(model):
-            span.set_attribute("gen_ai.response.model", _kind(model)["gen_ai.request.model"])
+            span.set_attribute("gen_ai.response.model", _model_attributes(model)["gen_ai.request.model"])
         case _:
             pass
 
 
-def _kind(name: str) -> dict[str, str]:
+def _model_attributes(name: str) -> dict[str, str]:
     provider, slash, model = name.partition("/")
     return {
         "gen_ai.operation.name": "chat",
@@ -135,7 +137,7 @@ def _kind(name: str) -> dict[str, str]:
     }
 
 
-def _asked(kind: dict[str, str], request: base.Request) -> dict[str, str | int | float]:
+def _request_attributes(kind: dict[str, str], request: base.Request) -> dict[str, str | int | float]:
     known = {
         "gen_ai.conversation.id": current_session.current_conversation_id(),
         "gen_ai.request.max_tokens": request.max_output,

@@ -102,6 +102,7 @@ def _check_user(values: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 
 def _check_table(values: object, kind: Any, at: Place, known: list[str]) -> Iterator[tuple[Place, str]]:
     rest = copy.deepcopy(values)
+    rest = config.with_platforms(rest) if kind is config.SettingsFile and isinstance(rest, dict) else rest
     while True:
         try:
             valid = msgspec.convert(rest, kind)
@@ -134,7 +135,7 @@ def _check_meaning(valid: config.SettingsFile | config.Profile, known: list[str]
             config.parse_size(valid.retention.max_size)
         except errors.SettingInvalid as error:
             yield ("retention", "max_size"), str(error)
-    if isinstance(valid, config.SettingsFile) and (wrong := valid.gateway.wrong()) is not None:
+    if isinstance(valid, config.SettingsFile) and (wrong := valid.gateway.find_problem()) is not None:
         yield ("gateway", *wrong[0]), wrong[1]
 
 

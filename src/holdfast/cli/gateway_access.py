@@ -1,4 +1,4 @@
-"""`holdfast gateway pair`, `allow`, `deny` and `people`: who may talk to the agent from outside."""
+"""`holdfast gateway pair`, `allow`, `deny` and `people`: manage access to the agent."""
 
 from __future__ import annotations
 
@@ -17,76 +17,79 @@ from holdfast.store import db as store
 
 def _named(_context: click.Context, _option: click.Parameter, platform: str | None) -> str | None:
     if platform is not None and not gateway.PLATFORM.fullmatch(platform):
-        raise click.BadParameter("a platform is named by small letters, digits and dashes.")
+        raise click.BadParameter("the name of a platform must be lower-case letters, digits and hyphens.")
     return platform
 
 
 def _id(_context: click.Context, _option: click.Parameter, sender: str) -> str:
-    # What is typed with a space too many would be somebody else, and nobody would see why.
+    # A surplus space would silently allow a sender who does not exist.
     if not sender or sender != sender.strip() or not sender.isprintable() or sender == gateway.EVERYBODY:
-        raise click.BadParameter("it is the id their platform gives them, and nothing around it.")
+        raise click.BadParameter("must be the id that the platform assigns, without spaces around it.")
     return sender
 
 
 @click.command()
 @click.argument("code")
-@click.option("--platform", metavar="NAME", callback=_named, help="Only a code that was given out there.")
+@click.option("--platform", metavar="NAME", callback=_named, help="Only accept a code of this platform.")
 @lazy_group.database
 @lazy_group.as_json
 @click.pass_obj
 def pair(out: console.Console, code: str, platform: str | None, path: str | None, as_json: bool) -> None:
-    """Let in whoever was given this code. It is good for an hour, and once; five wrong ones stop all for an hour."""
+    """Allow the sender who received a pairing CODE.
+
+    A code is valid for one hour and can be used once. Five wrong codes lock pairing for an hour.
+    """
     with open_store.open_existing(path or out.settings.database) as db:
-        _tell(out, db.contacts.pair(platform, code, by=_who()), as_json)
+        _report(out, db.contacts.pair(platform, code, by=_operator()), as_json)
 
 
 @click.command()
 @click.argument("platform", callback=_named)
 @click.argument("sender", callback=_id)
-@click.option("--admin", is_flag=True, help="Also for the commands that are for admins.")
-@click.option("--name", default="", help="What to call them in the list.")
+@click.option("--admin", is_flag=True, help="Also allow the commands for admins.")
+@click.option("--name", default="", help="The name in the list.")
 @lazy_group.database
 @lazy_group.as_json
 @click.pass_obj
 def allow(
     out: console.Console, platform: str, sender: str, admin: bool, name: str, path: str | None, as_json: bool
 ) -> None:
-    """Let somebody in by the id their PLATFORM gives them: SENDER is that id, not a name that can be chosen."""
+    """Allow a sender. SENDER is the id that the PLATFORM assigns, not a display name."""
     _refuse_denied(out.settings, platform, sender)
-    # Who is let in before anything was said begins the store.
+    # This may create the store.
     with store.SessionDB(path or out.settings.database) as db:
-        _tell(out, db.contacts.allow(platform, sender, "admin" if admin else "user", _who(), name), as_json)
+        _report(out, db.contacts.allow(platform, sender, "admin" if admin else "user", _operator(), name), as_json)
 
 
 @click.command()
 @click.argument("platform", callback=_named)
 @click.argument("sender", callback=_id)
-@click.option("--forget", is_flag=True, help="Know nothing of them any more instead: a stranger again.")
+@click.option("--forget", is_flag=True, help="Delete the entry instead, so that the sender is a stranger again.")
 @lazy_group.database
 @lazy_group.as_json
 @click.pass_obj
 def deny(out: console.Console, platform: str, sender: str, forget: bool, path: str | None, as_json: bool) -> int:
-    """Let somebody in no more, whatever else is said of them; what they said stays."""
+    """Deny a sender access, whatever other lists say. Their conversations stay."""
     if not forget:
         with store.SessionDB(path or out.settings.database) as db:
-            _tell(out, db.contacts.deny(platform, sender, by=_who()), as_json)
+            _report(out, db.contacts.deny(platform, sender, by=_operator()), as_json)
         return 0
     with open_store.open_existing(path or out.settings.database) as db:
         known = db.contacts.delete(platform, sender)
     if as_json:
         out.json({"forgotten": known})
     else:
-        out.note("They are a stranger now." if known else "Nothing was known of them.")
+        out.note("The entry was deleted." if known else "There is no entry for this sender.")
     return 0 if known else 1
 
 
 @click.command()
-@click.option("--platform", metavar="NAME", callback=_named, help="Only those there.")
+@click.option("--platform", metavar="NAME", callback=_named, help="Only list senders of this platform.")
 @lazy_group.database
 @lazy_group.as_json
 @click.pass_obj
 def people(out: console.Console, platform: str | None, path: str | None, as_json: bool) -> None:
-    """List who was let in or denied, here and by settings."""
+    """List allowed and denied senders, including those of the settings."""
     with open_store.open_existing(path or out.settings.database) as db:
         found = [*_by_settings(out.settings, platform), *map(_shape, db.contacts.all(platform))]
     if as_json:
@@ -100,25 +103,22 @@ def people(out: console.Console, platform: str | None, path: str | None, as_json
         )
         out.print(out.clipped("  ".join(cells).rstrip(), out.width))
     if not found:
-        out.note("Nobody was let in. A stranger who writes to the agent is given a code for `holdfast gateway pair`.")
+        out.note("No senders. A stranger who writes to the agent receives a code for `holdfast gateway pair`.")
 
 
-# --- the parts -----------------------------------------------------------------------------------------
-
-
-def _who() -> str:
-    """Whoever runs this command, for the list."""
+def _operator() -> str:
+    """Return the user who runs this command, for the list."""
     try:
         return f"{getpass.getuser()}, here"
-    except (KeyError, OSError):  # A user without a name.
+    except (KeyError, OSError):  # The user has no name.
         return "here"
 
 
 def _refuse_denied(settings: config.Settings, platform: str, sender: str) -> None:
     if sender in map(str, settings.gateway.deny.get(platform, ())):
         raise errors.SettingInvalid(
-            f"{settings.user_file} denies {errors.shown(sender)} ({platform}), and that counts more. "
-            f"Take them out of `gateway.deny` first."
+            f"{settings.user_file} denies {errors.shown(sender)} ({platform}), which overrides this command. "
+            f"Remove the sender from `gateway.deny` first."
         )
 
 
@@ -139,15 +139,15 @@ def _shape(person: types.Contact) -> dict[str, Any]:
     return found
 
 
-def _tell(out: console.Console, person: types.Contact, as_json: bool) -> None:
+def _report(out: console.Console, person: types.Contact, as_json: bool) -> None:
     if as_json:
         out.json(_shape(person))
         return
     called = f" ({person.name})" if person.name else ""
     now = {
-        "user": "may talk to the agent",
-        "admin": "may talk to the agent, as an admin",
-        "denied": "is let in no more",
+        "user": "has access",
+        "admin": "has access as an admin",
+        "denied": "is denied access",
     }
     out.print(
         f"{safe_text.safe(person.sender)}{safe_text.safe(called)} "

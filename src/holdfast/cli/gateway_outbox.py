@@ -1,4 +1,4 @@
-"""`holdfast gateway failed` and `retry`: what could not be sent, and sending it all the same."""
+"""`holdfast gateway failed` and `retry`: list messages that could not be sent, and send them again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from holdfast import errors, safe_text, time_format, types
 from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 
-MOST = 1_000
-WORDS = 60
+MAX_MESSAGES = 1_000
+MAX_EXCERPT = 60
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, MOST), default=20, help="At most so many (default: 20).")
+@click.option("--limit", type=click.IntRange(1, MAX_MESSAGES), default=20, help="The number of messages (default: 20).")
 @lazy_group.database
 @lazy_group.as_json
 @click.pass_obj
 def failed(out: console.Console, limit: int, path: str | None, as_json: bool) -> None:
-    """What could not be sent and is not tried again, the last first: its number, to whom, why, and how it begins."""
+    """List messages that failed for good, the newest first: number, recipient, error and beginning."""
     with open_store.open_existing(path or out.settings.database) as db:
         found = db.mail.failures(limit)
     if as_json:
@@ -30,28 +30,30 @@ def failed(out: console.Console, limit: int, path: str | None, as_json: bool) ->
         where = safe_text.safe(f"{each.platform} {each.chat}")
         out.print(out.clipped(f"{each.id}  {time_format.when(each.failed_at or each.at)}  {where}", out.width))
         out.print(out.clipped(f"    {safe_text.safe(each.error or '')}", out.width))
-        out.print(out.clipped(f"    {safe_text.safe(_begins(each.text))}", out.width))
+        out.print(out.clipped(f"    {safe_text.safe(_excerpt(each.text))}", out.width))
     if found:
         out.note("`holdfast gateway retry NUMBER` sends one again.")
     else:
-        out.note("Nothing: all that was to be sent was sent, or waits to be.")
+        out.note("No failed messages.")
 
 
 @click.command()
 @click.argument("numbers", nargs=-1, type=click.IntRange(1))
-@click.option("--all", "every", is_flag=True, help="All that `failed` would list, up to a thousand.")
+@click.option("--all", "every", is_flag=True, help="All failed messages, up to a thousand.")
 @lazy_group.database
 @lazy_group.as_json
 @click.pass_obj
 def retry(out: console.Console, numbers: tuple[int, ...], every: bool, path: str | None, as_json: bool) -> int:
-    """Have messages sent that could not be, by the NUMBERS that `holdfast gateway failed` lists: once, to the same
-    place, by a gateway that runs or the next one."""
+    """Queue failed messages again, by the NUMBERS that `holdfast gateway failed` lists.
+
+    A running gateway, or the next one, sends them once to the same chat.
+    """
     if bool(numbers) is every:
-        raise click.UsageError("Name the messages to send again, or --all.")
+        raise click.UsageError("Give the numbers of messages, or --all.")
     sent, wrong = list[dict[str, Any]](), list[str]()
     with open_store.open_existing(path or out.settings.database) as db:
-        # The oldest first, as they would have been sent.
-        for number in sorted(each.id for each in db.mail.failures(MOST)) if every else numbers:
+        # The oldest first, which is their original order.
+        for number in sorted(each.id for each in db.mail.failures(MAX_MESSAGES)) if every else numbers:
             try:
                 sent.append({"id": number, "again": db.mail.resend(number).id})
             except errors.InvalidArgument as error:
@@ -59,15 +61,15 @@ def retry(out: console.Console, numbers: tuple[int, ...], every: bool, path: str
     if as_json:
         out.json({"sent": sent, "refused": wrong})
     else:
-        out.print(f"{len(sent)} {'message is' if len(sent) == 1 else 'messages are'} sent again.")
+        out.print(f"{len(sent)} {'message' if len(sent) == 1 else 'messages'} queued again.")
         for line in wrong:
             out.note(line)
     return 1 if wrong else 0
 
 
-def _begins(said: str) -> str:
-    line = " ".join(said.split())
-    return line if len(line) <= WORDS else f"{line[: WORDS - 2]} …"
+def _excerpt(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_EXCERPT else f"{line[: MAX_EXCERPT - 2]} …"
 
 
 def _shape(each: types.Outgoing) -> dict[str, Any]:

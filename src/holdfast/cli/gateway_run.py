@@ -1,7 +1,7 @@
-"""`holdfast gateway run`: takes in and answers what comes, until it is asked to stop.
+"""`holdfast gateway run`: run the gateway until it is asked to stop.
 
-The first SIGTERM or Ctrl-C lets what runs come to its end, for the seconds that settings give; the second does not
-wait. What is left is in the store, and whoever runs next goes on with it: another may be started before this one stops.
+The first SIGTERM or Ctrl-C gives running turns the grace period to end; the second one does not wait. Unfinished
+messages stay in the store for the next process, which may be started before this one stops.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from holdfast.gateway.platforms.http import server
 
 logger = logging.getLogger("holdfast.gateway")
 
-STOPS = (signal.SIGTERM, signal.SIGINT)
-Served = Callable[[], AbstractAsyncContextManager[app_gateway.Serving]]
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+Serve = Callable[[], AbstractAsyncContextManager[app_gateway.RunningGateway]]
 
 
 @click.command(name="run")
-@click.option("--host", help="The address to listen at (default: 127.0.0.1, which only this machine reaches).")
-@click.option("--port", type=click.IntRange(0, 65535), help="The port to listen at (default: 8642); 0 takes any.")
+@click.option("--host", help="The address to listen at (default: 127.0.0.1, for this machine only).")
 @click.option(
-    "--stdio",
-    is_flag=True,
-    help="Take lines of JSON on standard input and answer on standard output, until the input ends; nothing else.",
+    "--port", type=click.IntRange(0, 65535), help="The port to listen at (default: 8642); 0 takes any free port."
 )
-@click.option("--model", metavar="NAME", help="The model to ask, as provider/model.")
-@click.option("--grace", type=click.FloatRange(0, 86400), help="Seconds that what runs may take to end (default: 20).")
+@click.option("--model", metavar="NAME", help="The model, as provider/model.")
+@click.option(
+    "--grace", type=click.FloatRange(0, 86400), help="Seconds that running turns may take to end (default: 20)."
+)
 @lazy_group.logged("info")
 @lazy_group.database
 @lazy_group.profile
@@ -48,7 +47,6 @@ def command(
     out: console.Console,
     host: str | None,
     port: int | None,
-    stdio: bool,
     model: str | None,
     grace: float | None,
     log_format: logs.LogFormat,
@@ -56,24 +54,22 @@ def command(
     path: str | None,
     settings: config.Settings | None,
 ) -> int:
-    """Take in and answer what comes, until it is asked to stop (SIGTERM or Ctrl-C; twice: at once).
+    """Run the gateway until SIGTERM or Ctrl-C; a second one does not wait for running turns.
 
-    Log lines go to standard error. Exit codes: 0 when it was stopped, 130 by Ctrl-C, 1 when something went wrong.
-
-    A line for --stdio is {"text": "Hello"}; it ends with its input, when all is answered.
+    The log is written to standard error. Exit codes: 0 stopped by SIGTERM, 130 by Ctrl-C, 1 error.
     """
-    if stdio and (host is not None or port is not None):
-        raise click.UsageError("With --stdio nothing is listened at: leave out --host and --port.")
-    wanted = _with(settings or out.settings, host, port, grace)
-    served = partial(app_gateway.served, wanted, stdio=stdio, database=path, model=model)
-    server.raise_files()
+    wanted = _with_options(settings or out.settings, host, port, grace)
+    serve = partial(app_gateway.serve, wanted, database=path, model=model)
+    server.raise_file_limit()
     app_gateway.tune_garbage_collector()
     with logs.log_to(out.err, log_format, log_level, wanted):
-        return asyncio.run(_run(out, served, log_format))
+        return asyncio.run(_run(out, serve, log_format))
 
 
-def _with(settings: config.Settings, host: str | None, port: int | None, grace: float | None) -> config.Settings:
-    """The settings, with what was said for this time."""
+def _with_options(
+    settings: config.Settings, host: str | None, port: int | None, grace: float | None
+) -> config.Settings:
+    """Return the settings with the options of the command line."""
     said = settings.gateway
     given = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     if given:
@@ -83,39 +79,36 @@ def _with(settings: config.Settings, host: str | None, port: int | None, grace: 
     return msgspec.structs.replace(settings, gateway=said)
 
 
-async def _run(out: console.Console, served: Served, form: logs.LogFormat) -> int:
-    stop = Stop()
+async def _run(out: console.Console, serve: Serve, form: logs.LogFormat) -> int:
+    stop = StopSignals()
     try:
-        with stop.heard():
-            whole = await _serve(stop, out, served, form)
+        with stop.handle():
+            await _serve(stop, out, serve, form)
     except asyncio.CancelledError:
-        if not stop.asked.done():
+        if not stop.requested.done():
             raise
-        whole = True
-    return 130 if stop.asked.done() and stop.asked.result() == signal.SIGINT else 0 if whole else 1
+    return 130 if stop.requested.done() and stop.requested.result() == signal.SIGINT else 0
 
 
-async def _serve(stop: Stop, out: console.Console, served: Served, form: logs.LogFormat) -> bool:
-    """Whether all that could be said was heard."""
+async def _serve(stop: StopSignals, out: console.Console, serve: Serve, form: logs.LogFormat) -> None:
     environ = config.environment()
-    async with served() as running, systemd.send_heartbeats(environ):
-        stop.hurry = running.gateway.desks.abandon
+    async with serve() as running, systemd.send_heartbeats(environ):
+        stop.hurry = running.gateway.runtimes.abandon
         for line in running.notices:
-            _tell(out, form, line)
-        if await _until(stop, running.gateway, running.gateway.ready()):
-            for line in running.where:
-                _tell(out, form, line)
+            _report(out, form, line)
+        if await _until(stop, running.gateway, running.gateway.wait_ready()):
+            for line in running.addresses:
+                _report(out, form, line)
             systemd.notify(environ, "READY=1", f"STATUS=Answering with {running.model}")
             logger.info("the gateway is ready, with %s", running.model)
-            await _until(stop, running.gateway, running.stdio.finished() if running.stdio else _never())
+            await _until(stop, running.gateway, _never())
         systemd.notify(environ, "STOPPING=1")
-        logger.info("the gateway stops; what runs has %.0f seconds", running.gateway.grace)
+        logger.info("the gateway is stopping; running turns have %.0f seconds", running.gateway.grace)
     logger.info("the gateway has stopped")
-    return running.stdio is None or not running.stdio.broken
 
 
-def _tell(out: console.Console, form: logs.LogFormat, line: str) -> None:
-    """Whoever reads JSON reads nothing else."""
+def _report(out: console.Console, form: logs.LogFormat, line: str) -> None:
+    """Print a line, or log it if the output is JSON."""
     (logger.info if form == "json" else out.note)(line)
 
 
@@ -123,49 +116,48 @@ async def _never() -> None:
     await asyncio.Event().wait()
 
 
-async def _until(stop: Stop, running: gateway.Gateway, wanted: Coroutine[Any, Any, None]) -> bool:
-    """Until something is so, or it is asked to stop; whether it is so. A part that fails raises what it raised."""
-    failed, reached = asyncio.create_task(running.failed()), asyncio.create_task(wanted)
-    either: list[asyncio.Future[Any]] = [stop.asked, failed, reached]
+async def _until(stop: StopSignals, running: gateway.Gateway, wanted: Coroutine[Any, Any, None]) -> bool:
+    """Wait for `wanted` or a stop signal; return whether `wanted` ended first. Raises if the gateway fails."""
+    failed, reached = asyncio.create_task(running.wait_failed()), asyncio.create_task(wanted)
+    either: list[asyncio.Future[Any]] = [stop.requested, failed, reached]
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         for each in (failed, reached):
             if each.done():
                 each.result()
-        return reached.done() and not stop.asked.done()
+        return reached.done() and not stop.requested.done()
     finally:
         for each in (failed, reached):
             each.cancel()
         await asyncio.wait([failed, reached])
 
 
-class Stop:
-    """What the signals that ask for it do, one after the other: end, end without waiting for what runs, and leave."""
+class StopSignals:
+    """Handles stop signals: the first stops, the second abandons running turns, the third cancels the program."""
 
     def __init__(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self.asked: asyncio.Future[int] = self._loop.create_future()
+        self.requested: asyncio.Future[int] = self._loop.create_future()
         self.hurry: Callable[[], object] | None = None
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        for number in STOPS:
-            self._loop.add_signal_handler(number, self.came, number)
+    def handle(self) -> Iterator[None]:
+        for number in STOP_SIGNALS:
+            self._loop.add_signal_handler(number, self.on_signal, number)
         try:
             yield
         finally:
-            for number in STOPS:
+            for number in STOP_SIGNALS:
                 self._loop.remove_signal_handler(number)
 
-    def came(self, number: int) -> None:
-        """A signal came."""
-        if not self.asked.done():
-            self.asked.set_result(number)
-            # Before it has begun to work there is nothing to bring to an end.
+    def on_signal(self, number: int) -> None:
+        if not self.requested.done():
+            self.requested.set_result(number)
+            # Before the gateway runs there is nothing to stop gracefully.
             if self.hurry is None and self._task is not None:
                 self._task.cancel()
         elif self.hurry is not None:
-            logger.warning("what runs is left in the middle; whoever runs next goes on with it")
+            logger.warning("running turns are abandoned; the next process continues them")
             hurry, self.hurry = self.hurry, None
             hurry()
         elif self._task is not None:

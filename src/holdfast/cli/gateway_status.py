@@ -1,4 +1,4 @@
-"""`holdfast gateway status`: what waits, what is worked on, and what could not be sent."""
+"""`holdfast gateway status`: show the queues, leases, failures and platforms of a gateway."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from holdfast.gateway import settings
 from holdfast.store.mail import queue_status
 
 ROUTE = "route:"
-"""Claims of chats; those to send are kept for a while after it."""
-SHOWN = 5
-"""Chats, claims and errors that are named one by one."""
+"""The key prefix of the leases for processing a chat; those for sending are not shown."""
+MAX_LISTED = 5
 
 
-class Standing(NamedTuple):
-    """How things stand in a store."""
+class QueueState(NamedTuple):
+    """The queues of a store."""
 
     facts: dict[str, int]
     waiting: list[queue_status.RouteBacklog]
@@ -36,9 +35,9 @@ class Standing(NamedTuple):
 @lazy_group.as_json
 @click.pass_obj
 def command(out: console.Console, path: str | None, as_json: bool) -> None:
-    """What waits, what is worked on and by whom, what could not be sent, and which platforms are set up."""
+    """Show waiting messages, running turns, unsent and failed messages, and the configured platforms."""
     with open_store.open_existing(path or out.settings.database) as db:
-        found = Standing(
+        found = QueueState(
             db.mail.counts(),
             db.mail.backlog(),
             db.mail.unsent_counts(),
@@ -46,43 +45,44 @@ def command(out: console.Console, path: str | None, as_json: bool) -> None:
             db.mail.chat_leases(),
             db.contacts.all(),
         )
-    ways = _ways(out.settings.gateway)
+    platforms = _platforms(out.settings.gateway)
     if as_json:
-        out.json(_shape(found, ways))
+        out.json(_shape(found, platforms))
         return
-    for name, lines in _told(found, ways).items():
+    for name, lines in _describe(found, platforms).items():
         for number, line in enumerate(lines):
             out.print(out.clipped(f"{'' if number else name:<11} {safe_text.safe(line)}".rstrip(), out.width))
 
 
-def _told(found: Standing, ways: list[dict[str, Any]]) -> dict[str, list[str]]:
+def _describe(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, list[str]]:
     facts, held = found.facts, [each for each in found.claims if each.state == "held" and each.key.startswith(ROUTE)]
     waiting = [
-        f"  {each.route}: {_many(each.messages)} since {time_format.when(each.since)}{_begun(each.attempts)}"
-        for each in found.waiting[:SHOWN]
+        f"  {each.route}: {_messages(each.messages)} since {time_format.when(each.since)}{_attempts(each.attempts)}"
+        for each in found.waiting[:MAX_LISTED]
     ]
     unsent = [
-        f"{each.platform}: {_many(each.messages)} since {time_format.when(each.since)}"
-        + (f", tried again {time_format.when(each.due_at)}: {each.error}" if each.error else "")
+        f"{each.platform}: {_messages(each.messages)} since {time_format.when(each.since)}"
+        + (f", next attempt {time_format.when(each.due_at)}: {each.error}" if each.error else "")
         for each in found.unsent
     ]
     denied = sum(each.role == "denied" for each in found.people)
     return {
-        "waiting": [f"{_many(facts['arrivals_open'])} in {_chats(facts['routes_waiting'])}", *waiting],
-        "worked on": [f"{each.key.removeprefix(ROUTE)} by {each.holder}" for each in held[:SHOWN]] or ["nothing"],
-        "to be sent": unsent or ["nothing"],
-        "not sent": _not_sent(found.failed),
-        "people": [f"{len(found.people) - denied} let in, {denied} denied; `holdfast gateway people` lists them"],
-        "platforms": [f"{each['name']} at {each['at']}: {_answer(each['answers'])}" for each in ways] or ["none"],
+        "waiting": [f"{_messages(facts['arrivals_open'])} in {_chats(facts['routes_waiting'])}", *waiting],
+        "running": [f"{each.key.removeprefix(ROUTE)} by {each.holder}" for each in held[:MAX_LISTED]] or ["none"],
+        "unsent": unsent or ["none"],
+        "failed": _describe_failed(found.failed),
+        "people": [f"{len(found.people) - denied} allowed, {denied} denied; `holdfast gateway people` lists them"],
+        "platforms": [f"{each['name']} at {each['at']}: {_describe_answer(each['answers'])}" for each in platforms]
+        or ["none"],
     }
 
 
-def _not_sent(failed: list[types.Outgoing]) -> list[str]:
+def _describe_failed(failed: list[types.Outgoing]) -> list[str]:
     if not failed:
-        return ["nothing"]
+        return ["none"]
     last, many = (
         failed[0],
-        _many(len(failed)) + (" or more" if len(failed) >= queue_status.DEFAULT_LIMIT else ""),
+        _messages(len(failed)) + (" or more" if len(failed) >= queue_status.DEFAULT_LIMIT else ""),
     )
     return [
         f"{many}; `holdfast gateway failed` lists them",
@@ -90,7 +90,7 @@ def _not_sent(failed: list[types.Outgoing]) -> list[str]:
     ]
 
 
-def _many(count: int) -> str:
+def _messages(count: int) -> str:
     return "1 message" if count == 1 else f"{count} messages"
 
 
@@ -98,22 +98,22 @@ def _chats(count: int) -> str:
     return "1 chat" if count == 1 else f"{count} chats"
 
 
-def _begun(attempts: int) -> str:
-    return f", begun {attempts} times" if attempts > 1 else ""
+def _attempts(attempts: int) -> str:
+    return f", {attempts} attempts" if attempts > 1 else ""
 
 
-def _answer(answers: bool) -> str:
+def _describe_answer(answers: bool) -> str:
     return "answers" if answers else "does not answer"
 
 
-def _shape(found: Standing, ways: list[dict[str, Any]]) -> dict[str, Any]:
+def _shape(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, Any]:
     last = found.failed[0] if found.failed else None
     return {
         **found.facts,
         "waiting": [each._asdict() for each in found.waiting],
         "unsent": [each._asdict() for each in found.unsent],
         "failed": len(found.failed),
-        # Lists that end here though there may be more.
+        # Lists that may have further entries.
         "cut": [name for name in ("waiting", "failed") if len(getattr(found, name)) >= queue_status.DEFAULT_LIMIT],
         "last_error": None if last is None else {"id": last.id, "platform": last.platform, "error": last.error},
         "people": len(found.people),
@@ -121,27 +121,26 @@ def _shape(found: Standing, ways: list[dict[str, Any]]) -> dict[str, Any]:
             {"key": each.key, "holder": each.holder, "state": each.state, "expires_in": each.expires_in}
             for each in found.claims
         ],
-        "platforms": ways,
+        "platforms": platforms,
     }
 
 
-def _ways(wanted: settings.Settings) -> list[dict[str, Any]]:
-    """The platforms of the settings, and whether anybody answers there now."""
+def _platforms(wanted: settings.Settings) -> list[dict[str, Any]]:
+    """Return the platforms of the settings, and whether they accept connections."""
     found = list[dict[str, Any]]()
     if wanted.has_http:
         at = f"{wanted.http.host}:{wanted.http.port}"
-        found.append({"name": "http", "at": at, "answers": _listens(wanted.http.host, wanted.http.port)})
+        found.append({"name": "http", "at": at, "answers": _accepts(wanted.http.host, wanted.http.port)})
         found += [
             {"name": f"hook {name}", "at": f"/hooks/{name}", "answers": found[0]["answers"]} for name in wanted.hooks
         ]
     if wanted.loopback is not None:
         at = wanted.loopback.socket
-        found.append({"name": "loopback", "at": at, "answers": _is_open(at)})
+        found.append({"name": "loopback", "at": at, "answers": _socket_accepts(at)})
     return found
 
 
-def _listens(host: str, port: int) -> bool:
-    """Whether anybody listens there."""
+def _accepts(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1.0):
             return True
@@ -149,11 +148,11 @@ def _listens(host: str, port: int) -> bool:
         return False
 
 
-def _is_open(path: str) -> bool:
+def _socket_accepts(path: str) -> bool:
     try:
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.settimeout(1.0)
-            asking.connect(os.fspath(path))
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1.0)
+            client.connect(os.fspath(path))
             return True
     except OSError:
         return False

@@ -1,6 +1,6 @@
-"""The right to work on chats, kept alive while the work goes on and given back after it.
+"""Chat leases: the right to process a chat, renewed during the work and released after it.
 
-It saves work: two who work on one chat find in the store that it was done. Who lost it notices when it writes.
+A lease avoids duplicate work; correctness does not depend on it. A process that lost its lease notices when it writes.
 """
 
 from __future__ import annotations
@@ -15,69 +15,68 @@ from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
-TTL = 30.0
+TTL_SECONDS = 30.0
 
 
-class Held:
-    """A claim, and whether it was given back already, together with what was written last under it."""
+class HeldLease:
+    """A lease, and whether it was already released together with the last write under it."""
 
-    def __init__(self, claim: types.ChatLease, now: float) -> None:
-        self.claim = claim
+    def __init__(self, lease: types.ChatLease, now: float) -> None:
+        self.lease = lease
         self.renewed_at = now
-        self.given_back = False
+        self.released = False
 
 
-class Claims:
-    """The claims of one process. One task renews all of them, as most are given back long before their time."""
+class LeaseRenewer:
+    """Renews the chat leases of this process, in one task: most are released long before they expire."""
 
-    def __init__(self, db: async_db.AsyncSessionDB, ttl: float = TTL) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, ttl: float = TTL_SECONDS) -> None:
         self._db, self.ttl = db, ttl
-        self._held = set[Held]()
-        self._heart: asyncio.Task[None] | None = None
+        self._held = set[HeldLease]()
+        self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def held(self, claim: types.ChatLease) -> AsyncIterator[Held]:
-        """A claim that was just taken, kept to the end of the block."""
-        mine = Held(claim, _now())
-        self._held.add(mine)
-        if self._heart is None:
-            self._heart = asyncio.create_task(self._beat())
+    async def hold(self, lease: types.ChatLease) -> AsyncIterator[HeldLease]:
+        """Keep a lease that was just acquired until the end of the block."""
+        held = HeldLease(lease, _now())
+        self._held.add(held)
+        if self._task is None:
+            self._task = asyncio.create_task(self._renew_all())
         try:
-            yield mine
+            yield held
         finally:
-            self._held.discard(mine)
-            if not mine.given_back:
-                await asyncio.shield(self.give_back(mine.claim))
+            self._held.discard(held)
+            if not held.released:
+                await asyncio.shield(self.release(held.lease))
 
-    async def _beat(self) -> None:
-        """Until nothing is held any more."""
+    async def _renew_all(self) -> None:
         try:
             while self._held:
                 await asyncio.sleep(self.ttl / 6)
-                for mine in [each for each in self._held if _now() - each.renewed_at >= self.ttl / 3]:
-                    await self._renew(mine)
+                for held in [each for each in self._held if _now() - each.renewed_at >= self.ttl / 3]:
+                    await self._renew(held)
         finally:
-            self._heart = None
+            self._task = None
 
-    async def _renew(self, mine: Held) -> None:
-        mine.renewed_at = _now()
+    async def _renew(self, held: HeldLease) -> None:
+        held.renewed_at = _now()
         try:
-            await self._db.mail.renew_chat_lease(mine.claim)
+            await self._db.mail.renew_chat_lease(held.lease)
         except errors.LeaseLost:
-            self._held.discard(mine)
-        except Exception as error:  # noqa: BLE001 -- only a lost claim stops the work
-            logger.warning("a claim could not be renewed: %s", error)
+            self._held.discard(held)
+        except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
+            logger.warning("could not renew a chat lease: %s", error)
 
-    async def give_back(self, claim: types.ChatLease) -> None:
+    async def release(self, lease: types.ChatLease) -> None:
         try:
-            await self._db.mail.release_chat_lease(claim)
-        except Exception as error:  # noqa: BLE001 -- it changes no outcome
-            logger.warning("a claim could not be given back, and runs out by itself: %s", error)
+            await self._db.mail.release_chat_lease(lease)
+        except Exception as error:  # noqa: BLE001 -- the lease expires by itself
+            logger.warning("could not release a chat lease, it will expire: %s", error)
 
     async def close(self) -> None:
-        if self._heart is not None:
-            self._heart.cancel()
-            await asyncio.wait([self._heart])
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
 
 def _now() -> float:

@@ -1,6 +1,6 @@
-"""A gateway: platforms, door, router, desks and senders, started and stopped by one `async with`.
+"""A gateway: platforms, inbound handler, router, runtimes and senders, started and stopped by one `async with`.
 
-Stopping takes nothing more in, lets what runs come to its end for a while, and leaves the rest to whoever runs next.
+Stopping accepts no more messages, gives running turns some time to end, and leaves the rest to the next process.
 """
 
 from __future__ import annotations
@@ -14,87 +14,83 @@ from typing import Self
 
 from holdfast import errors
 from holdfast.agent import commands
-from holdfast.gateway import gateway_context, inbound, metrics, outbox, pairing_codes, router, runtimes
+from holdfast.gateway import gateway_context, inbound, metrics, outbox, router, runtimes
 from holdfast.gateway import platform as gateway_platform
 from holdfast.model import base as models
 from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
-AGAIN, SELDOM = 1.0, 60.0
-"""Seconds until a platform that failed is run again, twice as many each time."""
-ANOTHER = (
-    "gateway.profile: this store belongs to the profile {kept}, and the settings say {wanted}. Set `gateway.profile` "
-    "to {kept}, or give this gateway a store of its own (--db, or HOLDFAST_DB)."
+MIN_RESTART, MAX_RESTART = 1.0, 60.0
+"""Seconds until a platform that failed is run again, doubled each time."""
+OTHER_PROFILE = (
+    "gateway.profile: this store belongs to the profile {kept}, but the settings say {wanted}. Set `gateway.profile` "
+    "to {kept}, or use another store (--db, or HOLDFAST_DB)."
 )
-DRAIN = 5.0
-"""Seconds that what is due is still sent when a gateway stops."""
+DRAIN_SECONDS = 5.0
+"""How long due messages are still sent when a gateway stops."""
 
 
 class Gateway:
-    """Everything between platforms and agents, in one process; any number of them may work on one store."""
+    """Everything between platforms and agents in one process. Several gateways may share a store."""
 
     def __init__(
         self,
         db: async_db.AsyncSessionDB,
-        make: runtimes.Make,
+        factory: runtimes.RuntimeFactory,
         platforms: Sequence[gateway_platform.Platform],
         *,
-        settings: gateway_context.Settings | None = None,
+        settings: gateway_context.TurnSettings | None = None,
         profile: str = "main",
-        guards: Sequence[gateway_platform.Guard] = (),
-        is_admin: gateway_platform.IsAdmin = gateway_context.nobody,
-        may_speak: gateway_platform.IsAdmin = gateway_context.everybody,
-        shared: Callable[[gateway_platform.Came], bool] = inbound.never,
+        checks: Sequence[gateway_platform.AdmissionCheck] = (),
+        is_admin: gateway_platform.SenderCheck = gateway_context.is_never,
+        may_speak: gateway_platform.SenderCheck = gateway_context.is_always,
+        is_shared: Callable[[gateway_platform.Incoming], bool] = inbound.is_never_shared,
         grace: float = 0.0,
-        most_desks: int = runtimes.MOST,
+        max_runtimes: int = runtimes.MAX_RUNTIMES,
         clock: Callable[[], float] = time.time,
-        meter: metrics.Meter | None = None,
-        only: str | None = None,
+        meter: metrics.GatewayMetrics | None = None,
     ) -> None:
-        """`only`: work on the chats of this platform, and leave those of others to other gateways."""
-        self.meter = meter or metrics.Meter()
+        self.metrics = meter or metrics.GatewayMetrics()
         self.platforms = {each.name: each for each in platforms}
         self.grace = grace
-        told = {name: pairing_codes.telling(db, each) for name, each in self.platforms.items()}
-        self.senders = outbox.Senders(db, told, clock)
-        self.desks = runtimes.Desks(make, most=most_desks)
-        home = gateway_context.House(
+        self.senders = outbox.Senders(db, self.platforms, clock)
+        self.runtimes = runtimes.RuntimePool(factory, max_runtimes=max_runtimes)
+        context = gateway_context.GatewayContext(
             db,
-            self.desks,
+            self.runtimes,
             self.platforms,
             {},
-            settings or gateway_context.Settings(),
+            settings or gateway_context.TurnSettings(),
             is_admin,
             self.senders.wake,
             clock,
-            self.meter,
+            self.metrics,
             profile,
-            {name: gateway_platform.abilities(each) for name, each in self.platforms.items()},
+            {name: gateway_platform.find_abilities(each) for name, each in self.platforms.items()},
             may_speak,
-            only,
         )
         self._db, self._profile = db, profile
-        self.router = router.Router(home)
-        self.door = inbound.Door(
+        self.router = router.Router(context)
+        self.handler = inbound.InboundHandler(
             db,
-            self.router.poke,
+            self.router.notify,
             profile=profile,
-            guards=guards,
-            shared=shared,
-            goes_out=self.senders.wake,
-            counted=self.meter.came,
-            ask=self._ask,
+            checks=checks,
+            is_shared=is_shared,
+            wake_sender=self.senders.wake,
+            count=self.metrics.count_inbound,
+            ask=self._ask_model,
             withdraw=self.router.withdraw,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._receiving: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Raises SettingInvalid where the store belongs to another profile."""
-        await self._belong()
+        """Start. Raises SettingInvalid if the store belongs to another profile."""
+        await self._check_profile()
         self._tasks = [asyncio.create_task(self.router.run()), asyncio.create_task(self.senders.run())]
-        self._receiving = [asyncio.create_task(self._received(each)) for each in self.platforms.values()]
+        self._receiving = [asyncio.create_task(self._receive(each)) for each in self.platforms.values()]
         return self
 
     async def __aexit__(
@@ -102,66 +98,65 @@ class Gateway:
     ) -> None:
         await self.stop()
 
-    async def ready(self) -> None:
-        """Until every platform that can say so receives."""
-        await asyncio.gather(
-            *(each.listening() for each in self.platforms.values() if isinstance(each, gateway_platform.Listens))
-        )
+    async def wait_ready(self) -> None:
+        """Wait until every platform that reports it receives messages."""
+        reporting = [each for each in self.platforms.values() if isinstance(each, gateway_platform.ReportsReady)]
+        await asyncio.gather(*(each.wait_ready() for each in reporting))
 
-    async def failed(self) -> None:
-        """Until a part of it fails that must not, and raises what that raised; for ever, where all is well."""
+    async def wait_failed(self) -> None:
+        """Wait until the router or a sender fails, and raise its error."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
 
     async def stop(self) -> None:
-        """In this order: nothing comes in, nothing is begun, what is due goes out. What is left is in the store."""
-        await _stopped(self._receiving)
+        """Stop receiving, then stop beginning turns, then send what is due. The rest stays in the store."""
+        await _cancel(self._receiving)
         try:
             await self.router.stop(self.grace)
-            await self.senders.drain(DRAIN if self.grace else 0.0)
+            await self.senders.drain(DRAIN_SECONDS if self.grace else 0.0)
         finally:
-            await _stopped(self._tasks)
-            await self.desks.close()
+            await _cancel(self._tasks)
+            await self.runtimes.close()
 
-    async def _ask(self, owner: str, request: models.Request) -> models.Reply:
-        async with self.desks.at(owner) as runtime:
+    async def _ask_model(self, owner: str, request: models.Request) -> models.Reply:
+        async with self.runtimes.use(owner) as runtime:
             return await runtime.ask(request)
 
-    async def _belong(self) -> None:
-        """One store, one profile: any gateway of a store works on any chat of it, with its own tools and rules, and
-        sends what goes out by a platform of that name."""
+    async def _check_profile(self) -> None:
+        """A store has one profile, because every gateway of a store processes all of its chats."""
         wanted = self._profile
         kept = await self._db.admin.get_or_set_profile(wanted)
         if kept != wanted:
-            raise errors.SettingInvalid(ANOTHER.format(kept=errors.shown(kept), wanted=errors.shown(wanted)))
+            raise errors.SettingInvalid(OTHER_PROFILE.format(kept=errors.shown(kept), wanted=errors.shown(wanted)))
 
-    async def _received(self, platform: gateway_platform.Platform) -> None:
-        """Have a platform receive, again and again: what goes wrong with one stops no other."""
-        pause = AGAIN
-        await self._shown(platform)
+    async def _receive(self, platform: gateway_platform.Platform) -> None:
+        """Run a platform, again after each failure; a failure affects no other platform."""
+        pause = MIN_RESTART
+        await self._show_commands(platform)
         while True:
             began = time.monotonic()
             try:
-                await platform.run(self.door)
+                await platform.run(self.handler)
                 return
             except Exception:
-                logger.exception("%s stopped receiving; it is tried again in %.0f s", platform.name, pause)
-            pause = AGAIN if time.monotonic() - began > SELDOM else pause
+                # The border to a platform.
+                logger.exception("%s stopped receiving; restarting in %.0f s", platform.name, pause)
+            pause = MIN_RESTART if time.monotonic() - began > MAX_RESTART else pause
             await asyncio.sleep(pause)
-            pause = min(2 * pause, SELDOM)
+            pause = min(2 * pause, MAX_RESTART)
 
-    async def _shown(self, platform: gateway_platform.Platform) -> None:
-        if not isinstance(platform, gateway_platform.Commands):
+    async def _show_commands(self, platform: gateway_platform.Platform) -> None:
+        if not isinstance(platform, gateway_platform.ShowsCommands):
             return
         try:
-            await platform.commands([each for each in commands.COMMANDS.values() if "chat" in each.places])
+            await platform.show_commands([each for each in commands.COMMANDS.values() if "chat" in each.places])
         except Exception:
-            # They work all the same; nobody is shown them.
-            logger.exception("%s does not show the commands", platform.name)
+            # The border to a platform: commands work although the platform does not list them.
+            logger.exception("%s failed to show the commands", platform.name)
 
 
-async def _stopped(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,84 +1,87 @@
-"""What the parts of a gateway share, and the settings of how it works."""
+"""The state and settings that the parts of a gateway share."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from holdfast import types
-from holdfast.gateway import busy_policy, metrics, platform, reset_policy, route_keys, runtimes
+from holdfast.gateway import message_policy, metrics, platform, routes, runtimes, settings
 from holdfast.store import async_db
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a gateway works on what came in."""
+class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a gateway processes inbound messages."""
 
-    busy: busy_policy.Mode = "queue"
-    """What becomes of a message that comes during a turn of its chat."""
-    reset: reset_policy.Policy = reset_policy.Policy()
-    """When a chat begins anew by itself."""
+    busy: message_policy.BusyMode = "queue"
+    """What happens to a message that arrives during a turn of its chat."""
+    reset: settings.ResetPolicy = settings.ResetPolicy()
     attempts: int = 5
-    """How often work on a message is begun before it is given up."""
+    """How often the processing of a message is begun before it is given up."""
     answer_within: float = 600.0
-    """Seconds a question waits for /approve or /deny; after them the answer is no."""
-    most: int = 200
-    """How many chats are worked on at once."""
+    """Seconds that a question waits for an answer; after that it is denied."""
+    max_chats: int = 200
+    """How many chats are processed concurrently."""
 
 
-async def nobody(_platform: str, _sender: str) -> bool:
-    """Nobody is an admin."""
+async def is_never(_platform: str, _sender: str) -> bool:
     return False
 
 
-async def everybody(_platform: str, _sender: str) -> bool:
-    """Whoever was let in may speak for as long as they like."""
+async def is_always(_platform: str, _sender: str) -> bool:
     return True
 
 
-class Place(NamedTuple):
-    """Where replies go, and what else is said meanwhile."""
+class ReplyAddress(NamedTuple):
+    """Where replies, notices and questions are sent."""
 
     platform: str
     chat: str
     address: dict[str, object]
-    by: str
-    """The platform the message came from. On another platform a question cannot be answered."""
+    origin: str
+    """The platform that the message came from. A question that is shown on another platform cannot be answered."""
 
 
-class House(NamedTuple):
-    """The store, the desks where turns are taken, and the platforms of this process by name."""
+class GatewayContext(NamedTuple):
+    """The store, the runtimes that run turns, and the platforms of this process."""
 
     db: async_db.AsyncSessionDB
-    desks: runtimes.Desks
+    runtimes: runtimes.RuntimePool
     platforms: Mapping[str, platform.Platform]
-    speaking: dict[str, Place]
+    active: dict[str, ReplyAddress]
     """The chats whose turns run now, by conversation."""
-    settings: Settings = Settings()
-    is_admin: platform.IsAdmin = nobody
-    goes_out: Callable[[str], object] = lambda _: None
-    """Called with a platform when there may be something to send by it."""
+    settings: TurnSettings = TurnSettings()
+    is_admin: platform.SenderCheck = is_never
+    wake_sender: Callable[[str], object] = lambda _: None
+    """Called with a platform when it may have messages to send."""
     clock: Callable[[], float] = time.time
-    meter: metrics.Meter = metrics.Meter()
-    """Counts what happens; by default one that nobody reads."""
+    metrics: metrics.GatewayMetrics = metrics.GatewayMetrics()
     profile: str = "main"
-    """Whose chats are worked on here; what is there of another one is left alone."""
-    able: Mapping[str, platform.Abilities] = {}
-    """What the platforms of this process can do, by name."""
-    may_speak: platform.IsAdmin = everybody
-    """Asked again about a message that waited for long: somebody may have been denied meanwhile."""
-    only: str | None = None
-    """The one platform whose chats are worked on here; None: those of every gateway of the store."""
+    """The profile whose chats are processed here."""
+    abilities: Mapping[str, platform.Abilities] = {}
+    """By platform."""
+    may_speak: platform.SenderCheck = is_always
+    """Checked again for a message that waited for long, because its sender may have been denied access."""
 
-    def serves(self, route: str) -> bool:
-        """Whether a chat is one to be worked on here."""
-        return route_keys.is_of(self.profile, route) and self.only in (None, route_keys.platform(route))
+    def can(self, name: str) -> platform.Abilities:
+        """Return the abilities of a platform, also of one that does not run here."""
+        return self.abilities.get(name, platform.Abilities())
 
 
-def place_of(came: types.InboundMessage | types.Home) -> Place:
-    """Where the answer to something goes: there, and nowhere else."""
-    if isinstance(came, types.InboundMessage):
-        return Place(came.home, came.chat, came.address, came.platform)
-    return Place(came.platform, came.chat, came.address, route_keys.platform(came.route))
+def reply_address(source: types.InboundMessage | types.Home) -> ReplyAddress:
+    """Return where the answer to a message, or to the notices of a conversation, is sent."""
+    if isinstance(source, types.InboundMessage):
+        return ReplyAddress(source.home, source.chat, source.address, source.platform)
+    return ReplyAddress(source.platform, source.chat, source.address, routes.platform_of(source.route))
+
+
+async def wait_event(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set or the time is over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -1,157 +1,152 @@
-"""The door: who may speak is asked, attachments are put away, and what came in is stored. Then it is acknowledged.
+"""The inbound handler: check access and limits, store attachments and the message, and wake the router.
 
-What people write is data. Their names are cleaned and stand with what they said, never in a prompt.
+User text is data: display names are cleaned and stored with the message, and never become part of a prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from hashlib import blake2b
 from typing import Any
 
-import msgspec
-
 from holdfast import fault_points, types
-from holdfast.gateway import pairing_codes, platform, route_keys, spans
+from holdfast.gateway import access, platform, routes, spans
 from holdfast.model import base as models
 from holdfast.store import async_db, titles
 
-LONGEST_NAME = 100
-LONGEST_KEY = 150
+MAX_NAME = 100
 
-Tell = Callable[[platform.Came, str, platform.Verdict], Awaitable[None]]
-"""Tells whoever was refused, if anybody does."""
-Ask = Callable[[str, models.Request], Awaitable[models.Reply]]
-"""Has the model of an owner answer one request."""
+AskModel = Callable[[str, models.Request], Awaitable[models.Reply]]
+"""Lets the model of an owner answer one request."""
 
 
-def never(_: platform.Came) -> bool:
-    """No group is shared."""
+def is_never_shared(_: platform.Incoming) -> bool:
     return False
 
 
-class Door:
-    """Takes in what platforms bring. `guards` are asked in order, and the first who refuses decides."""
+class InboundHandler:
+    """Accepts messages from platforms. `checks` run in order, and the first that refuses decides."""
 
     def __init__(
         self,
         db: async_db.AsyncSessionDB,
-        poke: Callable[[str], object],
+        notify_route: Callable[[str], object],
         *,
         profile: str = "main",
-        guards: Sequence[platform.Guard] = (),
-        shared: Callable[[platform.Came], bool] = never,
-        goes_out: Callable[[str], object] = lambda _: None,
-        counted: Callable[[str], object] = lambda _: None,
-        ask: Ask | None = None,
+        checks: Sequence[platform.AdmissionCheck] = (),
+        is_shared: Callable[[platform.Incoming], bool] = is_never_shared,
+        wake_sender: Callable[[str], object] = lambda _: None,
+        count: Callable[[str], object] = lambda _: None,
+        ask: AskModel | None = None,
         withdraw: Callable[[types.InboundMessage], None] = lambda _: None,
     ) -> None:
-        self._db, self._poke, self._profile, self._guards = db, poke, profile, tuple(guards)
-        self._shared, self._goes_out, self._counted = shared, goes_out, counted
+        self._db, self._notify_route, self._profile, self._checks = db, notify_route, profile, tuple(checks)
+        self._is_shared, self._wake_sender, self._count = is_shared, wake_sender, count
         self._ask, self.withdraw = ask, withdraw
 
-    async def came(self, came: platform.Came) -> types.InboundMessage | None:
-        """Store it, once however often it comes. None: it is not for the agent, or not from somebody who may."""
-        found = await self._spanned(came, self._tell)
+    async def receive(self, incoming: platform.Incoming) -> types.InboundMessage | None:
+        """Store a message once, however often it is delivered, or reject it and notify its sender."""
+        found = await self._receive(incoming, notify=True)
         return found if isinstance(found, types.InboundMessage) else None
 
-    async def answered(self, came: platform.Came) -> types.InboundMessage | platform.NotTaken:
-        """The same; why it is not taken is for whoever asks, and not sent to anybody."""
-        return await self._spanned(came, _nobody)
+    async def submit(self, incoming: platform.Incoming) -> types.InboundMessage | platform.Rejection:
+        """Store a message, or return why it is rejected; the sender is not notified."""
+        return await self._receive(incoming, notify=False)
 
-    async def refused(self, came: platform.Came) -> platform.NotTaken | None:
-        """Why this would not be taken; nothing is written for it. None: it would."""
-        verdict = await self._judged(came, route_keys.route(self._profile, came, self._shared(came)))
-        return platform.NotTaken(verdict.why, verdict.say, verdict.retry_after) if verdict is not None else None
+    async def check(self, incoming: platform.Incoming) -> platform.Rejection | None:
+        verdict = await self._refusal(incoming, self._route(incoming))
+        return None if verdict is None else _rejection(verdict)
 
-    async def ask(self, came: platform.Came, request: models.Request) -> models.Reply | platform.NotTaken:
-        """Have the model answer a request outside any conversation. Nothing is stored."""
-        if (refused := await self.refused(came)) is not None or self._ask is None:
-            return refused or platform.NotTaken("person")
-        owner = route_keys.owner(route_keys.route(self._profile, came), came.platform, came.sender)
-        return await self._ask(owner, request)
+    async def ask_model(
+        self, incoming: platform.Incoming, request: models.Request
+    ) -> models.Reply | platform.Rejection:
+        if (rejected := await self.check(incoming)) is not None or self._ask is None:
+            return rejected or platform.Rejection("person")
+        route = routes.route_of(self._profile, incoming)
+        return await self._ask(routes.owner_of(route, incoming.platform, incoming.sender), request)
 
-    async def _judged(self, came: platform.Came, route: str) -> platform.Verdict | None:
-        """What the first guard said who refuses it; None: nobody does."""
-        for guard in self._guards:
-            verdict = await guard(came, route)
+    async def delete(self, name: str, key: str) -> bool:
+        found = await self._db.mail.inbound_by_key(name, platform.storable_key(key))
+        if found is None or not found.open:
+            return False
+        self.withdraw(found)
+        self._notify_route(found.route)
+        return True
+
+    def _route(self, incoming: platform.Incoming) -> str:
+        return routes.route_of(self._profile, incoming, self._is_shared(incoming))
+
+    async def _refusal(self, incoming: platform.Incoming, route: str) -> platform.Verdict | None:
+        """Return the verdict of the first check that refuses a message; None if all accept it."""
+        for check in self._checks:
+            verdict = await check(incoming, route)
             if not verdict.allowed:
                 return verdict
         return None
 
-    async def _spanned(self, came: platform.Came, tell: Tell) -> types.InboundMessage | platform.NotTaken:
-        with spans.span("holdfast.arrival", platform=came.platform, chat_kind=came.kind) as put:
-            found = await self._came(came, tell)
-            put("taken", isinstance(found, types.InboundMessage))
+    async def _receive(self, incoming: platform.Incoming, notify: bool) -> types.InboundMessage | platform.Rejection:
+        with spans.span("holdfast.arrival", platform=incoming.platform, chat_kind=incoming.kind) as set_attribute:
+            found = await self._store(incoming, notify)
+            set_attribute("taken", isinstance(found, types.InboundMessage))
             if isinstance(found, types.InboundMessage):
-                put("arrival", found.id)
+                set_attribute("arrival", found.id)
             return found
 
-    async def _came(self, came: platform.Came, tell: Tell) -> types.InboundMessage | platform.NotTaken:
-        if not came.mentioned and came.kind != "dm":
-            return platform.NotTaken("empty")
-        if not came.text.strip() and not came.attachments:
-            return platform.NotTaken("empty")
-        route = route_keys.route(self._profile, came, self._shared(came))
-        key = _key(came.key)
-        # Before anybody is asked: what is known already is not counted twice, and whoever sent it was let in.
-        known = await self._db.mail.inbound_by_key(came.platform, key) if self._guards else None
+    async def _store(self, incoming: platform.Incoming, notify: bool) -> types.InboundMessage | platform.Rejection:
+        if not incoming.mentioned and incoming.kind != "dm":
+            return platform.Rejection("empty")
+        if not incoming.text.strip() and not incoming.attachments:
+            return platform.Rejection("empty")
+        route, key = self._route(incoming), platform.storable_key(incoming.key)
+        # Before the checks, so that a repeated delivery does not count against the limits.
+        known = await self._db.mail.inbound_by_key(incoming.platform, key) if self._checks else None
         if known is not None:
             return known
-        if (verdict := await self._judged(came, route)) is not None:
-            await tell(came, key, verdict)
-            return platform.NotTaken(verdict.why, verdict.say, verdict.retry_after)
-        arrival, new = await self._db.mail.add_inbound(
+        if (verdict := await self._refusal(incoming, route)) is not None:
+            if notify and verdict.message:
+                await self._post_refusal(incoming, key, verdict)
+            return _rejection(verdict)
+        parts = [part for each in incoming.attachments for part in await self._store_attachment(each)]
+        inbound, is_new = await self._db.mail.add_inbound(
             types.NewInboundMessage(
-                platform=came.platform,
+                platform=incoming.platform,
                 key=key,
                 route=route,
-                chat=came.to or route_keys.chat(came),
-                sender=came.sender,
-                address=came.address,
-                text=came.text,
-                parts=[
-                    *[part for each in came.attachments for part in await self._kept(each)],
-                    *([msgspec.to_builtins(came.terms)] if came.terms != platform.Terms() else []),
-                ],
-                name=titles.normalize(came.name)[:LONGEST_NAME],
-                home=came.home,
+                chat=incoming.home_chat or routes.chat_of(incoming),
+                sender=incoming.sender,
+                address=incoming.address,
+                text=incoming.text,
+                parts=[*parts, *incoming.extras()],
+                name=titles.normalize(incoming.name)[:MAX_NAME],
+                home=incoming.home,
             )
         )
         fault_points.reach("gateway", "arrived")
-        if new:
-            self._counted(came.platform)
-        self._poke(route)
-        return arrival
+        if is_new:
+            self._count(incoming.platform)
+        self._notify_route(route)
+        return inbound
 
-    async def _tell(self, came: platform.Came, key: str, verdict: platform.Verdict) -> None:
-        if not verdict.say:
-            return
-        platform = came.home or came.platform
-        address = {**came.address, pairing_codes.STRANGER: came.sender} if verdict.pairs else came.address
-        refusal = types.NewOutgoing(
-            platform=platform, chat=came.to or route_keys.chat(came), address=address, text=verdict.say, kind="notice"
-        )
-        await self._db.mail.post(refusal, key=f"refused:{_key(f'{came.platform}:{key}')}")
-        self._goes_out(platform)
+    async def _post_refusal(self, incoming: platform.Incoming, key: str, verdict: platform.Verdict) -> None:
+        name = incoming.home or incoming.platform
+        address = incoming.address
+        if verdict.with_code:
+            address = {**address, access.STRANGER: incoming.sender}
+        chat = incoming.home_chat or routes.chat_of(incoming)
+        refusal = types.NewOutgoing(platform=name, chat=chat, address=address, text=verdict.message, kind="notice")
+        await self._db.mail.post(refusal, key=f"refused:{platform.storable_key(f'{incoming.platform}:{key}')}")
+        self._wake_sender(name)
 
-    async def _kept(self, attachment: platform.Attachment) -> list[dict[str, Any]]:
-        """An attachment as parts of a message: a picture, or a file that tools can read."""
+    async def _store_attachment(self, attachment: platform.Attachment) -> list[dict[str, Any]]:
+        """Return the message parts of an attachment: an image, or a file that tools can read."""
         blob = await self._db.blobs.put(attachment.data, attachment.media_type)
         if attachment.media_type.startswith("image/"):
             return [{"type": "image", "media_type": attachment.media_type, "blob": blob.digest}]
-        name = titles.normalize(attachment.name)[:LONGEST_NAME] or "a file"
-        told = (
+        name = titles.normalize(attachment.name)[:MAX_NAME] or "a file"
+        text = (
             f"[Attached: {name}, {attachment.media_type}, {blob.size:,} bytes; read_output shows it as {blob.digest}.]"
         )
-        return [{"type": "text", "text": told}, {"type": "file", "blob": blob.digest, "name": name}]
+        return [{"type": "text", "text": text}, {"type": "file", "blob": blob.digest, "name": name}]
 
 
-async def _nobody(_came: platform.Came, _key: str, _verdict: platform.Verdict) -> None:
-    return
-
-
-def _key(key: str) -> str:
-    """A platform's id of a message, within what the store takes for one."""
-    fits = 0 < len(key) <= LONGEST_KEY and key.isprintable()
-    return key if fits else f"={blake2b(key.encode(errors='surrogatepass'), digest_size=20).hexdigest()}"
+def _rejection(verdict: platform.Verdict) -> platform.Rejection:
+    return platform.Rejection(verdict.reason, verdict.message, verdict.retry_after)

@@ -1,88 +1,61 @@
-"""What a gateway counts, in the text format of Prometheus.
+"""The metrics of a gateway process, for Prometheus.
 
-Counts are those of this process since it began, as Prometheus adds up processes itself; what waits is read from the
-store, and is the same in all of them. Nothing that somebody wrote is in here: labels are platforms and outcomes.
+Counters belong to this process. Gauges are read from the store and are the same in every process. Labels are platforms
+and outcomes, never user data.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Mapping
 
-BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-TYPE = "text/plain; version=0.0.4; charset=utf-8"
-MOST = 1_000
-"""So many different labels are counted apart; whatever comes after them is counted as `other`."""
+import prometheus_client
+from prometheus_client import core
 
-_TOLD = {
-    "holdfast_inbound_total": "Messages that came in and were stored.",
-    "holdfast_outcomes_total": "What became of messages.",
-    "holdfast_resumed_total": "Messages taken over: their work had been begun before, here or elsewhere.",
-}
-_STANDS = {
-    "arrivals_open": ("holdfast_arrivals_open", "Messages without an outcome."),
-    "routes_waiting": ("holdfast_routes_waiting", "Chats with messages that have no outcome."),
-    "outgoing_open": ("holdfast_outbox_depth", "What is to be sent and was not yet."),
-    "outgoing_failed": ("holdfast_outbox_failed", "What could not be sent, for good."),
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
+TURN_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+_GAUGES = {
+    "arrivals_open": ("holdfast_arrivals_open", "Inbound messages without an outcome."),
+    "routes_waiting": ("holdfast_routes_waiting", "Chats with inbound messages that have no outcome."),
+    "outgoing_open": ("holdfast_outbox_depth", "Outbound messages that are not delivered yet."),
+    "outgoing_failed": ("holdfast_outbox_failed", "Outbound messages that failed for good."),
 }
 
 
-class Meter:
-    """The counts of one process."""
+class GatewayMetrics:
+    """The metrics of one gateway, in a registry of its own."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
-        self._turns = [0] * (len(BUCKETS) + 1)
-        self._seconds = 0.0
+        self._registry = core.CollectorRegistry()
+        self._inbound = prometheus_client.Counter(
+            "holdfast_inbound", "Inbound messages stored.", ["platform"], registry=self._registry
+        )
+        self._outcomes = prometheus_client.Counter(
+            "holdfast_outcomes", "Inbound messages settled.", ["platform", "outcome"], registry=self._registry
+        )
+        self._resumed = prometheus_client.Counter(
+            "holdfast_resumed", "Inbound messages whose processing had begun before.", registry=self._registry
+        )
+        self._turns = prometheus_client.Histogram(
+            "holdfast_turn_seconds", "Duration of turns.", buckets=TURN_BUCKETS, registry=self._registry
+        )
 
-    def came(self, platform: str) -> None:
-        self._count("holdfast_inbound_total", platform=platform)
+    def count_inbound(self, platform: str) -> None:
+        self._inbound.labels(platform).inc()
 
-    def begun(self, attempts: int) -> None:
+    def count_attempt(self, attempts: int) -> None:
         if attempts > 1:
-            self._count("holdfast_resumed_total")
+            self._resumed.inc()
 
-    def settled(self, platform: str, outcome: str) -> None:
-        self._count("holdfast_outcomes_total", platform=platform, outcome=outcome)
+    def count_outcome(self, platform: str, outcome: str) -> None:
+        self._outcomes.labels(platform, outcome).inc()
 
-    def turn(self, seconds: float) -> None:
-        self._turns[bisect_left(BUCKETS, seconds)] += 1
-        self._seconds += seconds
+    def observe_turn(self, seconds: float) -> None:
+        self._turns.observe(seconds)
 
-    def _count(self, name: str, **labels: str) -> None:
-        key = (name, tuple(labels.items()))
-        if key not in self._counts and len(self._counts) >= MOST:
-            key = (name, tuple((label, "other") for label in labels))
-        self._counts[key] += 1
-
-    def text(self, facts: Mapping[str, int]) -> str:
-        """All of it; `facts` are those of the store."""
-        lines = list[str]()
-        for name, told in _TOLD.items():
-            lines += [f"# HELP {name} {told}", f"# TYPE {name} counter"]
-            found = [(labels, count) for (each, labels), count in self._counts.items() if each == name]
-            lines += [f"{name}{_labels(labels)} {count}" for labels, count in sorted(found)]
-            if not found and name == "holdfast_resumed_total":
-                lines.append(f"{name} 0")
-        for fact, (name, told) in _STANDS.items():
-            if fact in facts:
-                lines += [f"# HELP {name} {told}", f"# TYPE {name} gauge", f"{name} {facts[fact]}"]
-        return "\n".join([*lines, *self._histogram()]) + "\n"
-
-    def _histogram(self) -> list[str]:
-        name, sofar = "holdfast_turn_seconds", 0
-        lines = [f"# HELP {name} How long turns took.", f"# TYPE {name} histogram"]
-        for most, count in zip((*map(repr, BUCKETS), "+Inf"), self._turns, strict=True):
-            sofar += count
-            lines.append(f'{name}_bucket{{le="{most}"}} {sofar}')
-        return [*lines, f"{name}_sum {self._seconds:.6f}", f"{name}_count {sofar}"]
-
-
-def _labels(labels: tuple[tuple[str, str], ...]) -> str:
-    inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-    return f"{{{inner}}}" if inner else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    def render(self, counts: Mapping[str, int]) -> bytes:
+        """Return all metrics in the text format; `counts` are those of the store."""
+        gauges = core.CollectorRegistry()
+        for fact, (name, description) in _GAUGES.items():
+            if fact in counts:
+                prometheus_client.Gauge(name, description, registry=gauges).set(counts[fact])
+        return prometheus_client.generate_latest(self._registry) + prometheus_client.generate_latest(gauges)

@@ -1,44 +1,111 @@
 """Send the messages of the outbox, in order for each chat, until the platform accepts them.
 
 A message is marked as delivered after the platform accepted it, and is never sent again then. If the process dies in
-between, the message is sent again under the same id. A message that is addressed to another chat than the message it
-answers is refused here too, although the store does not accept one.
+between, the message is sent again under the same id. Rate limits that a platform declares are kept ahead of errors.
+
+A draft is an outbox message, too: the platform's id of it is stored when it is delivered. The reply to the same inbound
+message replaces the draft, in whichever process it is sent; an empty reply deletes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import mimetypes
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from time import monotonic
 
 from holdfast import errors, fault_points, types
-from holdfast.gateway import chat_leases, spans
+from holdfast.gateway import access, chat_leases, gateway_context, questions, spans
 from holdfast.gateway import platform as gateway_platform
 from holdfast.store import async_db, notifications
 
 logger = logging.getLogger("holdfast.gateway")
 
-EVERY, SOON = 1.0, 0.02
-MOST = 200
-AT_ONCE = 32
-"""How many messages of one platform are on their way at the same time; never two to one chat."""
-TRIES, FEW = 20, 8
+POLL_SECONDS, DRAIN_POLL_SECONDS = 1.0, 0.02
+MAX_READ = 200
+MAX_CONCURRENT = 32
+"""How many messages of one platform are sent concurrently; never two to one chat."""
+MAX_ATTEMPTS, MAX_UNEXPECTED = 20, 8
 """The attempts at a message; fewer after an unexpected error, because later messages to the chat wait for it."""
-FIRST, LONGEST = 1.0, 600.0
-"""Seconds until a message is tried again, twice as many each time."""
-LATEST = 3600.0
+MIN_RETRY, MAX_RETRY = 1.0, 600.0
+"""Seconds until a message is tried again, doubled each time."""
+MAX_RETRY_AFTER = 3600.0
 """The longest pause in seconds that a platform may ask for."""
-TAKES = 60.0
-"""Seconds one sending may take."""
+SEND_SECONDS = 60.0
+DRAFT = "draft:"
+"""The prefix of the outbox key of a draft; the id of the inbound message follows."""
+DRAFT_TEXT = "…"
 
 
-def pause(attempts: int, retry_after: float | None = None) -> float:
+def retry_delay(attempts: int, retry_after: float | None = None) -> float:
     """Return the pause after this many attempts, at least as long as the platform asks for."""
-    return max(min(FIRST * 2.0 ** min(max(attempts - 1, 0), 20), LONGEST), min(retry_after or 0.0, LATEST))
+    delay = min(MIN_RETRY * 2.0 ** min(max(attempts - 1, 0), 20), MAX_RETRY)
+    return max(delay, min(retry_after or 0.0, MAX_RETRY_AFTER))
+
+
+async def post_draft(
+    db: async_db.AsyncSessionDB, to: gateway_context.ReplyAddress, inbound_id: int
+) -> types.Outgoing | None:
+    """Queue the draft of the reply to a message, or return the one that an earlier attempt queued."""
+    new = types.NewOutgoing(platform=to.platform, chat=to.chat, address=to.address, text=DRAFT_TEXT, kind="notice")
+    return await db.mail.post(new, key=f"{DRAFT}{inbound_id}", inbound_id=inbound_id)
+
+
+async def find_draft(db: async_db.AsyncSessionDB, inbound_id: int) -> types.Outgoing | None:
+    """Return the draft of the reply to a message."""
+    return next((each for each in await db.mail.replies(inbound_id) if each.key == f"{DRAFT}{inbound_id}"), None)
+
+
+class TokenBucket:
+    """A rate limit: `rate.messages` tokens, refilled within `rate.seconds`."""
+
+    def __init__(self, rate: gateway_platform.Rate, now: float) -> None:
+        self._rate, self._tokens, self._at = rate, float(rate.messages), now
+
+    def delay(self, now: float) -> float:
+        """Return the seconds until a token is available."""
+        self._refill(now)
+        return max(1.0 - self._tokens, 0.0) * self._rate.seconds / self._rate.messages
+
+    def take(self, now: float) -> None:
+        self._refill(now)
+        self._tokens -= 1.0
+
+    def is_full(self, now: float) -> bool:
+        self._refill(now)
+        return self._tokens >= self._rate.messages
+
+    def _refill(self, now: float) -> None:
+        refilled = (now - self._at) * self._rate.messages / self._rate.seconds
+        self._tokens, self._at = min(float(self._rate.messages), self._tokens + refilled), now
+
+
+class Pacer:
+    """Keeps to the rate limits of a platform."""
+
+    def __init__(self, pace: gateway_platform.Pace, clock: Callable[[], float] = monotonic) -> None:
+        self._pace, self._clock = pace, clock
+        self._total = TokenBucket(pace.total, clock()) if pace.total else None
+        self._chats: dict[str, TokenBucket] = {}
+
+    def try_take(self, chat: str) -> float:
+        """Take a token for a message to a chat and return 0; or return the seconds until one is available."""
+        now, rate = self._clock(), self._pace.per_chat
+        buckets = [self._total] if self._total else []
+        if rate is not None:
+            buckets.append(self._chats.setdefault(chat, TokenBucket(rate, now)))
+        delay = max((each.delay(now) for each in buckets), default=0.0)
+        if not delay:
+            for each in buckets:
+                each.take(now)
+        return delay
+
+    def forget_idle(self) -> None:
+        now = self._clock()
+        self._chats = {chat: bucket for chat, bucket in self._chats.items() if not bucket.is_full(now)}
 
 
 class Sender:
@@ -48,19 +115,22 @@ class Sender:
         self, db: async_db.AsyncSessionDB, platform: gateway_platform.Platform, clock: Callable[[], float]
     ) -> None:
         self._db, self._platform, self._clock = db, platform, clock
-        self._owns = platform.owns if isinstance(platform, gateway_platform.Owns) else None
-        self._alone = isinstance(platform, gateway_platform.Owns) and platform.alone
+        self._can = gateway_platform.find_abilities(platform)
+        self._owns = platform.owns if isinstance(platform, gateway_platform.OwnsConnections) else None
+        self._exclusive = isinstance(platform, gateway_platform.OwnsConnections) and platform.exclusive
+        pace = platform.pace if isinstance(platform, gateway_platform.Paced) else gateway_platform.Pace()
+        self._pacer = Pacer(pace)
         self._woken = asyncio.Event()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._ready: deque[types.Outgoing] = deque()
-        """Due messages of the last look for which there was no room yet."""
+        """Due messages of the last poll that are not being sent yet."""
         self._again = set[str]()
         """Chats in `_sending` that may have another message due once theirs is sent."""
-        self._claims: dict[str, tuple[types.ChatLease, float]] = {}
+        self._leases: dict[str, tuple[types.ChatLease, float]] = {}
         self._unmarked: dict[int, str] = {}
         """Messages that were sent and not yet marked as delivered, with their external ids; they are not sent again."""
-        self._elsewhere: dict[str, float] = {}
-        """Chats that another process sends to, or that could not be sent to, and until when they are left alone."""
+        self._skipped: dict[str, float] = {}
+        """Chats that another process sends to, or that could not be sent to, and until when they are skipped."""
 
     def wake(self) -> None:
         """Look for due messages now."""
@@ -68,186 +138,238 @@ class Sender:
 
     async def run(self) -> None:
         """Send until cancelled, then wait for the messages being sent."""
-        with self._db.notifications.listen(self._heard):
+        with self._db.notifications.listen(self._on_hint):
             try:
                 while True:
                     self._woken.clear()
-                    if not self._ready:  # else nothing more could be started, and `_done` wakes this loop
-                        await self._look()
-                    await _woken(self._woken, EVERY)
+                    if not self._ready:  # else nothing more could be started, and `_on_done` wakes this loop
+                        await self._poll()
+                    await gateway_context.wait_event(self._woken, POLL_SECONDS)
             finally:
-                await self._leave()
+                await self._close()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until this process has no due message to send."""
         while self._sending or await self._due():
             self.wake()
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def _due(self) -> list[types.Outgoing]:
-        """Return the due messages of this process; look further when those of other processes fill the list."""
-        for limit in (MOST, 100 * MOST):
+        """Return the due messages of this process; read more if those of other processes fill the list."""
+        for limit in (MAX_READ, 100 * MAX_READ):
             found = await self._db.mail.due_outgoing(self._platform.name, limit, self._clock())
-            mine = [each for each in found if self._is_mine(each)]
-            if mine or len(found) < limit:
+            own = [each for each in found if self._is_own(each)]
+            if own or len(found) < limit:
                 break
-        return mine
+        return own
 
-    def _is_mine(self, outgoing: types.Outgoing) -> bool:
+    def _is_own(self, outgoing: types.Outgoing) -> bool:
         try:
             return self._owns is None or self._owns(outgoing)
         except Exception:
-            # The border to a platform: what it cannot tell is left to others.
-            logger.exception("%s could not say whose %d is", self._platform.name, outgoing.id)
+            # The border to a platform: another process may be able to send the message.
+            logger.exception("%s could not tell which process sends message %d", self._platform.name, outgoing.id)
             return False
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             due = await self._due()
-            await self._tidy()
+            await self._clean_up()
         except errors.HoldfastError as error:
-            logger.warning("what goes out by %s could not be read: %s", self._platform.name, error)
+            logger.warning("could not read the outbox of %s: %s", self._platform.name, error)
             return
         self._again.update(each.chat for each in due if each.chat in self._sending)
         self._ready = deque(each for each in due if each.chat not in self._sending)
         self._start_ready()
 
     def _start_ready(self) -> None:
-        while self._ready and len(self._sending) < AT_ONCE:
+        while self._ready and len(self._sending) < MAX_CONCURRENT:
             outgoing = self._ready.popleft()
-            if outgoing.chat not in self._sending and outgoing.chat not in self._elsewhere:
-                if outgoing.behind:
-                    self._again.add(outgoing.chat)
-                task = self._sending[outgoing.chat] = asyncio.create_task(self._chat(outgoing))
-                task.add_done_callback(partial(self._done, outgoing.chat))
+            if outgoing.chat in self._sending or outgoing.chat in self._skipped:
+                continue
+            if delay := self._pacer.try_take(outgoing.chat):
+                asyncio.get_running_loop().call_later(delay, self.wake)
+                continue
+            if outgoing.behind:
+                self._again.add(outgoing.chat)
+            task = self._sending[outgoing.chat] = asyncio.create_task(self._process(outgoing))
+            task.add_done_callback(partial(self._on_done, outgoing.chat))
 
-    def _done(self, chat: str, _: asyncio.Task[None]) -> None:
+    def _on_done(self, chat: str, _: asyncio.Task[None]) -> None:
         del self._sending[chat]
-        if self._owns is not None and chat in self._claims:
-            # The next message to it may be another process's to send.
-            self._claims[chat] = (self._claims[chat][0], 0.0)
+        if self._owns is not None and chat in self._leases:
+            # The next message to the chat may be another process's to send.
+            self._leases[chat] = (self._leases[chat][0], 0.0)
         had_ready = bool(self._ready)
         self._start_ready()
         if chat in self._again or (had_ready and not self._ready):
             self._again.discard(chat)
             self.wake()
 
-    async def _chat(self, outgoing: types.Outgoing) -> None:
+    async def _process(self, outgoing: types.Outgoing) -> None:
         """Send one message. Any error is logged and affects no other chat."""
         try:
-            claim = await self._claim(outgoing.chat)
-            asked = self._clock()
-            begun = await self._db.mail.begin_sending(claim, outgoing.id)
+            lease = await self._lease(outgoing.chat)
+            began = self._clock()
+            begun = await self._db.mail.begin_sending(lease, outgoing.id)
             fault_points.reach("gateway", "sending")
-            if claim is not None and abs(self._clock() - asked) > claim.ttl / 3:
-                raise errors.LeaseLost("This process slept: another one may have sent it meanwhile.")
+            if lease is not None and abs(self._clock() - began) > lease.ttl / 3:
+                raise errors.LeaseLost("The process was suspended; another one may have sent the message.")
             if begun is not None:
                 with spans.span("holdfast.send", platform=begun.platform, outgoing=begun.id, attempts=begun.attempts):
-                    await self._send(claim, begun)
+                    await self._send(lease, begun)
             return
         except (errors.Busy, errors.LeaseLost):
-            self._claims.pop(outgoing.chat, None)
+            self._leases.pop(outgoing.chat, None)
         except errors.SendRefused as error:
-            await self._refused(outgoing, error)
+            await self._record_refusal(outgoing, error)
             return
         except errors.HoldfastError as error:
-            logger.warning("%s %d is sent again later: %s", self._platform.name, outgoing.id, error)
+            logger.warning("%s will retry message %d: %s", self._platform.name, outgoing.id, error)
         except Exception:
-            logger.exception("%s %d could not be sent", self._platform.name, outgoing.id)
-        self._elsewhere[outgoing.chat] = monotonic() + EVERY
+            logger.exception("%s could not send message %d", self._platform.name, outgoing.id)
+        self._skipped[outgoing.chat] = monotonic() + POLL_SECONDS
 
-    async def _send(self, claim: types.ChatLease | None, outgoing: types.Outgoing) -> None:
+    async def _send(self, lease: types.ChatLease | None, outgoing: types.Outgoing) -> None:
         try:
             if outgoing.id not in self._unmarked:
-                self._unmarked[outgoing.id] = await self._sent(claim, outgoing)
+                self._unmarked[outgoing.id] = await self._send_renewing(lease, outgoing)
                 fault_points.reach("gateway", "sent")
         except errors.SendRefused as error:
-            await self._refused(outgoing, error)
+            await self._record_refusal(outgoing, error)
         except errors.SendFailed as error:
-            await self._failed(outgoing, str(error), error.retry_after)
+            await self._record_failure(outgoing, str(error), error.retry_after)
         except errors.StoreError:
             raise
         except TimeoutError:
-            await self._failed(outgoing, f"It took longer than {TAKES:.0f} s.")
+            await self._record_failure(outgoing, f"Timed out after {SEND_SECONDS:.0f} s.")
         except Exception as error:
-            logger.exception("%s raised something unexpected", self._platform.name)
-            await self._failed(outgoing, type(error).__name__, tries=FEW)
+            logger.exception("%s raised an unexpected error", self._platform.name)
+            await self._record_failure(outgoing, type(error).__name__, max_attempts=MAX_UNEXPECTED)
         else:
             await self._db.mail.mark_delivered(outgoing.id, self._unmarked[outgoing.id])
             del self._unmarked[outgoing.id]
 
-    async def _refused(self, outgoing: types.Outgoing, error: errors.SendRefused) -> None:
-        logger.warning("%s %d will never be sent: %s", self._platform.name, outgoing.id, error)
-        await self._db.mail.mark_failed(outgoing.id, str(error))
-
-    async def _sent(self, claim: types.ChatLease | None, outgoing: types.Outgoing) -> str:
+    async def _send_renewing(self, lease: types.ChatLease | None, outgoing: types.Outgoing) -> str:
         """Send a message and return the platform's id of it; renew the lease meanwhile."""
-        if claim is None:
-            async with asyncio.timeout(TAKES):
-                return await self._platform.send(outgoing)
-        beats = list[asyncio.Task[None]]()
-        first = asyncio.get_running_loop().call_later(
-            claim.ttl / 3, lambda: beats.append(asyncio.create_task(self._beat(claim)))
-        )
+        renewals = list[asyncio.Task[None]]()
+        timer = None
+        if lease is not None:
+            timer = asyncio.get_running_loop().call_later(
+                lease.ttl / 3, lambda: renewals.append(asyncio.create_task(self._renew(lease)))
+            )
         try:
-            async with asyncio.timeout(TAKES):
-                return await self._platform.send(outgoing)
+            async with asyncio.timeout(SEND_SECONDS):
+                return await self._deliver(outgoing)
         finally:
-            first.cancel()
-            for beat in beats:
-                beat.cancel()
+            if timer is not None:
+                timer.cancel()
+            for renewal in renewals:
+                renewal.cancel()
 
-    async def _beat(self, claim: types.ChatLease) -> None:
+    async def _deliver(self, outgoing: types.Outgoing) -> str:
+        delivery = await self._build(await access.fill_code(self._db, outgoing))
+        if delivery.question is not None and self._can.choices is not None:
+            return await self._can.choices.send_question(delivery, delivery.question)
+        if self._can.drafts is not None and not outgoing.text and not outgoing.attachments:
+            # There is no reply: only the draft is removed.
+            if delivery.draft is not None:
+                await self._can.drafts.delete_draft(delivery.address, delivery.draft)
+            return f"deleted-{outgoing.id}"
+        return await self._platform.send(delivery)
+
+    async def _build(self, outgoing: types.Outgoing) -> gateway_platform.Delivery:
+        """Add to a message what the platform needs to send it."""
+        fields = {name: getattr(outgoing, name) for name in outgoing.__struct_fields__}
+        if self._can.format is not None and outgoing.text:
+            fields["text"] = self._can.format.render(outgoing.text)
+        is_draft = (outgoing.key or "").startswith(DRAFT)
+        draft = None
+        if self._can.drafts is not None and outgoing.inbound_id is not None and outgoing.part == 0:
+            draft = await find_draft(self._db, outgoing.inbound_id)
+        files = [each for digest in outgoing.attachments if (each := await self._file(digest)) is not None]
+        return gateway_platform.Delivery(
+            **fields,
+            files=tuple(files),
+            question=questions.question_of(outgoing.key) if self._can.choices is not None else None,
+            draft=draft.external if draft is not None else None,
+            is_draft=is_draft,
+        )
+
+    async def _file(self, digest: str) -> gateway_platform.OutgoingFile | None:
+        blob = await self._db.blobs.get(digest)
+        if blob is None:
+            return None
+        name = f"{digest[:12]}{mimetypes.guess_extension(blob.media_type) or ''}"
+
+        def read() -> bytes:
+            with self._db.db.blobs.open(digest) as content:
+                return content.read()
+
+        return gateway_platform.OutgoingFile(name, blob.media_type, blob.size, digest, partial(self._db.run, read))
+
+    async def _renew(self, lease: types.ChatLease) -> None:
         while True:
             try:
-                await self._db.mail.renew_chat_lease(claim)
+                await self._db.mail.renew_chat_lease(lease)
             except errors.HoldfastError as error:
-                logger.warning("a claim could not be renewed while something was sent: %s", error)
-            await asyncio.sleep(claim.ttl / 3)
+                logger.warning("could not renew a chat lease while sending: %s", error)
+            await asyncio.sleep(lease.ttl / 3)
 
-    async def _failed(
-        self, outgoing: types.Outgoing, why: str, retry_after: float | None = None, tries: int = TRIES
+    async def _record_refusal(self, outgoing: types.Outgoing, error: errors.SendRefused) -> None:
+        logger.warning("%s refused message %d for good: %s", self._platform.name, outgoing.id, error)
+        await self._db.mail.mark_failed(outgoing.id, str(error))
+
+    async def _record_failure(
+        self,
+        outgoing: types.Outgoing,
+        reason: str,
+        retry_after: float | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        again = outgoing.attempts < tries
-        if not again:
-            logger.error("%s %d is given up after %d tries: %s", self._platform.name, outgoing.id, tries, why)
-        when = self._clock() + pause(outgoing.attempts, retry_after)
-        await self._db.mail.mark_failed(outgoing.id, why, when if again else None)
+        retry = outgoing.attempts < max_attempts
+        if not retry:
+            logger.error(
+                "%s gives up message %d after %d attempts: %s", self._platform.name, outgoing.id, max_attempts, reason
+            )
+        due_at = self._clock() + retry_delay(outgoing.attempts, retry_after)
+        await self._db.mail.mark_failed(outgoing.id, reason, due_at if retry else None)
 
-    # --- claims: kept for a while, as one message seldom comes alone -----------------------------------
+    # --- leases: kept for a while, because messages to a chat often come in groups ---------------------
 
-    async def _claim(self, chat: str) -> types.ChatLease | None:
+    async def _lease(self, chat: str) -> types.ChatLease | None:
         """Return the lease on a chat, or None if no other process can send to it; Busy if another process holds it."""
-        if self._alone:
+        if self._exclusive:
             return None
-        known = self._claims.get(chat)
+        known = self._leases.get(chat)
         if known is not None and monotonic() < known[1]:
             return known[0]
         if known is not None:
-            await self._given_back(chat)
-        claim = await self._db.mail.acquire_chat_lease(f"out:{self._platform.name}:{chat}", chat_leases.TTL)
-        self._claims[chat] = (claim, monotonic() + chat_leases.TTL / 3)
-        return claim
+            await self._release(chat)
+        lease = await self._db.mail.acquire_chat_lease(f"out:{self._platform.name}:{chat}", chat_leases.TTL_SECONDS)
+        self._leases[chat] = (lease, monotonic() + chat_leases.TTL_SECONDS / 3)
+        return lease
 
-    async def _tidy(self) -> None:
+    async def _clean_up(self) -> None:
         now = monotonic()
-        self._elsewhere = {chat: until for chat, until in self._elsewhere.items() if until > now}
-        over = [chat for chat, (_, until) in self._claims.items() if until <= now and chat not in self._sending]
-        await asyncio.gather(*(self._given_back(chat) for chat in over))
+        self._pacer.forget_idle()
+        self._skipped = {chat: until for chat, until in self._skipped.items() if until > now}
+        over = [chat for chat, (_, until) in self._leases.items() if until <= now and chat not in self._sending]
+        await asyncio.gather(*(self._release(chat) for chat in over))
 
-    async def _given_back(self, chat: str) -> None:
-        claim, _ = self._claims.pop(chat)
+    async def _release(self, chat: str) -> None:
+        lease, _ = self._leases.pop(chat)
         try:
-            await self._db.mail.release_chat_lease(claim)
+            await self._db.mail.release_chat_lease(lease)
         except errors.HoldfastError as error:
-            logger.warning("a claim could not be given back, and runs out by itself: %s", error)
+            logger.warning("could not release a chat lease, it will expire: %s", error)
 
-    async def _leave(self) -> None:
+    async def _close(self) -> None:
         if self._sending:
-            await asyncio.wait(list(self._sending.values()), timeout=TAKES)
-        await asyncio.gather(*(self._given_back(chat) for chat in list(self._claims)))
+            await asyncio.wait(list(self._sending.values()), timeout=SEND_SECONDS)
+        await asyncio.gather(*(self._release(chat) for chat in list(self._leases)))
 
-    def _heard(self, hint: notifications.Hint) -> None:
+    def _on_hint(self, hint: notifications.Hint) -> None:
         if hint.kind == "lost" or (hint.kind == "outgoing" and hint.conversation_id == self._platform.name):
             self.wake()
 
@@ -261,12 +383,12 @@ class Senders:
         platforms: Mapping[str, gateway_platform.Platform],
         clock: Callable[[], float],
     ) -> None:
-        self._each = {name: Sender(db, platform, clock) for name, platform in platforms.items()}
+        self._senders = {name: Sender(db, platform, clock) for name, platform in platforms.items()}
 
     def wake(self, platform: str) -> None:
         """Let the sender of this platform look for due messages, if this process has one."""
-        if platform in self._each:
-            self._each[platform].wake()
+        if platform in self._senders:
+            self._senders[platform].wake()
 
     async def drain(self, seconds: float) -> None:
         """Wait until all due messages were sent or failed, or the time is over."""
@@ -274,19 +396,13 @@ class Senders:
             return
         try:
             async with asyncio.timeout(seconds):
-                await asyncio.gather(*(sender.drained() for sender in self._each.values()))
+                await asyncio.gather(*(sender.drain() for sender in self._senders.values()))
         except TimeoutError:
-            logger.info("what could not be sent in %.0f s is sent by whoever runs next", seconds)
+            logger.info("messages that could not be sent within %.0f s are left to the next process", seconds)
         except errors.HoldfastError as error:
-            logger.warning("what is due could not be sent to the end: %s", error)
+            logger.warning("could not send all due messages: %s", error)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for sender in self._each.values():
+            for sender in self._senders.values():
                 group.create_task(sender.run())
-
-
-async def _woken(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -1,13 +1,16 @@
-"""What a platform is to the gateway: it brings what came in, and sends what goes out. Values and ports.
+"""The platform port: the values that a chat platform exchanges with the gateway, and the protocols it implements.
 
-A new platform is one file that has a `Platform` in it. It never answers by itself: what it brings is stored before
-anybody is told that it came, and what it sends was stored before.
+A platform is any object with the members of `Platform`; optional abilities are further protocols below. Inbound
+messages are stored before the platform acknowledges them, and outbound messages are stored before they are sent, so a
+platform keeps no state that has to survive a crash. Other packages add platforms by the entry point group
+`holdfast.platforms`: see `platforms/plugins.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -15,12 +18,18 @@ from holdfast import events, types
 from holdfast.agent import commands
 from holdfast.model import base as models
 
-Kind = Literal["dm", "group", "thread"]
-"""One person and the agent; several people; a thread within either."""
+ChatKind = Literal["dm", "group", "thread"]
+"""A direct message, a group, or a thread within either."""
+T = TypeVar("T", bound=msgspec.Struct)
+MAX_KEY = 150
+MAX_QUOTE = 500
+"""The longest quoted text that is stored, in characters."""
+
+# --- inbound values ------------------------------------------------------------------------------------------
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """A file that came with a message."""
+    """A file that is part of an inbound message."""
 
     data: bytes
     media_type: str = "application/octet-stream"
@@ -28,196 +37,369 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="terms"):
-    """The conditions a client sets for the answer to one message. They are kept with the arrival, not in the log."""
+    """Conditions that a client sets for the answer to one message. They are stored with it, not in the log."""
 
     instructions: str = ""
-    """Part of the system prompt."""
+    """An addition to the system prompt."""
     max_output: int | None = None
     """The longest reply in tokens."""
     conversation_id: str | None = None
-    """The conversation it belongs to, existing or new; None: the one that the chat is in."""
+    """The conversation of the message, existing or new; None: the current one of the chat."""
 
 
-def terms_of(arrival: types.InboundMessage) -> Terms:
-    """Return the terms of an arrival; the default ones where its client set none."""
-    found = [part for part in arrival.parts if part.get("type") == "terms"]
-    return msgspec.convert(found[0], Terms) if found else Terms()
+class Quote(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="quote"):
+    """The message that an inbound message replies to."""
+
+    key: str
+    """The platform's id of the quoted message."""
+    text: str = ""
+    """Its text, if the platform knows it; else the gateway looks it up among the inbound messages."""
+    name: str = ""
+    """The display name of its sender."""
 
 
-class Came(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that came in, as the platform tells it. All of it but the ids is whatever somebody typed."""
+class Edit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="edit"):
+    """Marks an inbound message as the new text of an earlier one."""
+
+    key: str
+
+
+_EXTRAS = frozenset({"terms", "quote", "edit"})
+"""The types of message parts that describe the message and are not content."""
+
+
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
+    """An inbound message as the platform received it. Everything but the ids is text that a user controls."""
 
     platform: str
     key: str
-    """The platform's own id of the message: who delivers it again delivers the same key."""
-    kind: Kind = "dm"
+    """The platform's id of the message. A repeated delivery has the same key."""
+    kind: ChatKind = "dm"
     chat: tuple[str, ...]
     """The ids of the chat, the widest first: a group, or a group and its thread."""
     sender: str
-    """The platform's own id of the person, never a name that can be chosen."""
+    """The platform's id of the sender, never a display name."""
     name: str = ""
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
     address: dict[str, Any] = {}
-    """Where replies go, in the platform's own terms; it comes back as it was given. JSON."""
+    """What the platform needs to send a reply. It is returned unchanged with every `Delivery`. JSON."""
     home: str | None = None
-    """The platform replies go out by, where that is another one; then `to` names the chat there."""
-    to: str = ""
+    """The platform that sends the replies, if it is another one; `home_chat` is then the chat there."""
+    home_chat: str = ""
     terms: Terms = Terms()
     mentioned: bool = True
-    """Whether the agent is meant: in a group, what people say to each other is none of its business."""
+    """Whether the agent is addressed. Other messages of a group are ignored."""
+    reply_to: Quote | None = None
+    edits: str = ""
+    """The key of the message that this one replaces."""
+
+    def extras(self) -> list[dict[str, Any]]:
+        """Return the message parts that store `terms`, `reply_to` and `edits`."""
+        found: list[msgspec.Struct] = [self.terms] if self.terms != Terms() else []
+        if (quote := self.reply_to) is not None:
+            found.append(Quote(storable_key(quote.key), quote.text[:MAX_QUOTE], quote.name[:MAX_QUOTE]))
+        found += [Edit(storable_key(self.edits))] if self.edits else []
+        return [msgspec.to_builtins(each) for each in found]
 
 
-Why = Literal["person", "limit", "size", "empty"]
-"""Why something is not taken: whoever sent it may not, it is too much at once, too large, or nothing at all."""
+def storable_key(key: str) -> str:
+    """Return a platform's id of a message, or its digest if the store does not accept it as a key."""
+    fits = 0 < len(key) <= MAX_KEY and key.isprintable()
+    return key if fits else f"={blake2b(key.encode(errors='surrogatepass'), digest_size=20).hexdigest()}"
+
+
+def read_extra(inbound: types.InboundMessage, kind: type[T]) -> T | None:
+    """Return the stored `Terms`, `Quote` or `Edit` of a message; None if it has none."""
+    tag = kind.__struct_config__.tag
+    found = next((part for part in inbound.parts if part.get("type") == tag), None)
+    return None if found is None else msgspec.convert(found, kind)
+
+
+def read_terms(inbound: types.InboundMessage) -> Terms:
+    """Return the terms of a message, or the default ones."""
+    return read_extra(inbound, Terms) or Terms()
+
+
+def content_parts_of(inbound: types.InboundMessage) -> list[dict[str, Any]]:
+    """Return the parts of a message that are content, such as images."""
+    return [part for part in inbound.parts if part.get("type") not in _EXTRAS]
+
+
+# --- admission -----------------------------------------------------------------------------------------------
+
+RejectionReason = Literal["person", "limit", "size", "empty"]
+"""The sender has no access, exceeds a rate limit, or the message is too large or empty."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether what came in is taken, and what is said where it is not; silence where that is empty."""
+    """Whether a message is accepted, and what its sender is told if it is not; nothing if `message` is empty."""
 
     allowed: bool
     admin: bool = False
-    say: str = ""
-    pairs: bool = False
-    """Whether what is said has a place for a code, which is made when it is sent."""
-    why: Why = "person"
+    message: str = ""
+    with_code: bool = False
+    """Whether the message has a placeholder for a pairing code, which is filled in when it is sent."""
+    reason: RejectionReason = "person"
     retry_after: float = 0.0
-    """Seconds after which it may be sent again; 0: nobody can say."""
+    """Seconds after which the message may be sent again; 0: unknown."""
 
 
-class NotTaken(msgspec.Struct, frozen=True):
-    """Something that came in and is not kept, for whoever has to answer it at once."""
+class Rejection(msgspec.Struct, frozen=True):
+    """An inbound message that is not stored, for a platform that answers its client directly."""
 
-    why: Why
-    say: str = ""
+    reason: RejectionReason
+    message: str = ""
     retry_after: float = 0.0
 
 
-class Guard(Protocol):
-    """Asked of everything that comes in, before it is stored: who may speak, and how often."""
+class AdmissionCheck(Protocol):
+    """Decides whether an inbound message is accepted, before it is stored: access and rate limits."""
 
-    async def __call__(self, came: Came, route: str) -> Verdict: ...
-
-
-IsAdmin = Callable[[str, str], Awaitable[bool]]
-"""Whether a sender of a platform may give the commands that are for admins."""
+    async def __call__(self, incoming: Incoming, route: str) -> Verdict: ...
 
 
-class Door(Protocol):
-    """Where platforms bring what came in."""
+SenderCheck = Callable[[str, str], Awaitable[bool]]
+"""A predicate on a platform and a sender."""
 
-    async def came(self, came: Came) -> types.InboundMessage | None:
-        """Store it; once this returns, the platform may acknowledge. None: it was not taken, for good.
 
-        Raises StoreError where it could not be stored: then nothing is acknowledged, and it is brought again.
+class Handler(Protocol):
+    """The gateway's inbound handler, as platforms see it."""
+
+    async def receive(self, incoming: Incoming) -> types.InboundMessage | None:
+        """Store a message; the platform acknowledges it after that. None: it was rejected.
+
+        A rejected sender is notified through the outbox. Raises StoreError if the message could not be stored: the
+        platform must not acknowledge it and delivers it again.
         """
 
-    async def answered(self, came: Came) -> types.InboundMessage | NotTaken:
-        """The same for a platform that answers at once: it is told why something was not taken, and nobody else is."""
+    async def submit(self, incoming: Incoming) -> types.InboundMessage | Rejection:
+        """Like `receive`, for a platform that reports a rejection to its client itself."""
 
-    async def ask(self, came: Came, request: models.Request) -> models.Reply | NotTaken:
-        """Have the model answer a request outside any conversation. Nothing is stored."""
+    async def check(self, incoming: Incoming) -> Rejection | None:
+        """Return why a message would be rejected, without storing anything; None: it would be accepted."""
 
-    def withdraw(self, arrival: types.InboundMessage) -> None:
-        """Stop the turn of a message whose client has gone, or never begin it."""
+    async def ask_model(self, incoming: Incoming, request: models.Request) -> models.Reply | Rejection:
+        """Let the model answer a request outside any conversation. Nothing is stored."""
 
-    async def refused(self, came: Came) -> NotTaken | None:
-        """Why this would not be taken, for a platform that has to write something before it comes; None: it would."""
+    def withdraw(self, inbound: types.InboundMessage) -> None:
+        """Cancel the turn of a message in this process, or do not begin it."""
+
+    async def delete(self, name: str, key: str) -> bool:
+        """Withdraw a message of the platform `name` that its sender deleted; return whether it was still open.
+
+        A message that was answered stays in the conversation.
+        """
+
+
+# --- outbound values -----------------------------------------------------------------------------------------
+
+
+class OutgoingFile(NamedTuple):
+    """An attachment of an outbound message."""
+
+    name: str
+    media_type: str
+    size: int
+    digest: str
+    read: Callable[[], Awaitable[bytes]]
+    """Reads the content. Raises BlobDamaged or NotFound."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One possible answer to a question. A platform that shows it as a button sends `text` as the user's message."""
+
+    label: str
+    text: str
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A question of a turn, such as the approval of a command."""
+
+    id: str
+    number: int
+    """The number that users see."""
+    choices: tuple[Choice, ...]
+
+
+class Delivery(types.Outgoing, frozen=True, kw_only=True):
+    """An outbound message, complete for sending: the text is rendered for the platform."""
+
+    files: tuple[OutgoingFile, ...] = ()
+    question: Question | None = None
+    """Set on the last part of a question, for platforms that can show choices."""
+    draft: str | None = None
+    """The platform's id of the draft that this message replaces."""
+    is_draft: bool = False
+    """Whether the message is a draft, to be edited while the turn runs."""
+
+
+# --- platforms -----------------------------------------------------------------------------------------------
 
 
 class Platform(Protocol):
-    """A place that people or programs talk to the agent from."""
+    """A chat platform: receives messages and sends replies."""
 
     @property
     def name(self) -> str:
-        """Of letters, digits and dashes; it is a part of every route."""
+        """Letters, digits and dashes. It is part of every route."""
 
     @property
     def limit(self) -> int:
-        """How many characters one message may have."""
+        """The longest message, in characters, or in the units of `FormatsText.measure`."""
 
-    async def run(self, door: Door) -> None:
-        """Receive until cancelled. What raises is logged, and run again after a while."""
+    async def run(self, handler: Handler) -> None:
+        """Receive messages until cancelled. After an error it is called again, with a growing delay."""
 
-    async def send(self, outgoing: types.Outgoing) -> str:
-        """Send one message; the platform's id of it. SendRefused: never try again; SendFailed: later.
+    async def send(self, delivery: Delivery) -> str:
+        """Send a message and return the platform's id of it. Raises SendRefused (final) or SendFailed (retried).
 
-        It may be called again with the same `outgoing.id` where nobody knows whether it was sent: a platform that can
-        tell sends it once.
+        It is called again with the same `delivery.id` if the outcome of an earlier call is unknown; a platform that
+        can deduplicate by that id sends the message once.
         """
 
 
-# What some platforms can do besides. The gateway asks with isinstance, so that no platform has to say that it cannot.
+# Optional abilities. The gateway checks them with isinstance, once for each platform.
 
 
 @runtime_checkable
-class Listens(Protocol):
-    """Knows when it receives: until then a gateway is not ready."""
+class ReportsReady(Protocol):
+    """Knows when it receives messages; the gateway is ready after that."""
 
-    async def listening(self) -> None:
-        """Until what comes in is taken."""
-
-
-@runtime_checkable
-class Types(Protocol):
-    """Shows that an answer is being written."""
-
-    async def typing(self, address: dict[str, Any]) -> None: ...
+    async def wait_ready(self) -> None: ...
 
 
 @runtime_checkable
-class Watches(Protocol):
-    """Shows a turn as it goes: streams it, or edits a draft. The reply comes by `send` all the same."""
+class ShowsTyping(Protocol):
+    """Shows that a reply is being written."""
 
-    def heard(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
-        """Called with each event of the turn of an arrival, in order. It must not wait, and whatever it raises is
-        logged and changes nothing."""
+    async def send_typing(self, address: dict[str, Any]) -> None: ...
 
 
 @runtime_checkable
-class Owns(Protocol):
-    """Has connections that only the process can answer that holds them."""
+class ShowsProgress(Protocol):
+    """Follows the events of a turn, for example to stream the reply. The reply is sent by `send` all the same."""
+
+    def on_event(self, inbound: types.InboundMessage, event: events.AnyEvent) -> None:
+        """Handle an event of the turn of a message. It must not block; errors are logged and ignored."""
+
+
+@runtime_checkable
+class EditsDrafts(Protocol):
+    """Shows the reply while it is written, by editing a message.
+
+    The draft is sent by `send` (`delivery.is_draft`), and its id is stored. The final reply has that id as
+    `delivery.draft`, also if another process took over the turn: `send` then edits the draft instead of sending a new
+    message. If there is no reply, `delete_draft` is called.
+    """
 
     @property
-    def alone(self) -> bool:
-        """Whether no other process says the same of a message, as long as this one lives."""
+    def draft_seconds(self) -> float:
+        """The interval between two edits."""
+
+    async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None: ...
+
+    async def delete_draft(self, address: dict[str, Any], draft: str) -> None: ...
+
+
+@runtime_checkable
+class ShowsChoices(Protocol):
+    """Shows the choices of a question, for example as buttons; the text then does not explain how to answer."""
+
+    async def send_question(self, delivery: Delivery, question: Question) -> str:
+        """Send a question and return the platform's id of the message, like `send`."""
+
+
+@runtime_checkable
+class FormatsText(Protocol):
+    """Has its own text format or length unit."""
+
+    def render(self, text: str) -> str:
+        """Convert Markdown to the platform's format."""
+
+    def measure(self, text: str) -> int:
+        """Return the length of a Markdown text after `render`, in the unit of `limit`.
+
+        It must not decrease when the text gets longer.
+        """
+
+
+class Rate(NamedTuple):
+    """A rate limit of this many messages per `seconds`."""
+
+    messages: int
+    seconds: float
+
+
+class Pace(NamedTuple):
+    """The rate limits of a platform."""
+
+    total: Rate | None = None
+    per_chat: Rate | None = None
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """Has rate limits, which the gateway keeps to instead of provoking errors."""
+
+    @property
+    def pace(self) -> Pace: ...
+
+
+@runtime_checkable
+class OwnsConnections(Protocol):
+    """Has client connections, so that only the process with the connection can send a message."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether at most one live process owns a message; then sending needs no lease."""
 
     def owns(self, outgoing: types.Outgoing) -> bool:
-        """Whether it is for this process to send it."""
+        """Return whether this process is the one to send a message."""
 
 
 @runtime_checkable
-class Commands(Protocol):
-    """Shows commands natively."""
+class ShowsCommands(Protocol):
+    """Shows the list of commands natively."""
 
-    async def commands(self, listed: Sequence[commands.CommandInfo]) -> None: ...
+    async def show_commands(self, listed: Sequence[commands.CommandInfo]) -> None: ...
 
 
 @runtime_checkable
-class Mute(Protocol):
-    """Nobody there can be asked anything in the middle of a turn: what would be asked is denied at once."""
+class NonInteractive(Protocol):
+    """Its clients cannot answer questions in the middle of a turn; the gateway denies them immediately."""
 
     @property
-    def mute(self) -> bool: ...
-
-
-def measured(platform: Platform | None) -> int:
-    """How long a message to it may be, also where it is not there at the moment."""
-    return platform.limit if platform is not None else 4_000
+    def non_interactive(self) -> bool: ...
 
 
 class Abilities(NamedTuple):
-    """What a platform can do besides receiving and sending."""
+    """The optional abilities of a platform. Finding them takes long, so it is done once."""
 
-    shows: Watches | None = None
-    types: Types | None = None
-    mute: Mute | None = None
+    progress: ShowsProgress | None = None
+    typing: ShowsTyping | None = None
+    drafts: EditsDrafts | None = None
+    choices: ShowsChoices | None = None
+    format: FormatsText | None = None
+    interactive: bool = True
 
 
-def abilities(platform: Platform) -> Abilities:
-    """To be found out once for a platform: it takes long."""
+def find_abilities(platform: Platform) -> Abilities:
     return Abilities(
-        platform if isinstance(platform, Watches) else None,
-        platform if isinstance(platform, Types) else None,
-        platform if isinstance(platform, Mute) else None,
+        platform if isinstance(platform, ShowsProgress) else None,
+        platform if isinstance(platform, ShowsTyping) else None,
+        platform if isinstance(platform, EditsDrafts) else None,
+        platform if isinstance(platform, ShowsChoices) else None,
+        platform if isinstance(platform, FormatsText) else None,
+        not (isinstance(platform, NonInteractive) and platform.non_interactive),
     )
+
+
+class PlatformContext(NamedTuple):
+    """What the factory of a platform gets: `factory(context) -> Platform`."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """The table `[gateway.NAME]` of the settings."""
+    secrets: Mapping[str, str]
+    """The values of the environment variables that settings named `*_env` refer to, by variable."""

@@ -1,91 +1,144 @@
-"""Questions of turns, as chats know them: their numbers, where each was shown, and whose it is to answer.
+"""Questions of turns in chats: their text and choices, their numbers, and who may answer them.
 
-All of that is in the outbox, which outlives processes: a number is never that of another question which somebody may
-still have before their eyes, and nobody answers what their chat was not shown before they wrote.
+The outbox stores all of this, so it survives a restart: a number is never reused while users may still see it, and a
+question can only be answered from a chat that showed all of it before the answer was written.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from holdfast import types
+from holdfast import events, types
 from holdfast.agent import commands
 from holdfast.agent.commands import permissions
-from holdfast.gateway import gateway_context, route_keys
+from holdfast.gateway import gateway_context, platform, routes
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import async_db
 
-MOST = 1_000
-"""How many messages with questions are looked at, the last ones; what is further back counts as not shown."""
-NOT_SEEN = "What is asked was not shown in this chat before you wrote that. Read it, and answer then."
-NOT_YOURS = "Only the person whose turn it is, or an admin, can answer that."
+MAX_READ = 1_000
+"""How many question messages are read, the newest first; older ones count as not shown."""
+NOT_SHOWN = "This question was not shown in this chat before your answer. Read it, then answer again."
+NOT_ALLOWED = "Only the person whose message is being answered, or an admin, can answer this question."
 
 
-class Part(NamedTuple):
-    """What the key of a message says: which part it is, of which question."""
+class QuestionKey(NamedTuple):
+    """The outbox key of one message of a question: which part of which question it is."""
 
     number: int
     request_id: str
     part: int
     parts: int
+    can_remember: bool = False
+    """Whether the answer may be permanent."""
 
     @property
-    def key(self) -> str:
-        return f"question:{self.number}:{self.request_id}:{self.part}:{self.parts}"
+    def text(self) -> str:
+        remember = ":remember" if self.can_remember else ""
+        return f"question:{self.number}:{self.request_id}:{self.part}:{self.parts}{remember}"
 
 
-def part_of(key: str | None) -> Part | None:
+def parse_key(key: str | None) -> QuestionKey | None:
     match (key or "").split(":"):
-        case ["question", number, request_id, part, parts] if number.isdigit() and part.isdigit() and parts.isdigit():
-            return Part(int(number), request_id, int(part), int(parts))
+        case ["question", number, request_id, part, parts, *more] if all(map(str.isdigit, (number, part, parts))):
+            return QuestionKey(int(number), request_id, int(part), int(parts), more == ["remember"])
         case _:
             return None
 
 
+def question_of(key: str | None) -> platform.Question | None:
+    """Return the structured question of an outbox message; None if the message is not its last part."""
+    found = parse_key(key)
+    if found is None or found.part != found.parts - 1:
+        return None
+    choices = [platform.Choice("Allow once", f"/approve {found.number}")]
+    if found.can_remember:
+        choices.append(platform.Choice("Allow in this conversation", f"/approve {found.number} conversation"))
+        choices.append(platform.Choice("Always allow", f"/approve {found.number} always"))
+    choices.append(platform.Choice("Deny", f"/deny {found.number}"))
+    return platform.Question(found.request_id, found.number, tuple(choices))
+
+
+def question_text(asked: events.ApprovalAsked, number: int, explain: bool = True) -> str:
+    """Return the text of a question; `explain` adds how to answer it. Invisible characters are escaped."""
+    detail = escape(asked.detail)
+    # A fence longer than any in the detail, so that the detail cannot close it.
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", detail)), default=0))
+    lines = [f"Question {number}: allow this? {escape_line(asked.summary)}"]
+    lines += [fence, detail, fence] if detail else []
+    lines += [f"Warning: {escape_line(asked.danger)}"] if asked.danger else []
+    if explain:
+        lines.append(f"/approve {number} allows it once, /deny {number} REASON denies it.")
+    if explain and asked.remembers:
+        lines.append(
+            f"/approve {number} conversation or /approve {number} always allows from now on: "
+            f"{escape_line(asked.remembers)}"
+        )
+    elif asked.remembers:
+        lines.append(f"A lasting permission allows: {escape_line(asked.remembers)}")
+    return "\n".join(lines)
+
+
+def escape(text: str) -> str:
+    """Escape characters that are invisible or change the direction of text."""
+    return text if text.isprintable() else "".join(c if c in "\n\t" else _escape(c) for c in text)
+
+
+def escape_line(text: str) -> str:
+    """Escape like `escape`, including line breaks."""
+    return "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+
+
 async def next_number(db: async_db.AsyncSessionDB, conversation_id: str) -> int:
-    """The number of the next question of a conversation."""
-    known = [part_of(each.key) for each in await db.mail.questions(conversation_id)]
+    """Return the number of the next question of a conversation."""
+    known = [parse_key(each.key) for each in await db.mail.questions(conversation_id)]
     return 1 + max((each.number for each in known if each is not None), default=0)
 
 
-async def answered(
-    home: gateway_context.House, runtime: runtimes.Runtime, arrival: types.InboundMessage, here: str
+async def answer(
+    context: gateway_context.GatewayContext,
+    runtime: runtimes.Runtime,
+    inbound: types.InboundMessage,
+    conversation_id: str,
 ) -> str:
-    """/approve or /deny from a chat: what there is to say about it."""
-    name, argument = commands.split(arrival.text.strip())
-    answer = permissions.deny_request if name.lower() == "deny" else permissions.approve_request
-    asked = {each.asked.request_id for each in runtime.approvals.pending(here)}
-    if not asked:
+    """Carry out /approve or /deny from a chat, and return the reply."""
+    name, argument = commands.split(inbound.text.strip())
+    run = permissions.deny_request if name.lower() == "deny" else permissions.approve_request
+    open_ids = {each.asked.request_id for each in runtime.approvals.pending(conversation_id)}
+    if not open_ids:
         return permissions.NOTHING_PENDING
-    shown = await _shown(home.db, arrival, here, asked)
-    theirs = {id_: number for id_, (number, of) in shown.items() if await _may(home, arrival, of)}
-    if not theirs:
-        return NOT_YOURS if shown else NOT_SEEN
-    return await answer(runtime.approvals, here, argument, theirs)
+    shown = await _shown_questions(context.db, inbound, conversation_id, open_ids)
+    answerable = {id_: number for id_, (number, cause) in shown.items() if await _may_answer(context, inbound, cause)}
+    if not answerable:
+        return NOT_ALLOWED if shown else NOT_SHOWN
+    return await run(runtime.approvals, conversation_id, argument, answerable)
 
 
-async def _shown(
-    db: async_db.AsyncSessionDB, answer: types.InboundMessage, here: str, asked: set[str]
+async def _shown_questions(
+    db: async_db.AsyncSessionDB, answer: types.InboundMessage, conversation_id: str, open_ids: set[str]
 ) -> dict[str, tuple[int, int | None]]:
-    """Of these questions, those of which all was in the chat of an answer before that came: their numbers, and what
-    came in that their turns are about."""
+    """Return the questions that the chat of an answer had received completely: number and inbound message by id."""
     missing, found = dict[str, int](), dict[str, tuple[int, int | None]]()
-    for row in reversed(await db.mail.questions(here, MOST)):
-        part = part_of(row.key)
-        if part is None or part.request_id not in asked:
+    for row in reversed(await db.mail.questions(conversation_id, MAX_READ)):
+        key = parse_key(row.key)
+        if key is None or key.request_id not in open_ids:
             continue
-        there = (row.platform, row.chat) == (answer.platform, answer.chat) and answer.platform == answer.home
-        if there and row.delivered_at is not None and row.delivered_at <= answer.at:
-            missing[part.request_id] = missing.get(part.request_id, part.parts) - 1
-            found[part.request_id] = (part.number, row.inbound_id)
+        is_here = (row.platform, row.chat) == (answer.platform, answer.chat) and answer.platform == answer.home
+        if is_here and row.delivered_at is not None and row.delivered_at <= answer.at:
+            missing[key.request_id] = missing.get(key.request_id, key.parts) - 1
+            found[key.request_id] = (key.number, row.inbound_id)
     return {id_: each for id_, each in found.items() if not missing[id_]}
 
 
-async def _may(home: gateway_context.House, answer: types.InboundMessage, of: int | None) -> bool:
-    turn = None if of is None else await home.db.mail.inbound(of)
+async def _may_answer(context: gateway_context.GatewayContext, answer: types.InboundMessage, cause: int | None) -> bool:
+    turn = None if cause is None else await context.db.mail.inbound(cause)
     if turn is not None:
-        mine = (turn.platform, turn.sender, turn.route) == (answer.platform, answer.sender, answer.route)
+        is_own = (turn.platform, turn.sender, turn.route) == (answer.platform, answer.sender, answer.route)
     else:
-        # Nobody's turn, as that of a notice: where several people are, it is an admin's to answer.
-        mine = not route_keys.is_shared(answer.route)
-    return mine or await home.is_admin(answer.platform, answer.sender)
+        # The turn of a notice belongs to no sender: in a shared chat only an admin answers.
+        is_own = not routes.is_shared(answer.route)
+    return is_own or await context.is_admin(answer.platform, answer.sender)

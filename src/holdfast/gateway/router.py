@@ -1,161 +1,156 @@
-"""The router: every chat with something open is worked on by one task, here or in another process.
+"""The router: one task for each chat with open messages, in this process or in another one.
 
-It learns that something came from the door, from the store's hints, and by looking every second. A chat that another
-process works on is left to it; when that process dies, its claim is free and this one goes on where it stopped.
+It learns of new messages from the inbound handler, from notifications of the store, and by polling every second. A chat
+that another process works on is left to it; when that process dies, its lease expires and this one continues.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from time import monotonic
 
 from holdfast import errors, types
-from holdfast.gateway import active_chats, gateway_context, notices, worker
+from holdfast.gateway import active_chat, gateway_context, notices, routes, worker
 from holdfast.store import notifications
 
 logger = logging.getLogger("holdfast.gateway")
 
-EVERY = 1.0
-"""Seconds between two looks, where nobody says that something came."""
-MOST = 1_000
-PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a chat is tried again that could not be worked on, twice as many each time."""
+POLL_SECONDS = 1.0
+MAX_ROUTES = 1_000
+MIN_PAUSE, MAX_PAUSE = 1.0, 60.0
+"""Seconds before a chat that failed is tried again, doubled each time."""
 
 
 class Router:
-    """Works on chats until it is stopped. `run` is called once."""
+    """Processes chats until it is stopped. `run` is called once."""
 
-    def __init__(self, home: gateway_context.House) -> None:
-        self._home = home
-        self._worker = worker.Worker(home)
-        self._notices = notices.Notices(home)
-        self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._known: dict[str, active_chats.Lane] = {}
+    def __init__(self, context: gateway_context.GatewayContext) -> None:
+        self._context = context
+        self._worker = worker.Worker(context)
+        self._notices = notices.Notices(context)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._chats: dict[str, active_chat.ActiveChat] = {}
         self._paused: dict[str, float] = {}
         self._served: dict[str, float] = {}
-        """When a chat was worked on last, while there is no room for all."""
+        """When a chat was last processed, while there are more chats than `max_chats`."""
         self._woken = asyncio.Event()
-        home.desks.prepare = self._notices.attend
+        context.runtimes.on_open = self._notices.attach
 
     @property
-    def busy(self) -> int:
-        """How many chats are being worked on in this process."""
-        return len(self._lanes)
+    def active(self) -> int:
+        """The number of chats that are being processed in this process."""
+        return len(self._tasks)
 
-    def poke(self, route: str) -> None:
-        """Something came in on this route."""
-        if route in self._known:
-            self._known[route].poke()
+    def notify(self, route: str) -> None:
+        """A message arrived on this route."""
+        if route in self._chats:
+            self._chats[route].notify()
         elif route not in self._paused:
             self._start(route)
 
-    def withdraw(self, arrival: types.InboundMessage) -> None:
-        """Stop the turn of a message whose client has gone, or never begin it. A turn of another process goes on."""
-        self._worker.withdraw(arrival)
+    def withdraw(self, inbound: types.InboundMessage) -> None:
+        """Cancel the turn of a message in this process, or do not begin it."""
+        self._worker.withdraw(inbound)
 
     def wake(self) -> None:
-        """Look at everything now."""
+        """Poll the store now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Until stopped or cancelled. What cannot be read now is looked at again."""
-        with self._home.db.notifications.listen(self._heard):
+        """Start chats until stopped or cancelled. Errors of the store are retried."""
+        with self._context.db.notifications.listen(self._on_hint):
             while not self._worker.stopping:
                 self._woken.clear()
                 try:
-                    await self._look()
+                    await self._poll()
                 except errors.HoldfastError as error:
-                    logger.warning("what came in could not be looked at: %s", error)
-                await _woken(self._woken, EVERY)
+                    logger.warning("could not read the inbound messages: %s", error)
+                await gateway_context.wait_event(self._woken, POLL_SECONDS)
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Take up nothing more. What runs may end within `grace` seconds; the rest is left to other processes."""
+        """Begin nothing more. Running turns may end within `grace` seconds; other processes continue the rest."""
         self._worker.stopping = True
         self.wake()
-        if self._lanes:
-            await asyncio.wait(self._lanes.values(), timeout=grace)
-        if self._lanes:
-            logger.info("%d chats are left in the middle of a turn; whoever runs next goes on with them", self.busy)
-            self._home.desks.abandon()
-            await asyncio.wait(self._lanes.values(), timeout=worker.EVERY)
-        for task in (left := list(self._lanes.values())):
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=grace)
+        if self._tasks:
+            logger.info("%d chats are left in the middle of a turn; another process continues them", self.active)
+            self._context.runtimes.abandon()
+            await asyncio.wait(self._tasks.values(), timeout=worker.POLL_SECONDS)
+        for task in (left := list(self._tasks.values())):
             task.cancel()
         if left:
             await asyncio.wait(left)
-        await self._worker.claims.close()
+        await self._worker.leases.close()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         now = monotonic()
         self._paused = {route: until for route, until in self._paused.items() if until > now}
-        waiting = [route for route in await self._home.db.mail.open_routes(MOST) if route not in self._known]
+        waiting = [route for route in await self._context.db.mail.open_routes(MAX_ROUTES) if route not in self._chats]
         self._worker.crowded = False
-        # Who had a turn while others waited for room comes after them.
+        # Chats that were processed while others waited come last.
         for route in sorted(waiting, key=lambda route: self._served.get(route, 0.0)):
             self._start(route)
         if not self._worker.crowded:
             self._served.clear()
         for route, conversation_id in await self._notices.waiting():
-            if not self._home.serves(route):
+            if not self._is_served(route):
                 continue
-            lane = self._known.get(route) or self._start(route)
-            if lane is not None and conversation_id not in lane.notices:
-                lane.notices.add(conversation_id)
-                lane.wake()
+            chat = self._chats.get(route) or self._start(route)
+            if chat is not None and conversation_id not in chat.notices:
+                chat.notices.add(conversation_id)
+                chat.wake()
 
-    def _start(self, route: str) -> active_chats.Lane | None:
-        if self._worker.stopping or route in self._paused or not self._home.serves(route):
+    def _is_served(self, route: str) -> bool:
+        return routes.has_profile(self._context.profile, route)
+
+    def _start(self, route: str) -> active_chat.ActiveChat | None:
+        if self._worker.stopping or route in self._paused or not self._is_served(route):
             return None
-        if len(self._lanes) >= self._home.settings.most:
+        if len(self._tasks) >= self._context.settings.max_chats:
             self._worker.crowded = True
             return None
-        lane = self._known[route] = active_chats.Lane(route)
-        task = self._lanes[route] = asyncio.create_task(self._work(lane))
-        task.add_done_callback(lambda _: self._over(lane))
-        return lane
+        chat = self._chats[route] = active_chat.ActiveChat(route)
+        task = self._tasks[route] = asyncio.create_task(self._process(chat))
+        task.add_done_callback(lambda _: self._on_done(chat))
+        return chat
 
-    def _over(self, lane: active_chats.Lane) -> None:
-        del self._lanes[lane.route], self._known[lane.route]
+    def _on_done(self, chat: active_chat.ActiveChat) -> None:
+        del self._tasks[chat.route], self._chats[chat.route]
         if self._worker.crowded:
-            self._served[lane.route] = monotonic()
-            if lane.route not in self._paused:
+            self._served[chat.route] = monotonic()
+            if chat.route not in self._paused:
                 self.wake()
-        elif lane.poked:
-            self.poke(lane.route)
+        elif chat.has_news:
+            self.notify(chat.route)
 
-    async def _work(self, lane: active_chats.Lane) -> None:
-        """One chat. The border of what came in: whatever goes wrong with one is written down, and stops no other."""
+    async def _process(self, chat: active_chat.ActiveChat) -> None:
+        """Process one chat. The border of inbound messages: an error is logged and affects no other chat."""
         try:
-            await self._worker.work(lane)
+            await self._worker.process(chat)
         except errors.Busy:
-            lane.poked = False  # Whoever works on it sees what came.
+            chat.has_news = False  # The process that works on the chat finds the message.
             if self._worker.crowded:
-                # It had room that others wait for, and would have it again at the next look.
-                self._paused[lane.route] = monotonic() + EVERY
+                # Do not take the place of another chat again at the next poll.
+                self._paused[chat.route] = monotonic() + POLL_SECONDS
         except errors.LeaseLost:
-            logger.info("another process goes on with %s", lane.route)
-        except (worker.Later, errors.HoldfastError) as error:
-            self._pause(lane)
-            logger.warning("%s is worked on again in a while: %s", lane.route, error)
+            logger.info("another process continues %s", chat.route)
+        except (worker.RetryLater, errors.HoldfastError) as error:
+            self._pause(chat)
+            logger.warning("%s will be retried: %s", chat.route, error)
         except Exception:
-            self._pause(lane)
-            logger.exception("%s could not be worked on", lane.route)
+            self._pause(chat)
+            logger.exception("%s could not be processed", chat.route)
 
-    def _pause(self, lane: active_chats.Lane) -> None:
-        seconds = min(PAUSE * 2 ** min(lane.attempts, 10), LONGEST_PAUSE)
-        self._paused[lane.route] = monotonic() + seconds
+    def _pause(self, chat: active_chat.ActiveChat) -> None:
+        seconds = min(MIN_PAUSE * 2 ** min(chat.attempts, 10), MAX_PAUSE)
+        self._paused[chat.route] = monotonic() + seconds
 
-    def _heard(self, hint: notifications.Hint) -> None:
-        """Of what another process wrote. What is not worked on here is for that one; if it dies, a look finds it."""
+    def _on_hint(self, hint: notifications.Hint) -> None:
+        """Handle a notification of the store. A message received by another process is that process's to start."""
         if hint.kind == "arrived":
-            if hint.conversation_id in self._known:
-                self.poke(hint.conversation_id)
+            if hint.conversation_id in self._chats:
+                self.notify(hint.conversation_id)
         elif hint.kind in ("came", "lost"):
             self.wake()
-
-
-async def _woken(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -1,6 +1,6 @@
-"""Desks: one runtime for each owner, so that nobody's notes, titles, permissions and conversations are another's.
+"""A pool of runtimes, one for each owner, so that notes, permissions and conversations of owners stay separate.
 
-A desk is made when it is first needed and kept while it is used; the one unused for longest makes room.
+A runtime is opened when it is first needed. Idle runtimes are closed, the least recently used first.
 """
 
 from __future__ import annotations
@@ -16,109 +16,114 @@ from holdfast.runtime import runtime as runtimes
 
 logger = logging.getLogger("holdfast.gateway")
 
-MOST = 1_000
-IDLE = 3600.0
+MAX_RUNTIMES = 1_000
+IDLE_SECONDS = 3600.0
 
-Make = Callable[[str], AbstractAsyncContextManager[runtimes.Runtime]]
-"""A runtime for an owner, whose agents are that owner's."""
+RuntimeFactory = Callable[[str], AbstractAsyncContextManager[runtimes.Runtime]]
+"""Returns the runtime of an owner."""
 
 
-class Desk:
-    """A runtime, and how many use it now."""
+class PooledRuntime:
+    """A runtime, and how many tasks use it."""
 
     def __init__(self, made: AbstractAsyncContextManager[runtimes.Runtime], clock: Callable[[], float]) -> None:
         self._made, self._clock = made, clock
         self._opening: asyncio.Task[runtimes.Runtime] | None = None
         self.users = 0
-        self.used = clock()
+        self.used_at = clock()
 
     @property
     def runtime(self) -> runtimes.Runtime | None:
-        """The runtime, where there is one already."""
+        """The runtime, if it is open."""
         opening = self._opening
         if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
             return None
         return opening.result()
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.users and not (self.runtime is not None and self.runtime.busy())
+
     async def open(self) -> runtimes.Runtime:
-        """Several who come at once wait for the same one; who stops waiting does not take it from the others."""
+        """Open the runtime. Concurrent callers share one attempt, which a cancelled caller does not cancel."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._made.__aenter__())
         return await asyncio.shield(self._opening)
 
-    def left(self) -> None:
+    def leave(self) -> None:
         self.users -= 1
-        self.used = self._clock()
+        self.used_at = self._clock()
 
     async def close(self) -> None:
-        if self._opening is not None:
-            await asyncio.wait([self._opening])
-        if self.runtime is not None:
-            await self._made.__aexit__(None, None, None)
+        try:
+            if self._opening is not None:
+                await asyncio.wait([self._opening])
+            if self.runtime is not None:
+                await self._made.__aexit__(None, None, None)
+        except Exception:
+            # The border to whatever the runtime was made with: the other runtimes are closed all the same.
+            logger.exception("could not close a runtime")
 
 
-class Desks:
-    """At most so many desks besides those in use, none unused for longer than `idle` seconds."""
+class RuntimePool:
+    """Keeps at most `max_runtimes` runtimes besides those in use, none idle for longer than `idle` seconds."""
 
     def __init__(
-        self, make: Make, *, most: int = MOST, idle: float = IDLE, clock: Callable[[], float] = monotonic
+        self,
+        factory: RuntimeFactory,
+        *,
+        max_runtimes: int = MAX_RUNTIMES,
+        idle: float = IDLE_SECONDS,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._make, self._most, self._idle, self._clock = make, most, idle, clock
-        self._desks: OrderedDict[str, Desk] = OrderedDict()
+        self._factory, self._max, self._idle, self._clock = factory, max_runtimes, idle, clock
+        self._pooled: OrderedDict[str, PooledRuntime] = OrderedDict()
         self._closing = set[asyncio.Task[None]]()
-        self.prepare: Callable[[runtimes.Runtime], object] = lambda _: None
-        """Called with each runtime that was made."""
+        self.on_open: Callable[[runtimes.Runtime], object] = lambda _: None
+        """Called with each new runtime."""
 
     def __len__(self) -> int:
-        return len(self._desks)
+        return len(self._pooled)
 
     @asynccontextmanager
-    async def at(self, owner: str) -> AsyncIterator[runtimes.Runtime]:
-        """The runtime of an owner, which stays to the end of the block."""
-        desk = self._desks.get(owner)
-        if desk is None:
-            desk = self._desks[owner] = Desk(self._make(owner), self._clock)
-        desk.users += 1
-        self._desks.move_to_end(owner)
+    async def use(self, owner: str) -> AsyncIterator[runtimes.Runtime]:
+        """Return the runtime of an owner, which stays open until the end of the block."""
+        pooled = self._pooled.get(owner)
+        if pooled is None:
+            pooled = self._pooled[owner] = PooledRuntime(self._factory(owner), self._clock)
+        pooled.users += 1
+        self._pooled.move_to_end(owner)
         try:
-            fresh = desk.runtime is None
-            found = await desk.open()
-            if fresh:
-                self.prepare(found)
-            yield found
+            is_new = pooled.runtime is None
+            runtime = await pooled.open()
+            if is_new:
+                self.on_open(runtime)
+            yield runtime
         finally:
-            desk.left()
-            if desk.runtime is None and not desk.users:
-                self._desks.pop(owner, None)  # It could not be made: the next one tries again.
-            self._tidy()
+            pooled.leave()
+            if pooled.runtime is None and not pooled.users:
+                self._pooled.pop(owner, None)  # It could not be opened: the next user tries again.
+            self._close_idle()
 
     def abandon(self) -> None:
-        """Have every turn stopped as if this process had died, so that another goes on with it."""
-        for desk in self._desks.values():
-            if desk.runtime is not None:
-                desk.runtime.abandon()
+        """Stop every turn as if this process had died, so that another process continues it."""
+        for pooled in self._pooled.values():
+            if pooled.runtime is not None:
+                pooled.runtime.abandon()
 
     async def close(self) -> None:
-        """Close all; nobody uses them any more."""
-        desks = list(self._desks.values())
-        self._desks.clear()
-        await asyncio.gather(*(_closed(desk) for desk in desks), *self._closing)
+        """Close all runtimes, which must not be in use."""
+        every = list(self._pooled.values())
+        self._pooled.clear()
+        await asyncio.gather(*(each.close() for each in every), *self._closing)
 
-    def _tidy(self) -> None:
+    def _close_idle(self) -> None:
         now = self._clock()
-        for owner, desk in list(self._desks.items()):
-            if len(self._desks) <= self._most and now - desk.used <= self._idle:
+        for owner, pooled in list(self._pooled.items()):
+            if len(self._pooled) <= self._max and now - pooled.used_at <= self._idle:
                 return  # The rest was used later.
-            if not desk.users and not (desk.runtime is not None and desk.runtime.busy()):
-                del self._desks[owner]
-                closing = asyncio.create_task(_closed(desk))
+            if pooled.is_idle:
+                del self._pooled[owner]
+                closing = asyncio.create_task(pooled.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
-
-
-async def _closed(desk: Desk) -> None:
-    try:
-        await desk.close()
-    except Exception:
-        # The border to whatever the runtime was made with: the other desks are closed all the same.
-        logger.exception("a desk could not be closed")

@@ -1,170 +1,186 @@
-"""What settings say about the gateway: `[gateway]` of the user's file. Values, and what cannot be meant of them.
+"""The settings of the gateway: `[gateway]` of the user's file, and their validation.
 
-It loads nothing else of the gateway, so that whoever reads settings does not have to wait for that. No secret stands
-here: tokens and keys are in the variables that are named.
+This module loads nothing else of the gateway, so that reading settings stays fast. Secrets are not part of the
+settings: they are in the environment variables that the settings name.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.gateway import reset_policy
-
 EVERYBODY = "*"
-"""In `allow`: whoever the platform lets in."""
+"""In `allow`: every sender of the platform."""
+PLUGIN_GROUP = "holdfast.platforms"
+"""The entry point group of platforms of other packages."""
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Senders = dict[str, list[str | int]]
-"""By platform, the ids it gives to people; a number is the same as its digits. Names are not ids: anybody can choose
-one."""
-Wrong = tuple[tuple[str, ...], str]
-"""The place of what cannot be meant, and a sentence."""
+"""Sender ids by platform; a number is the same as its digits. Display names are not ids."""
+Problem = tuple[tuple[str, ...], str]
+"""The path of an invalid setting, and a sentence about it."""
 PLATFORM = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-"""How platforms and hooks are named."""
+"""The names of platforms and hooks."""
 _HEADER = re.compile(r"[Xx]-[A-Za-z0-9-]{1,60}")
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+", re.IGNORECASE)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+class ResetPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When the next message of a chat begins a new conversation. Nothing is deleted: /resume returns to the old one."""
+
+    when: Literal["none", "idle", "daily"] = "none"
+    hours: float = 24.0
+    """With `idle`: after this many hours without a message."""
+    hour: int = 4
+    """With `daily`: at this hour of the local time."""
+
+
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much comes in from one chat, and from one person. What is too much is not stored; whoever sent it is told,
-    once in a while."""
+    """Rate limits per chat and per person. Messages over a limit are not stored; their sender is notified."""
 
     minute: Count = 20
-    """Messages within a minute; not over HTTP, where the client chooses the chat."""
+    """Messages per minute in one chat; not over HTTP, where the client chooses the chat."""
     day: Count = 1_000
-    """Messages within a day."""
+    """Messages per day in one chat."""
     person_minute: Count = 60
-    """Messages of one person within a minute, in all their chats together. Who has a token chooses their chats."""
+    """Messages of one person per minute, in all chats together."""
     person_day: Count = 5_000
-    """Messages of one person within a day."""
+    """Messages of one person per day."""
     attachments: Count = 20_000
-    """Kilobytes of the files of one message, together."""
+    """Kilobytes of all files of one message."""
 
 
 class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HTTP server: the OpenAI-compatible interface, webhooks, /health and /metrics."""
 
     enabled: bool | None = None
-    """Whether there is one; nothing said: where no other platform is set up, or tokens or hooks are."""
+    """Whether the server runs; by default if no other platform is configured, or if it has settings or hooks."""
     host: str = "127.0.0.1"
-    """The address it listens at. One that others reach is refused without a token."""
+    """The address to listen at. One that other machines reach requires a token."""
     port: Port = 8642
-    """0 takes any that is free."""
+    """The port to listen at; 0 takes any free port."""
     share: bool = False
-    """Whether another gateway may listen at the same port: for a restart without a gap. Both have to say so."""
+    """Whether another gateway may listen at the same port, for a restart without a gap. Both need this setting."""
     tokens: dict[str, str] = {}
-    """Whose token is in which variable: `ann = "ANN_TOKEN"`. Each has conversations of their own."""
+    """The environment variable with the token of each owner: `ann = "ANN_TOKEN"`."""
     body: Count | None = None
-    """Kilobytes a request may have; by default 1,024, and for a chat 8,192 and the attachments of one message."""
+    """The largest request in kilobytes; by default 1,024, and for a chat 8,192 plus the attachments of one message."""
     conversation_header: str = "X-Conversation-Id"
     """The header that names the conversation in the request and in the response."""
     hosts: list[str] = []
-    """Further names it is reached by, as through a reverse proxy. They need a token."""
+    """Further host names, for example of a reverse proxy. They require a token."""
     origins: list[str] = []
-    """Origins whose web pages may use it (CORS), such as `https://chat.example.com`."""
+    """Origins whose web pages may use the server (CORS), such as `https://chat.example.com`."""
     side_requests: list[str] = []
-    """How the requests begin that a client makes for itself, besides those of Open WebUI and LibreChat."""
+    """Prefixes of requests that a client sends for its own purposes, besides those of Open WebUI and LibreChat."""
 
     def body_bytes(self, attachments: int) -> tuple[int, int]:
-        """Return the largest request in bytes: in general, and of a chat with so many kilobytes of attachments."""
+        """Return the largest request in bytes: in general, and of a chat with `attachments` kilobytes of files."""
         if self.body is not None:
             return self.body * 1_024, self.body * 1_024
         return 1_024 * 1_024, 8_192 * 1_024 + attachments * 1_000 * 4 // 3
 
 
 class Loopback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON lines on a Unix socket, for scripts of the user the gateway runs as."""
+    """JSON lines on a Unix socket, for scripts of the gateway's user."""
 
     socket: str = "gateway.sock"
-    """Its path, from where the file is that names it."""
+    """The path of the socket, relative to the settings file."""
 
 
 class Hook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A webhook at /hooks/NAME: what is posted there is a message."""
+    """A webhook at /hooks/NAME: each delivery is a message."""
 
     secret_env: str
-    """The variable with the secret that deliveries are signed with."""
-    scheme: Literal["holdfast", "github"] = "holdfast"
-    """How they are signed: X-Holdfast-Signature, or X-Hub-Signature-256."""
+    """The environment variable with the secret that deliveries are signed with."""
+    scheme: Literal["standard", "github"] = "standard"
+    """The signature: Standard Webhooks (`webhook-signature`), or GitHub's (`x-hub-signature-256`)."""
     to: str | None = None
-    """Where the reply goes: `platform:chat`, or an https address it is posted to; else it is kept to be fetched."""
+    """Where the reply is sent: `platform:chat`, or an https address; else it is kept to be fetched."""
     allow_private: bool = False
-    """Whether that address may be one of a private network."""
+    """Whether the https address may be in a private network."""
     prompt: str = ""
-    """What is said before what was posted."""
+    """Text that precedes the delivery in the message."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a gateway works, and who may talk to it. Nobody may who is not named here or was let in."""
+    """How a gateway works, and who has access to the agent: only the senders listed here or allowed by an operator."""
 
     profile: str = "main"
-    """The first part of every chat's key. A store has one: a gateway with another profile is refused there."""
+    """The first part of every route. A store has one: a gateway with another profile refuses to start."""
     allow: Senders = {}
-    """Who may talk to the agent."""
+    """Senders who may use the agent."""
     deny: Senders = {}
-    """Who may not, whatever else is said of them."""
+    """Senders who may not, whatever other lists say."""
     admins: Senders = {}
-    """Who may also give the commands that are for admins."""
+    """Senders who may also use the commands for admins."""
     strangers: Literal["pair", "tell", "silence"] = "pair"
-    """What others are told, in a chat of their own: a code to be let in by, that they are not known, or nothing."""
+    """The answer to other senders in a direct chat: a pairing code, that they have no access, or none."""
     shared: Senders = {}
-    """The groups that are one conversation for all in it; in others each person has their own."""
+    """Groups with one conversation for all members; in other groups each member has a separate one."""
     busy: Literal["queue", "steer", "collect", "interrupt"] = "queue"
-    """What becomes of a message that comes during a turn of its chat."""
-    reset: reset_policy.Policy = reset_policy.Policy()
-    """When a chat begins anew by itself."""
+    """What happens to a message that arrives during a turn of its chat."""
+    reset: ResetPolicy = ResetPolicy()
+    """When a chat begins a new conversation by itself."""
     shell: bool | Senders = False
-    """Whose agents may run commands on this machine, still asking each time; nobody's by default."""
+    """Whose agents may run commands on this machine, with approval each time; nobody's by default."""
     tools: bool | Senders = False
-    """Whose agents have the tools of other packages and of servers (`mcpServers`); nobody's by default."""
+    """Whose agents have the tools of plug-ins and MCP servers; nobody's by default."""
     folder: str | None = None
-    """Where each person has a folder for files; else `gateway` in the home."""
+    """The folder that contains the working folder of each owner; by default `gateway` in the data folder."""
     grace: Seconds = 20.0
-    """Seconds that what runs may take to end when the gateway is asked to stop."""
+    """Seconds that running turns may take to end when the gateway stops."""
     answer_within: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 600.0
-    """Seconds a question waits for /approve or /deny; after them the answer is no."""
+    """Seconds that a question waits for an answer; after that it is denied."""
     chats: Count = 200
-    """How many chats are worked on at once."""
+    """How many chats are processed concurrently."""
     remember: Annotated[float, msgspec.Meta(ge=1, le=36_500)] = 30.0
-    """Days that what came in is known, so that it is one message however late it is delivered again."""
+    """Days that inbound messages are remembered, to recognise repeated deliveries."""
     limits: Limits = Limits()
     http: Http = Http()
     loopback: Loopback | None = None
     hooks: dict[str, Hook] = {}
+    platforms: dict[str, dict[str, Any]] = {}
+    """The settings of platforms of other packages, from the tables `[gateway.NAME]`."""
 
     @property
     def has_http(self) -> bool:
-        """Whether there is an HTTP server: as it says, else where something needs it, or nothing else is there."""
+        """Whether the HTTP server runs."""
         if self.http.enabled is not None:
             return self.http.enabled
-        return self.loopback is None or bool(self.hooks) or self.http != Http()
+        return (self.loopback is None and not self.platforms) or bool(self.hooks) or self.http != Http()
 
     @property
     def variables(self) -> list[str]:
-        """The variables that have its secrets."""
-        return sorted({*self.http.tokens.values(), *(hook.secret_env for hook in self.hooks.values())})
+        """The environment variables that contain secrets. In tables of platforms they are the settings `*_env`."""
+        named = [value for table in self.platforms.values() for key, value in table.items() if key.endswith("_env")]
+        hooks = [hook.secret_env for hook in self.hooks.values()]
+        return sorted({*self.http.tokens.values(), *hooks, *(value for value in named if isinstance(value, str))})
 
-    def placed(self, path: Callable[[str | None], str | None]) -> Settings:
-        """The same with paths that are whole."""
-        loopback = self.loopback and msgspec.structs.replace(self.loopback, socket=path(self.loopback.socket))
-        return msgspec.structs.replace(self, folder=path(self.folder), loopback=loopback)
+    def resolve_paths(self, resolve: Callable[[str | None], str | None]) -> Settings:
+        """Return the settings with absolute paths."""
+        loopback = self.loopback and msgspec.structs.replace(self.loopback, socket=resolve(self.loopback.socket))
+        return msgspec.structs.replace(self, folder=resolve(self.folder), loopback=loopback)
 
-    def wrong(self) -> Wrong | None:
-        """What has the right form and cannot be meant."""
+    def find_problem(self) -> Problem | None:
+        """Return the first setting that has the right type and is invalid all the same."""
         if not self.profile or not self.profile.isprintable() or len(self.profile) > 60:
-            return ("profile",), "a profile has 1 to 60 characters that can be printed."
+            return ("profile",), "must have 1 to 60 printable characters."
         if not 0 <= self.reset.hour <= 23 or not 0 < self.reset.hours < 1e6:
-            return ("reset",), "`hour` is 0 to 23, and `hours` is more than 0."
+            return ("reset",), "`hour` must be 0 to 23, and `hours` must be more than 0."
         if self.http.enabled is False and self.hooks:
-            return ("http", "enabled"), "hooks need the HTTP server. Take out `enabled = false`, or the hooks."
+            return ("http", "enabled"), "hooks need the HTTP server. Remove `enabled = false`, or the hooks."
+        return self._find_http_problem() or self._find_list_problem() or self._find_name_problem()
+
+    def _find_http_problem(self) -> Problem | None:
         if not _HEADER.fullmatch(self.http.conversation_header):
             return ("http", "conversation_header"), "must be the name of a header that begins with `X-`."
         for host in self.http.hosts:
@@ -172,46 +188,60 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return ("http", "hosts"), f'{host!r} is not a host name such as "chat.example.com", without a port.'
         for origin in self.http.origins:
             if not _ORIGIN.fullmatch(origin):
-                return ("http", "origins"), f'{origin!r} is not an origin. Write it like "https://chat.example.com".'
+                return ("http", "origins"), f'{origin!r} is not an origin such as "https://chat.example.com".'
         if not all(each.strip() for each in self.http.side_requests):
-            return ("http", "side_requests"), "an empty text would match every request."
-        return self._wrong_lists() or self._wrong_names()
-
-    def _wrong_lists(self) -> Wrong | None:
-        for name in ("allow", "deny", "admins", "shared", "shell", "tools"):
-            said = getattr(self, name)
-            for platform, senders in said.items() if isinstance(said, dict) else ():
-                if (found := _wrong_list(name, platform, senders)) is not None:
-                    return (name, platform), found
+            return ("http", "side_requests"), "an empty prefix would match every request."
         return None
 
-    def _wrong_names(self) -> Wrong | None:
+    def _find_list_problem(self) -> Problem | None:
+        for name in ("allow", "deny", "admins", "shared", "shell", "tools"):
+            value = getattr(self, name)
+            for platform, senders in value.items() if isinstance(value, dict) else ():
+                if (problem := _senders_problem(name, platform, senders)) is not None:
+                    return (name, platform), problem
+        return None
+
+    def _find_name_problem(self) -> Problem | None:
         for owner, variable in self.http.tokens.items():
-            if not _is_name(owner) or not _VARIABLE.fullmatch(variable):
-                return ("http", "tokens", owner), 'a name, and the variable that has the token: ann = "ANN_TOKEN".'
+            if not _is_owner(owner) or not _VARIABLE.fullmatch(variable):
+                return ("http", "tokens", owner), 'must be a name and an environment variable: ann = "ANN_TOKEN".'
         for name, hook in self.hooks.items():
             if not PLATFORM.fullmatch(name):
-                return ("hooks", name), "a hook is named by small letters, digits and dashes."
+                return ("hooks", name), "the name of a hook must be lower-case letters, digits and hyphens."
             if not _VARIABLE.fullmatch(hook.secret_env):
-                return ("hooks", name, "secret_env"), "the name of a variable, not the secret itself."
+                return ("hooks", name, "secret_env"), "must be the name of an environment variable, not the secret."
         return None
+
+
+def collect_platforms(table: dict[str, Any]) -> dict[str, Any]:
+    """Move the tables of installed platform plug-ins in `[gateway]` to its field `platforms`."""
+    unknown = [
+        name for name, value in table.items() if isinstance(value, dict) and name not in Settings.__struct_fields__
+    ]
+    # Installed packages are only searched if there is a reason to: it takes some milliseconds.
+    if not unknown:
+        return table
+    installed = importlib.import_module("importlib.metadata").entry_points(group=PLUGIN_GROUP).names
+    found = {name: table[name] for name in unknown if name in installed and PLATFORM.fullmatch(name)}
+    rest = {name: value for name, value in table.items() if name not in found}
+    return {**rest, "platforms": found} if found else table
 
 
 def ids(senders: Senders) -> dict[str, frozenset[str]]:
-    """The ids of a list as platforms give them."""
+    """Return the sender ids of a list as text."""
     return {platform: frozenset(map(str, each)) for platform, each in senders.items()}
 
 
-def _wrong_list(name: str, platform: str, senders: list[str | int]) -> str | None:
+def _senders_problem(name: str, platform: str, senders: list[str | int]) -> str | None:
     if not PLATFORM.fullmatch(platform):
-        return "a platform is named by small letters, digits and dashes."
+        return "the name of a platform must be lower-case letters, digits and hyphens."
     for each in map(str, senders):
         if each == EVERYBODY and name != "allow":
-            return f"`{EVERYBODY}` stands in `allow` only; here ids are named."
+            return f"`{EVERYBODY}` is only valid in `allow`; list the ids here."
         if not each or not each.isprintable() or each != each.strip():
-            return f"{each!r} is no id of a person."
+            return f"{each!r} is not a sender id."
     return None
 
 
-def _is_name(owner: str) -> bool:
+def _is_owner(owner: str) -> bool:
     return bool(owner) and owner.isprintable() and owner == owner.strip() and len(owner) <= 60

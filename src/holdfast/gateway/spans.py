@@ -1,7 +1,7 @@
-"""Spans: what a gateway does, from when to when, for whoever traces it. Nothing is kept here.
+"""Tracing hooks: what a gateway does and when, for a tracer. Nothing is stored here.
 
-Three kinds: `holdfast.arrival` (something is taken in), `holdfast.turn` (it is worked on) and `holdfast.send`. What
-people write is in none of them, nor who they are.
+There are three spans: `holdfast.arrival` (an inbound message is received), `holdfast.turn` (it is processed) and
+`holdfast.send`. They contain neither message texts nor senders.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Literal
 
 Name = Literal["holdfast.arrival", "holdfast.turn", "holdfast.send"]
 Value = str | int | float | bool
-Put = Callable[[str, Value], object]
-"""Says something of a span that became known while it lasted."""
-Around = Callable[[Name, Mapping[str, Value]], AbstractContextManager[Put]]
+SetAttribute = Callable[[str, Value], object]
+"""Adds an attribute to a running span."""
+Tracer = Callable[[Name, Mapping[str, Value]], AbstractContextManager[SetAttribute]]
 
-around: Around | None = None
-"""Entered when a span begins and left when it ends, with what it raised; it must not wait. Set by who traces."""
+tracer: Tracer | None = None
+"""Entered for each span; it must not block. Set by `app.tracing`."""
 
 
 @contextmanager
-def span(name: Name, **attributes: Value) -> Iterator[Put]:
-    """From here to the end of the block."""
-    if around is None:
-        yield _nothing
+def span(name: Name, **attributes: Value) -> Iterator[SetAttribute]:
+    """Trace the block."""
+    if tracer is None:
+        yield _ignore
         return
-    with around(name, {_named(key): value for key, value in attributes.items()}) as put:
-        yield lambda key, value: put(_named(key), value)
+    with tracer(name, {_qualify(key): value for key, value in attributes.items()}) as set_attribute:
+        yield lambda key, value: set_attribute(_qualify(key), value)
 
 
-def _nothing(_key: str, _value: Value) -> None:
-    """Nobody traces."""
+def _ignore(_key: str, _value: Value) -> None:
+    return
 
 
-def _named(key: str) -> str:
+def _qualify(key: str) -> str:
     return f"holdfast.{key}"

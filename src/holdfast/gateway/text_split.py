@@ -1,7 +1,7 @@
-"""A long text as several messages, cut where it hurts least. Pure.
+"""Split a long text into messages. Pure.
 
-Between paragraphs if that can be, else between lines, sentences, words, and at last anywhere. A block of code that
-has to be cut is closed at the end of one message and opened again in the next, in the same language.
+The text is cut between paragraphs if possible, else between lines, sentences or words, and at last anywhere. A code
+block that has to be cut is closed at the end of one message and opened again in the next, in the same language.
 """
 
 from __future__ import annotations
@@ -11,81 +11,81 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 Measure = Callable[[str], int]
-"""How long a platform says that a text is; never less for a longer one."""
+"""Returns the length of a text in the units of a platform; it never decreases when the text gets longer."""
 
-_BORDERS = (
+_BOUNDARIES = (
     re.compile(r"\n[ \t]*\n+"),
     re.compile(r"\n"),
     re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])"),
     re.compile(r"\s+"),
 )
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n`]*)$", re.MULTILINE)
-_LEAST = 0.4
-"""A better border is taken if that fills a message to so much of its limit."""
-_LANGUAGE = 20
+_MIN_FILL = 0.4
+"""A better boundary is used if it fills the message to this fraction of its limit."""
+_MAX_LANGUAGE = 20
 
 
-class _Block(NamedTuple):
-    """A block of code: its fence, its language, where its opening begins and where what is in it does."""
+class _CodeBlock(NamedTuple):
+    """A code block: its fence and language, and the offsets of its opening line and of its content."""
 
     fence: str
     language: str
     start: int
-    head: int
+    content: int
 
 
 def split(text: str, limit: int, measure: Measure = len) -> list[str]:
-    """Parts of at most this length each, in order; nothing where there is nothing to see."""
+    """Return the parts of a text, each of at most this length; none for blank text."""
     parts, rest = list[str](), text.strip("\n") if text.strip() else ""
     while rest:
         if measure(rest) <= limit:
             return [*parts, rest]
-        part, rest = _first(rest, limit, measure)
+        part, rest = _split_first(rest, limit, measure)
         parts.append(part)
     return parts
 
 
-def _first(text: str, limit: int, measure: Measure) -> tuple[str, str]:
-    """As much as one message takes, and the rest; an open block of code goes on there."""
+def _split_first(text: str, limit: int, measure: Measure) -> tuple[str, str]:
+    """Return the text of the first message and the rest, in which an open code block continues."""
     end = _cut(text, limit, measure)
-    block = _open_at(text[:end])
+    block = _open_block(text[:end])
     if block is None:
-        return text[:end].rstrip(), _led(text[end:])
+        return text[:end].rstrip(), _strip_boundary(text[end:])
     closing = f"\n{block.fence}"
     end = _cut(text, limit - measure(closing), measure)
-    if end <= block.head and block.start:
+    if end <= block.content and block.start:
         return text[: block.start].rstrip(), text[block.start :]
-    if end <= block.head:
+    if end <= block.content:
         end = _fitting(text, limit - measure(closing), measure)
-    if end <= block.head:  # There is hardly room for the fences, and none for what is between.
+    if end <= block.content:  # The limit is too small for the fences and some content.
         end = _cut(text, limit, measure)
-        return text[:end].rstrip(), _led(text[end:])
-    still = _open_at(text[:end])
+        return text[:end].rstrip(), _strip_boundary(text[end:])
+    still = _open_block(text[:end])
     if still is None:
-        return text[:end].rstrip(), _led(text[end:])
-    # Each message brings some of the text forward: it ends behind the opening that the next one repeats.
+        return text[:end].rstrip(), _strip_boundary(text[end:])
+    # Each message contains some content after the opening line, so the rest always gets shorter.
     rest = text[end:].removeprefix("\n")
     return text[:end].rstrip("\n") + f"\n{still.fence}", f"{still.fence}{still.language}\n{rest}"
 
 
-def _led(rest: str) -> str:
-    """What comes next, without the border it was cut at; how far its first line is indented stays."""
+def _strip_boundary(rest: str) -> str:
+    """Remove the boundary at the beginning of the rest; the indentation of its first line stays."""
     return re.sub(r"\A\s*\n|\A +(?=\S)", "", rest, count=1) if rest.strip() else ""
 
 
 def _cut(text: str, limit: int, measure: Measure) -> int:
-    """Where to cut: the last border of the best kind that fills enough of the message."""
-    most = _fitting(text, limit, measure)
-    window = text[: most + 1]
-    for border in _BORDERS:
-        found = [each.start() for each in border.finditer(window) if 0 < each.start() <= most]
-        if found and found[-1] >= _LEAST * most:
+    """Return where to cut: the last boundary of the best kind that fills enough of the message."""
+    fitting = _fitting(text, limit, measure)
+    window = text[: fitting + 1]
+    for boundary in _BOUNDARIES:
+        found = [each.start() for each in boundary.finditer(window) if 0 < each.start() <= fitting]
+        if found and found[-1] >= _MIN_FILL * fitting:
             return found[-1]
-    return most
+    return fitting
 
 
 def _fitting(text: str, limit: int, measure: Measure) -> int:
-    """How many characters of it fit; at least one."""
+    """Return how many characters fit; at least one."""
     if measure is len:
         return max(min(limit, len(text)), 1)
     low, high = 1, len(text)
@@ -98,13 +98,13 @@ def _fitting(text: str, limit: int, measure: Measure) -> int:
     return low
 
 
-def _open_at(text: str) -> _Block | None:
-    """The block of code that is open at the end of a text."""
-    opened: _Block | None = None
+def _open_block(text: str) -> _CodeBlock | None:
+    """Return the code block that is open at the end of a text."""
+    opened: _CodeBlock | None = None
     for found in _FENCE.finditer(text):
         fence, after = found[1], found[2].strip()
         if opened is None:
-            opened = _Block(fence, after if len(after) <= _LANGUAGE else "", found.start(), found.end() + 1)
+            opened = _CodeBlock(fence, after if len(after) <= _MAX_LANGUAGE else "", found.start(), found.end() + 1)
         elif fence[0] == opened.fence[0] and len(fence) >= len(opened.fence) and not after:
             opened = None
     return opened

@@ -1,6 +1,6 @@
-"""A turn as its chat sees it: that an answer is being written, what it asks, and as much of it as the platform shows.
+"""Show a running turn in its chat: the typing indicator, a draft of the reply, and questions.
 
-What a turn asks is sent to the chat it came from, where /approve and /deny answer; nobody waits for ever.
+Questions are sent to the chat of the message and answered there by commands; after a time they are denied.
 """
 
 from __future__ import annotations
@@ -10,146 +10,168 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import msgspec
-
 from holdfast import errors, events, types
-from holdfast.gateway import gateway_context, outgoing, platform, questions
+from holdfast.gateway import gateway_context, outbox, questions, replies
 from holdfast.runtime import runtime as runtimes
 
 logger = logging.getLogger("holdfast.gateway")
 
-TYPING = 4.0
-"""Seconds after which a platform is told again that an answer is being written."""
-NOT_ANSWERED = "Nobody answered in time."
+TYPING_SECONDS = 4.0
+"""The interval at which the typing indicator is renewed."""
+NOT_ANSWERED = "The question was not answered in time."
 
 
-class Watch:
-    """What was seen of a turn."""
+class TurnProgress:
+    """Follows the events of a conversation on behalf of one inbound message, or of a notice."""
 
     def __init__(
         self,
-        home: gateway_context.House,
+        context: gateway_context.GatewayContext,
         runtime: runtimes.Runtime,
         conversation_id: str,
-        where: gateway_context.Place,
-        arrival: types.InboundMessage | None,
+        to: gateway_context.ReplyAddress,
+        inbound: types.InboundMessage | None,
         uid: str,
     ) -> None:
-        self._home, self._runtime, self._here, self._where = home, runtime, conversation_id, where
-        self._arrival = arrival
-        can = home.able.get(where.platform, platform.Abilities())
-        self._shows, self._types, self._mute = can.shows if arrival is not None else None, can.types, can.mute
-        self._asked: dict[str, asyncio.Task[None]] = {}
-        self._own = uid
-        self.mine = self._told = False
-        """Whether the turn that runs is that of the arrival; whether it is one that this chat is asked about."""
-        self.when_mine: Callable[[], object] = lambda: None
-        """Called when it is."""
-        self.gave_way = False
-        """Whether the turn was interrupted for what came after it."""
+        self._context, self._runtime, self._conversation_id, self._to = context, runtime, conversation_id, to
+        self._inbound, self._uid = inbound, uid
+        self._can = context.can(to.platform)
+        self._questions: dict[str, asyncio.Task[None]] = {}
+        self._draft: asyncio.Task[None] | None = None
+        self._text = ""
+        """The reply so far, for the draft."""
+        self.is_own = self._is_relevant = False
+        """Whether the running turn is that of the message; whether its questions belong to this chat."""
+        self.on_own: Callable[[], object] = lambda: None
+        """Called when `is_own` becomes true."""
+        self.yielded = False
+        """Whether the turn was interrupted in favour of a later message."""
         self.stored: dict[str, int] = {}
-        """Everything that was stored meanwhile: uid and seq."""
+        """The messages stored meanwhile: seq by uid."""
 
     @property
     def seq(self) -> int | None:
-        """The message that the turn began with; None while there is none."""
-        return self.stored.get(self._own)
+        """The message that the turn began with; None until it is stored."""
+        return self.stored.get(self._uid)
 
     @property
-    def asks(self) -> bool:
-        """Whether there is somebody who could be asked: an answer comes by the way that the message came."""
-        mute = self._mute is not None and self._mute.mute
-        return self._where.by == self._where.platform and not mute
+    def can_ask(self) -> bool:
+        """Whether a question can be answered: only on the platform that the message came from."""
+        return self._to.origin == self._to.platform and self._can.interactive
 
-    @property
-    def types(self) -> bool:
-        """Whether the platform shows that an answer is being written."""
-        return self._types is not None
-
-    def heard(self, emitted: events.Emitted) -> None:
-        """Another chat may be in the same conversation: of its turns nothing is shown or asked here."""
+    def on_emitted(self, emitted: events.Emitted) -> None:
+        """Handle an event. Turns that another chat began in the same conversation are not shown here."""
         match emitted.event:
             case events.MessageStored(seq, uid):
                 self.stored[uid] = seq
-                if uid == self._own:
-                    self.mine = True
-                    self.when_mine()
+                if uid == self._uid:
+                    self.is_own = True
+                    self.on_own()
             case events.TurnStarted(notice=notice):
-                self._told = self.mine or bool(notice)
-            case events.ApprovalAsked() if self._told and self.asks:
-                self._asked[emitted.event.request_id] = asyncio.create_task(self._ask(emitted.event, self.mine))
+                self._is_relevant = self.is_own or bool(notice)
+            case events.ApprovalAsked() if self._is_relevant and self.can_ask:
+                self._questions[emitted.event.request_id] = asyncio.create_task(self._ask(emitted.event, self.is_own))
             case events.ApprovalSettled(request_id):
-                if (waiting := self._asked.pop(request_id, None)) is not None:
+                if (waiting := self._questions.pop(request_id, None)) is not None:
                     waiting.cancel()
-        self._show(emitted.event)
+            case events.TextDelta(text) if self.is_own and self._inbound and self._can.drafts is not None:
+                self._text += text
+                self._draft = self._draft or asyncio.create_task(self._edit_draft(self._inbound))
+        self._forward(emitted.event)
         if isinstance(emitted.event, events.TurnFinished):
-            self.mine = self._told = False
+            self.is_own = self._is_relevant = False
 
-    async def type(self) -> None:
-        """Say that an answer is being written, until cancelled."""
-        while self._types is not None:
-            try:
-                await self._types.typing(self._where.address)
-            except Exception as error:  # noqa: BLE001 -- a platform's own; nobody misses this sign
-                logger.debug("%s was not told that an answer is being written: %s", self._where.platform, error)
-            await asyncio.sleep(TYPING)
-
-    def close(self) -> None:
-        for waiting in self._asked.values():
-            waiting.cancel()
-
-    def _show(self, event: events.AnyEvent) -> None:
-        if self._shows is None or self._arrival is None or not self.mine:
+    def _forward(self, event: events.AnyEvent) -> None:
+        if self._can.progress is None or self._inbound is None or not self.is_own:
             return
         try:
-            self._shows.heard(self._arrival, event)
+            self._can.progress.on_event(self._inbound, event)
         except Exception:
-            # What a platform shows of a turn changes nothing about the turn.
-            logger.exception("%s could not show a turn", self._where.platform)
+            # The border to a platform: its errors do not affect the turn.
+            logger.exception("%s failed to show the progress of a turn", self._to.platform)
 
-    async def _ask(self, asked: events.ApprovalAsked, mine: bool) -> None:
-        """Send a question to the chat, and answer it where nobody does in time."""
+    async def show_typing(self) -> None:
+        """Renew the typing indicator until cancelled."""
+        while self._can.typing is not None:
+            try:
+                await self._can.typing.send_typing(self._to.address)
+            except Exception as error:  # noqa: BLE001 -- the border to a platform; the indicator is optional
+                logger.debug("%s failed to show the typing indicator: %s", self._to.platform, error)
+            await asyncio.sleep(TYPING_SECONDS)
+
+    async def close(self) -> None:
+        for waiting in self._questions.values():
+            waiting.cancel()
+        if self._draft is not None:
+            # An edit that is under way must not overtake the final reply.
+            self._draft.cancel()
+            await asyncio.wait([self._draft])
+
+    async def _edit_draft(self, inbound: types.InboundMessage) -> None:
+        """Send a draft and edit it until cancelled. Another attempt at the same message continues the same draft."""
+        drafts, shown = self._can.drafts, ""
+        assert drafts is not None
         try:
-            # One after the other: each has the next number, and parts of two are not mixed.
-            async with self._runtime.approvals.prompt_lock:
-                await self._post(asked, self._arrival.id if mine and self._arrival else None)
-        except errors.HoldfastError as error:
-            logger.warning("a question could not be sent, and is denied in time: %s", error)
-        self._home.goes_out(self._where.platform)
-        await asyncio.sleep(self._home.settings.answer_within)
-        self._runtime.approvals.expire(self._here, asked.request_id, NOT_ANSWERED)
+            draft = await outbox.post_draft(self._context.db, self._to, inbound.id)
+            self._context.wake_sender(self._to.platform)
+            while draft is not None and draft.failed_at is None:
+                await asyncio.sleep(drafts.draft_seconds)
+                if draft.external is None:
+                    draft = await self._context.db.mail.outgoing(draft.id)
+                elif self._text != shown:
+                    shown = self._text
+                    parts = replies.build(self._context, self._to, shown)
+                    text = parts[0].text if parts else outbox.DRAFT_TEXT
+                    render = self._can.format.render if self._can.format is not None else str
+                    await drafts.edit_draft(self._to.address, draft.external, render(text))
+        except Exception as error:  # noqa: BLE001 -- the border to a platform; the draft is optional
+            logger.warning("%s failed to edit a draft: %s", self._to.platform, error)
 
-    async def _post(self, asked: events.ApprovalAsked, arrival: int | None) -> None:
-        number = await questions.next_number(self._home.db, self._here)
-        text = outgoing.question(msgspec.structs.replace(asked, number=number))
-        said = outgoing.to(self._where, text, self._home.platforms, kind="question")
-        for place, part in enumerate(said):
-            key = questions.Part(number, asked.request_id, place, len(said)).key
-            await self._home.db.mail.post(part, key=key, inbound_id=arrival, conversation_id=self._here)
+    async def _ask(self, asked: events.ApprovalAsked, is_own: bool) -> None:
+        """Send a question to the chat, and deny it if it is not answered in time."""
+        try:
+            # Sequentially, so that numbers are unique and the parts of two questions are not mixed.
+            async with self._runtime.approvals.prompt_lock:
+                await self._post_question(asked, self._inbound.id if is_own and self._inbound else None)
+        except errors.HoldfastError as error:
+            logger.warning("a question could not be sent and will be denied: %s", error)
+        self._context.wake_sender(self._to.platform)
+        await asyncio.sleep(self._context.settings.answer_within)
+        self._runtime.approvals.expire(self._conversation_id, asked.request_id, NOT_ANSWERED)
+
+    async def _post_question(self, asked: events.ApprovalAsked, inbound_id: int | None) -> None:
+        number = await questions.next_number(self._context.db, self._conversation_id)
+        text = questions.question_text(asked, number, explain=self._can.choices is None)
+        parts = replies.build(self._context, self._to, text, kind="question")
+        for index, part in enumerate(parts):
+            key = questions.QuestionKey(number, asked.request_id, index, len(parts), bool(asked.remembers)).text
+            await self._context.db.mail.post(
+                part, key=key, inbound_id=inbound_id, conversation_id=self._conversation_id
+            )
 
 
 @asynccontextmanager
-async def watched(
-    home: gateway_context.House,
+async def follow(
+    context: gateway_context.GatewayContext,
     runtime: runtimes.Runtime,
     conversation_id: str,
-    where: gateway_context.Place,
-    arrival: types.InboundMessage | None = None,
+    to: gateway_context.ReplyAddress,
+    inbound: types.InboundMessage | None = None,
     uid: str = "",
-) -> AsyncIterator[Watch]:
-    """See the turns of a conversation to the end of the block; all that was emitted by then was seen.
-
-    `uid` is that of the message whose turn it is about.
-    """
-    watch = Watch(home, runtime, conversation_id, where, arrival, uid)
-    home.speaking[conversation_id] = where
-    with runtime.subscribe(conversation_id, can_approve=watch.asks, takes_inbox=False, on_event=watch.heard):
-        typing = asyncio.create_task(watch.type()) if watch.types else None
+) -> AsyncIterator[TurnProgress]:
+    """Follow the turns of a conversation until the end of the block; `uid` is that of the message's log entry."""
+    progress = TurnProgress(context, runtime, conversation_id, to, inbound, uid)
+    context.active[conversation_id] = to
+    with runtime.subscribe(
+        conversation_id, can_approve=progress.can_ask, takes_inbox=False, on_event=progress.on_emitted
+    ):
+        has_typing = context.can(to.platform).typing is not None
+        typing = asyncio.create_task(progress.show_typing()) if has_typing else None
         try:
-            yield watch
+            yield progress
         finally:
             if typing is not None:
                 typing.cancel()
                 await asyncio.wait([typing])
-            watch.close()
-            home.speaking.pop(conversation_id, None)
+            await progress.close()
+            context.active.pop(conversation_id, None)

@@ -1,8 +1,8 @@
-"""One chat at work: what came in on its route, oldest first, each to its one outcome.
+"""Process the inbound messages of a chat, oldest first, each to exactly one outcome.
 
-Nothing here is believed: which session a message goes to is fixed in the store before its turn, its uid is made from
-the platform's own, and its outcome and its reply are one transaction. So whoever dies here in the middle leaves what
-another finishes, and two who work on the same thing write it once.
+Correctness comes from the store: the conversation of a message is fixed there before its turn, its uid is derived from
+the platform's id, and its outcome and reply are one transaction. If a process dies, another one finishes its work; two
+processes that work on the same message write its effects once.
 """
 
 from __future__ import annotations
@@ -14,246 +14,280 @@ from collections.abc import Coroutine, Sequence
 from time import monotonic
 from typing import Any
 
+import msgspec
+
 from holdfast import errors, events, fault_points, types
 from holdfast.agent import loop
 from holdfast.gateway import (
-    active_chats,
-    busy_policy,
+    active_chat,
     chat_leases,
     commands,
     gateway_context,
+    message_policy,
+    outbox,
     platform,
-    reply_text,
-    route_binding,
-    route_keys,
+    replies,
+    routes,
     spans,
     turn_progress,
 )
-from holdfast.gateway import outgoing as gateway_outgoing
 from holdfast.runtime import inbox
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
-LOOK = 200
-"""How many of those that wait in one chat are looked at."""
-EVERY = 1.0
-"""Seconds after which a chat is looked at again beside its turn, where nobody says that something came."""
-MOST_HARMLESS = 50
-"""So many attempts may come to nothing for reasons that are not the message's; then it is given up, too."""
-WAITED = 5.0
-"""Seconds after which it is asked again whether somebody may speak."""
-MOST_WITHDRAWN = 10_000
-GAVE_UP = "I began to work on this message {count} times and never came to an end, so I leave it. Please send it again."
-# After these the same message is worked on again, here or elsewhere.
-_LATER: frozenset[events.Exit] = frozenset(("busy", "store", "lease_lost"))
+MAX_READ = 200
+"""How many waiting messages of a chat are read."""
+POLL_SECONDS = 1.0
+"""How often a chat is read again during its turn."""
+MAX_HARMLESS = 50
+"""How many attempts may fail for reasons other than the message before they count."""
+RECHECK_SECONDS = 5.0
+"""Access is checked again for a message that waited for longer."""
+MAX_WITHDRAWN = 10_000
+GAVE_UP = "This message could not be processed in {count} attempts and was given up. Please send it again."
+STOPPING = "the gateway is stopping"
+# After these the same message is processed again, here or in another process.
+_RETRY_EXITS: frozenset[events.Exit] = frozenset(("busy", "store", "lease_lost"))
 
 
-class Later(Exception):
-    """It cannot be worked on now; after a while it may."""
+class RetryLater(Exception):
+    """A message cannot be processed now."""
 
 
 class Withdrawn(Exception):
-    """The client of a message has gone before its turn began."""
+    """A message was withdrawn before its turn began."""
 
 
 class Worker:
-    """Works on chats. `stopping`: takes up nothing new, and leaves what is stopped to others."""
+    """Processes chats. `stopping`: begin nothing new, and leave interrupted turns to other processes."""
 
-    def __init__(self, home: gateway_context.House) -> None:
-        self._home, self._db = home, home.db
-        self._bound = route_binding.Binding(home.db, home.settings.reset, home.clock)
-        self.claims = chat_leases.Claims(home.db)
+    def __init__(self, context: gateway_context.GatewayContext) -> None:
+        self.context = context
+        self.bindings = routes.RouteBindings(context.db, context.settings.reset, context.clock)
+        self.leases = chat_leases.LeaseRenewer(context.db)
         self.stopping = False
         self.crowded = False
-        """Whether other chats wait for room: then one thing is worked on at a time, and the next one in turn."""
-        self._harmless = Counter[int]()
-        """Attempts that came to nothing without harm, so that they do not count."""
+        """Whether other chats wait for a free place: then a chat gives up its place after each message."""
+        self.harmless = Counter[int]()
+        """Attempts that failed for reasons other than the message, by inbound message."""
         self._withdrawn: OrderedDict[int, None] = OrderedDict()
-        """Arrivals whose clients have gone."""
-        self._running: dict[int, tuple[active_chats.Running, events.Submit, asyncio.Future[events.TurnResult]]] = {}
-        """The turns under way, by arrival."""
+        self.running: dict[int, tuple[active_chat.RunningTurn, events.Submit, asyncio.Future[events.TurnResult]]] = {}
+        """The running turns, by inbound message."""
 
-    def withdraw(self, arrival: types.InboundMessage) -> None:
-        """Stop the turn of an arrival, or do not begin it: its client has gone."""
-        self._withdrawn[arrival.id] = None
-        if len(self._withdrawn) > MOST_WITHDRAWN:
+    async def process(self, chat: active_chat.ActiveChat) -> None:
+        """Process all open messages of a chat. Raises Busy if another process works on it, or RetryLater."""
+        await ChatWorker(self, chat).run()
+
+    def withdraw(self, inbound: types.InboundMessage) -> None:
+        """Cancel the turn of a message, or do not begin it."""
+        self._withdrawn[inbound.id] = None
+        if len(self._withdrawn) > MAX_WITHDRAWN:
             self._withdrawn.popitem(last=False)
-        self._stop_withdrawn(arrival.id)
+        self.stop_if_withdrawn(inbound.id)
 
-    def _stop_withdrawn(self, arrival_id: int) -> None:
-        if arrival_id not in self._withdrawn or arrival_id not in self._running:
+    def is_withdrawn(self, inbound_id: int) -> bool:
+        return inbound_id in self._withdrawn
+
+    def stop_if_withdrawn(self, inbound_id: int) -> None:
+        if inbound_id not in self._withdrawn or inbound_id not in self.running:
             return
-        running, message, answered = self._running[arrival_id]
+        running, message, answered = self.running[inbound_id]
         if answered.done():
-            return  # The conversation may be in another turn by now.
-        running.watch.gave_way = True
-        # A message that still waits behind another turn of its conversation leaves that turn alone.
-        if not running.runtime.drop(running.here, message):
-            running.runtime.interrupt(running.here)
+            return  # The conversation may be in another turn already.
+        running.progress.yielded = True
+        # A message that still waits behind another turn of its conversation must not stop that turn.
+        if not running.runtime.drop(running.conversation_id, message):
+            running.runtime.interrupt(running.conversation_id)
 
-    async def work(self, lane: active_chats.Lane) -> None:
-        """All that is open in a chat, until nothing is left. Busy where another works on it; Later."""
-        taken = await async_db.await_or_release(self._taken_up(lane), self._untaken)
+    def forget(self, inbound_id: int) -> None:
+        self.harmless.pop(inbound_id, None)
+        self._withdrawn.pop(inbound_id, None)
+
+    def is_given_up(self, inbound: types.InboundMessage) -> bool:
+        """Return whether a message failed too often. Attempts that failed for other reasons do not count."""
+        counted = inbound.attempts - min(self.harmless[inbound.id], MAX_HARMLESS)
+        return counted >= self.context.settings.attempts
+
+    def is_late(self, inbound: types.InboundMessage) -> bool:
+        return self.context.clock() - inbound.at > RECHECK_SECONDS
+
+    def select(self, waiting: Sequence[types.InboundMessage], route: types.Route) -> tuple[int, str, list[int]] | None:
+        """Return the first message, its conversation and the messages joined to it, within the reading transaction.
+
+        None if that needs further reads or checks.
+        """
+        first, behind = waiting[0], waiting[1:]
+        target = first.target or platform.read_terms(first).conversation_id or self.bindings.bound_target(route)
+        if target is None or self.is_given_up(first) or self.is_late(first) or is_replaced(first, behind):
+            return None
+        return first.id, target, [each.id for each in self.joined(first, behind)]
+
+    def joined(
+        self, inbound: types.InboundMessage, behind: Sequence[types.InboundMessage]
+    ) -> list[types.InboundMessage]:
+        """Return the messages that are answered together with a message: those of the same sender right after it."""
+        found = list[types.InboundMessage]()
+        is_message = message_policy.message_text(inbound.text) is not None
+        if self.context.settings.busy not in message_policy.JOINING or inbound.attempts or not is_message:
+            return found
+        for each in behind[: message_policy.MAX_JOINED - 1]:
+            if message_policy.message_text(each.text) is None or each.sender != inbound.sender or each.attempts:
+                break
+            found.append(each)
+        return found
+
+
+class ChatWorker:
+    """Processes one chat under its lease."""
+
+    held: chat_leases.HeldLease
+
+    def __init__(self, worker: Worker, chat: active_chat.ActiveChat) -> None:
+        self._worker, self._chat = worker, chat
+        self._context, self._db = worker.context, worker.context.db
+
+    async def run(self) -> None:
+        worker, chat = self._worker, self._chat
+        taken = await async_db.await_or_release(self._take_next(), self._release_taken)
         if taken.lease is None:
             return
-        async with self.claims.held(taken.lease) as held:
+        async with worker.leases.hold(taken.lease) as self.held:
             fault_points.reach("gateway", "claimed")
-            while taken.waiting or lane.notices:
+            while taken.waiting or chat.notices:
                 if taken.waiting:
-                    lane.attempts = taken.waiting[0].attempts
-                    await self._one(held, lane, taken)
+                    chat.attempts = taken.waiting[0].attempts
+                    await self._process_first(taken)
                 else:
-                    await self._notices(held, lane, lane.notices.pop())
-                # What is taken up is begun, and a command that was begun is not begun again: so not here.
-                if held.given_back or self.stopping or self.crowded:
+                    await self._answer_notices(chat.notices.pop())
+                # Before the next message is taken: taking it begins it, and a command must not be begun twice.
+                if self.held.released or worker.stopping or worker.crowded:
                     return
-                taken = await self._taken_up(lane, held.claim)
+                taken = await self._take_next(self.held.lease)
 
-    async def _taken_up(self, lane: active_chats.Lane, claim: types.ChatLease | None = None) -> types.NextInbound:
-        """What is open in the chat, claimed, and the first of it begun where there is nothing to think about."""
-        lane.look()
-        lane.more = False
+    async def _take_next(self, lease: types.ChatLease | None = None) -> types.NextInbound:
+        """Read the open messages under a lease, and begin the first one if `select` can tell its conversation."""
+        chat, leases = self._chat, self._worker.leases
+        chat.clear_news()
+        chat.has_more = False
         return await self._db.mail.begin_next_inbound(
-            lane.route, self._choose, lease=claim, idle=bool(lane.notices), ttl=self.claims.ttl, limit=LOOK
+            chat.route, self._worker.select, lease=lease, idle=bool(chat.notices), ttl=leases.ttl, limit=MAX_READ
         )
 
-    async def _untaken(self, taken: types.NextInbound) -> None:
+    async def _release_taken(self, taken: types.NextInbound) -> None:
         if taken.lease is not None:
-            await self.claims.give_back(taken.lease)
+            await self._worker.leases.release(taken.lease)
 
-    def _choose(self, waiting: Sequence[types.InboundMessage], route: types.Route) -> tuple[int, str, list[int]] | None:
-        """The first one, in the conversation that its route names. None where that is not all there is to it."""
-        first = waiting[0]
-        target = first.target or platform.terms_of(first).conversation_id or self._bound.plainly(route)
-        if target is None or self._is_enough(first) or self._is_late(first):
-            return None
-        return first.id, target, [each.id for each in self._joined(first, waiting[1:])]
-
-    async def _one(self, held: chat_leases.Held, lane: active_chats.Lane, taken: types.NextInbound) -> None:
-        arrival, behind = taken.waiting[0], taken.waiting[1:]
-        lane.more, lane.behind = bool(behind), behind
-        if arrival.id in self._withdrawn:
-            seq = await self._in_log(arrival, uid_of(arrival))
-            there = arrival.target if seq else None
-            await self._settle(held, lane, arrival, "interrupted", None, seq=seq, conversation_id=there)
+    async def _process_first(self, taken: types.NextInbound) -> None:
+        chat, worker = self._chat, self._worker
+        inbound, behind = taken.waiting[0], taken.waiting[1:]
+        chat.has_more, chat.behind = bool(behind), behind
+        if await self._settle_unprocessed(inbound, behind):
             return
-        if self._is_enough(arrival):
-            uid, said = uid_of(arrival), GAVE_UP.format(count=arrival.attempts)
-            # With the message that it may have become: what is redacted there goes here, too.
-            seq = await self._in_log(arrival, uid) or await self._in_log(arrival, loop.steering_uid(uid))
-            there = arrival.target if seq else None
-            await self._settle(held, lane, arrival, "gave_up", said, seq=seq, conversation_id=there)
-            return
-        joined = self._joined(arrival, behind)
+        joined = worker.joined(inbound, behind)
         begun = taken.begun
         if begun is None:
-            if self._is_late(arrival) and not await self._home.may_speak(arrival.platform, arrival.sender):
-                await self._settle(held, lane, arrival, "refused", None)
+            if worker.is_late(inbound) and not await self._context.may_speak(inbound.platform, inbound.sender):
+                await self._settle(inbound, "refused", None)
                 return
-            named = arrival.target or platform.terms_of(arrival).conversation_id
-            target = named or await self._bound.target(arrival.route)
-            begun = await self._db.mail.begin_inbound(held.claim, arrival.id, target, [each.id for each in joined])
+            named = inbound.target or platform.read_terms(inbound).conversation_id
+            target = named or await worker.bindings.target(inbound.route)
+            begun = await self._db.mail.begin_inbound(self.held.lease, inbound.id, target, [each.id for each in joined])
         fault_points.reach("gateway", "begun")
         if begun is None:
             return
-        self._home.meter.begun(begun.attempts)
-        lane.more, lane.behind = len(behind) > len(joined), behind[len(joined) :]
-        lane.inbox_empty = taken.inbox_empty
-        if busy_policy.message(begun.text) is None:
-            await self._command(held, lane, begun, behind)
+        self._context.metrics.count_attempt(begun.attempts)
+        chat.has_more, chat.behind = len(behind) > len(joined), behind[len(joined) :]
+        chat.inbox_empty = taken.inbox_empty
+        if message_policy.message_text(begun.text) is None:
+            await self._run_command(begun, behind)
         else:
-            await self._message(held, lane, begun)
+            await self._answer_message(begun)
 
-    def _is_enough(self, arrival: types.InboundMessage) -> bool:
-        """Whether work on it was begun so often that it is given up. Where somebody else was at work, or the store
-        could not be had, that is not because of the message."""
-        counted = arrival.attempts - min(self._harmless[arrival.id], MOST_HARMLESS)
-        return counted >= self._home.settings.attempts
-
-    def _is_late(self, arrival: types.InboundMessage) -> bool:
-        return self._home.clock() - arrival.at > WAITED
-
-    def _joined(
-        self, arrival: types.InboundMessage, behind: Sequence[types.InboundMessage]
-    ) -> list[types.InboundMessage]:
-        """What is answered together with a message: the messages of the same person that came right after it."""
-        joined = list[types.InboundMessage]()
-        if (
-            self._home.settings.busy not in busy_policy.JOINING
-            or arrival.attempts
-            or busy_policy.message(arrival.text) is None
-        ):
-            return joined
-        for each in behind[: busy_policy.ONE_AS_MANY - 1]:
-            if busy_policy.message(each.text) is None or each.sender != arrival.sender or each.attempts:
-                break
-            joined.append(each)
-        return joined
+    async def _settle_unprocessed(self, inbound: types.InboundMessage, behind: Sequence[types.InboundMessage]) -> bool:
+        """Settle a message that was withdrawn, replaced by an edit, or given up; return whether it was."""
+        text = None
+        if self._worker.is_withdrawn(inbound.id):
+            outcome = "interrupted"
+        elif is_replaced(inbound, behind):
+            outcome = "replaced"
+        elif self._worker.is_given_up(inbound):
+            outcome, text = "gave_up", GAVE_UP.format(count=inbound.attempts)
+        else:
+            return False
+        uid = uid_of(inbound)
+        # Settled with the log entry that an earlier attempt made: redacting the entry then redacts the message, too.
+        seq = await self._find_seq(inbound, uid) or await self._find_seq(inbound, loop.steering_uid(uid))
+        await self._settle(inbound, outcome, text, seq=seq, conversation_id=inbound.target if seq else None)
+        return True
 
     # --- a message -----------------------------------------------------------------------------------
 
-    async def _message(self, held: chat_leases.Held, lane: active_chats.Lane, arrival: types.InboundMessage) -> None:
-        # A turn may have been told it before a process died.
-        told = loop.steering_uid(uid_of(arrival))
-        if arrival.attempts > 1 and (seq := await self._in_log(arrival, told)) is not None:
-            await self._settle(held, lane, arrival, "steered", None, seq=seq, conversation_id=arrival.target)
-            return
-        every = [arrival]
-        if arrival.attempts > 1 or self._home.settings.busy in busy_policy.JOINING:
-            every += await self._db.mail.joined_inbound(arrival.id)
-        text = busy_policy.together([busy_policy.message(each.text) or "" for each in every])
-        content = gateway_outgoing.content(every, text, route_keys.is_shared(arrival.route))
-        terms = platform.terms_of(every[-1])
-        submit = events.Submit(text, uid_of(arrival), content, arrival.route, terms.instructions, terms.max_output)
-        await self._answer(held, lane, arrival, submit)
+    async def _answer_message(self, inbound: types.InboundMessage) -> None:
+        if inbound.attempts > 1:
+            # It may have been added to a turn before a process died.
+            seq = await self._find_seq(inbound, loop.steering_uid(uid_of(inbound)))
+            if seq is not None:
+                await self._settle(inbound, "steered", None, seq=seq, conversation_id=inbound.target)
+                return
+        every = [inbound]
+        if inbound.attempts > 1 or self._context.settings.busy in message_policy.JOINING:
+            every += await self._db.mail.joined_inbound(inbound.id)
+        text = message_policy.join_texts([message_policy.message_text(each.text) or "" for each in every])
+        quoting = [await self._resolve_quote(each) for each in every]
+        content = replies.user_content(quoting, text, routes.is_shared(inbound.route))
+        terms = platform.read_terms(every[-1])
+        submit = events.Submit(text, uid_of(inbound), content, inbound.route, terms.instructions, terms.max_output)
+        await self._answer(inbound, submit)
 
-    async def _in_log(self, arrival: types.InboundMessage, uid: str) -> int | None:
-        """Where it stands in the log of the conversation it goes to, if it does."""
+    async def _resolve_quote(self, inbound: types.InboundMessage) -> types.InboundMessage:
+        """Add the text of the quoted message if the platform did not send it."""
+        quote = platform.read_extra(inbound, platform.Quote)
+        if quote is None or quote.text:
+            return inbound
+        quoted = await self._db.mail.inbound_by_key(inbound.platform, quote.key)
+        if quoted is None or quoted.route != inbound.route:
+            return inbound
+        known = msgspec.structs.replace(quote, text=quoted.text, name=quoted.name)
+        return msgspec.structs.replace(inbound, parts=[msgspec.to_builtins(known), *inbound.parts])
+
+    async def _find_seq(self, inbound: types.InboundMessage, uid: str) -> int | None:
+        """Return the log entry of a message in its conversation, if there is one."""
         try:
-            return None if arrival.target is None else await self._db.find_seq(arrival.target, uid)
+            return None if inbound.target is None else await self._db.find_seq(inbound.target, uid)
         except errors.NoSuchSession:
             return None
 
-    async def _answer(
-        self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        arrival: types.InboundMessage,
-        message: events.Submit,
-        said: str = "",
-    ) -> None:
-        """Its turn, and the outcome with the reply; `said` is told before it."""
-        here = arrival.target or ""
+    async def _answer(self, inbound: types.InboundMessage, message: events.Submit, prefix: str = "") -> None:
+        """Run the turn of a message, and store its outcome with the reply; `prefix` precedes the reply."""
+        conversation_id = inbound.target or ""
         try:
-            result, watch = await self._turn(held, lane, arrival, here, message)
+            result, progress = await self._run_turn(inbound, conversation_id, message)
         except Withdrawn:
-            await self._settle(held, lane, arrival, "interrupted", None)
+            await self._settle(inbound, "interrupted", None)
             return
-        if result.failed and watch.seq is None:
-            other = await self._bound.elsewhere(arrival.route, here)
+        if result.failed and progress.seq is None:
+            other = await self._worker.bindings.other_target(inbound.route, conversation_id)
             if other is not None:
-                result, watch = await self._turn(held, lane, arrival, other, message)
+                result, progress = await self._run_turn(inbound, other, message)
         fault_points.reach("gateway", "answered")
-        stored = watch.seq is not None
-        history = len(await self._db.context(result.conversation_id)) if result.failed and stored else 0
-        # One that gave way to the next message is answered with that.
-        text = None if result.interrupted and watch.gave_way else reply_text.of(result, history)
+        is_stored = progress.seq is not None
+        history = len(await self._db.context(result.conversation_id)) if result.failed and is_stored else 0
+        # A turn that yielded to the next message is answered with that one.
+        text = None if result.interrupted and progress.yielded else replies.result_text(result, history)
         await self._settle(
-            held,
-            lane,
-            arrival,
+            inbound,
             _outcome(result, text),
-            "\n".join(each for each in (said, text) if each) or None,
-            seq=watch.seq,
-            conversation_id=result.conversation_id if stored else None,
-            answer=await self._answer_seq(result, watch.seq) if stored else None,
-            attachments=gateway_outgoing.pictures(result.messages),
+            "\n".join(each for each in (prefix, text) if each) or None,
+            seq=progress.seq,
+            conversation_id=result.conversation_id if is_stored else None,
+            answer_seq=await self._answer_seq(result, progress.seq) if is_stored else None,
+            attachments=replies.image_digests(result.messages),
         )
 
     async def _answer_seq(self, result: events.TurnResult, asked: int | None) -> int | None:
-        """The message whose words the reply has, also where it was said before a process died."""
+        """Return the log entry with the text of the reply, also if an earlier attempt stored it."""
         if result.messages and result.messages[-1].role == "assistant":
             return result.messages[-1].seq
         if asked is None or not result.final_response:
@@ -261,239 +295,227 @@ class Worker:
         after = await self._db.transcript(result.conversation_id, asked)
         return next((each.seq for each in after if each.role == "assistant" and not each.tool_calls), None)
 
-    async def _turn(
-        self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        arrival: types.InboundMessage,
-        here: str,
-        message: events.Submit,
-    ) -> tuple[events.TurnResult, turn_progress.Watch]:
-        """The result of its turn. Later where that is no outcome."""
+    async def _run_turn(
+        self, inbound: types.InboundMessage, conversation_id: str, message: events.Submit
+    ) -> tuple[events.TurnResult, turn_progress.TurnProgress]:
+        """Run a turn and return its result. Raises RetryLater if there is none."""
         with spans.span(
-            "holdfast.turn", platform=arrival.platform, arrival=arrival.id, attempts=arrival.attempts, session=here
-        ) as put:
-            result, watch = await self._took(held, lane, arrival, here, message)
-            put("exit_reason", result.exit_reason)
-            return result, watch
+            "holdfast.turn",
+            platform=inbound.platform,
+            arrival=inbound.id,
+            attempts=inbound.attempts,
+            session=conversation_id,
+        ) as set_attribute:
+            running, answered = await self._submit(inbound, conversation_id, message)
+            await self._settle_steered(running)
+            if answered.cancelled():
+                raise Withdrawn if self._worker.is_withdrawn(inbound.id) else RetryLater(STOPPING)
+            if (error := answered.exception()) is not None:
+                raise RetryLater("the turn failed with an internal error") from error
+            result = answered.result()
+            if result.exit_reason in _RETRY_EXITS or (self._worker.stopping and result.interrupted):
+                self._worker.harmless[inbound.id] += 1
+                raise RetryLater(result.error or STOPPING)
+            set_attribute("exit_reason", result.exit_reason)
+            return result, running.progress
 
-    async def _took(
-        self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        arrival: types.InboundMessage,
-        here: str,
-        message: events.Submit,
-    ) -> tuple[events.TurnResult, turn_progress.Watch]:
-        where = gateway_context.place_of(arrival)
+    async def _submit(
+        self, inbound: types.InboundMessage, conversation_id: str, message: events.Submit
+    ) -> tuple[active_chat.RunningTurn, asyncio.Future[events.TurnResult]]:
+        """Submit a message to the runtime and wait until its turn is over."""
+        chat, worker, to = self._chat, self._worker, gateway_context.reply_address(inbound)
         async with (
-            self._home.desks.at(owner_of(arrival)) as runtime,
-            turn_progress.watched(self._home, runtime, here, where, arrival, message.uid or "") as watch,
+            self._context.runtimes.use(owner_of(inbound)) as runtime,
+            turn_progress.follow(self._context, runtime, conversation_id, to, inbound, message.uid or "") as progress,
         ):
-            running, began = active_chats.Running(runtime, here, arrival, watch), monotonic()
-            answered = runtime.submit(here, message, inbox_empty=lane.inbox_empty and here == arrival.target)
-            lane.inbox_empty = False
-            self._running[arrival.id] = running, message, answered
-            self._stop_withdrawn(arrival.id)
+            running, began = active_chat.RunningTurn(runtime, conversation_id, inbound, progress), monotonic()
+            inbox_empty = chat.inbox_empty and conversation_id == inbound.target
+            answered = runtime.submit(conversation_id, message, inbox_empty=inbox_empty)
+            chat.inbox_empty = False
+            worker.running[inbound.id] = running, message, answered
+            worker.stop_if_withdrawn(inbound.id)
             try:
-                await self._while(held, lane, running, answered)
+                await self._wait_for(running, answered)
             finally:
-                del self._running[arrival.id]
-            self._home.meter.turn(monotonic() - began)
-        await self._settle_steered(held, lane, running, watch)
-        if answered.cancelled():
-            raise Withdrawn if arrival.id in self._withdrawn else Later("The gateway stops.")
-        if (error := answered.exception()) is not None:
-            raise Later("The turn failed in a way that nobody expected.") from error
-        result = answered.result()
-        if result.exit_reason in _LATER or (self.stopping and result.interrupted):
-            self._harmless[arrival.id] += 1
-            raise Later(result.error or "The gateway stops.")
-        return result, watch
+                del worker.running[inbound.id]
+            self._context.metrics.observe_turn(monotonic() - began)
+        return running, answered
 
-    # --- beside a turn -------------------------------------------------------------------------------
+    # --- messages that arrive during a turn ------------------------------------------------------------
 
-    async def _while(
-        self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        running: active_chats.Running,
-        turn: asyncio.Future[Any],
-    ) -> None:
-        """Wait for a turn, looking at what comes in beside it."""
-        if not lane.behind:
-            await lane.quiet(turn, EVERY)
+    async def _wait_for(self, running: active_chat.RunningTurn, turn: asyncio.Future[Any]) -> None:
+        """Wait for a turn, and handle the messages that arrive meanwhile."""
+        chat = self._chat
+        if not chat.behind:
+            await chat.wait_undisturbed(turn, POLL_SECONDS)
         if turn.done():
-            return  # Nothing came, which is most often so.
-        beside = asyncio.create_task(self._beside(held, lane, running))
+            return  # The common case: no message arrived.
+        watcher = asyncio.create_task(self._watch_arrivals(running))
         try:
             await asyncio.wait([turn])
             running.over = True
-            lane.wake()
-            await asyncio.wait([beside])
+            chat.wake()
+            await asyncio.wait([watcher])
         finally:
-            beside.cancel()
-            await asyncio.wait([beside])
-        error = None if beside.cancelled() else beside.exception()
+            watcher.cancel()
+            await asyncio.wait([watcher])
+        error = None if watcher.cancelled() else watcher.exception()
         if isinstance(error, errors.LeaseLost):
-            logger.info("another process works on %s by now", lane.route)
+            logger.info("another process works on %s now", chat.route)
         elif error is not None:
-            # What came beside the turn waits for its end, as it does by default.
-            logger.error("what came in beside a turn could not be looked at", exc_info=error)
+            # The messages wait for the end of the turn, as they do by default.
+            logger.error("could not handle messages during a turn", exc_info=error)
 
-    async def _beside(self, held: chat_leases.Held, lane: active_chats.Lane, running: active_chats.Running) -> None:
-        waiting = lane.behind
+    async def _watch_arrivals(self, running: active_chat.RunningTurn) -> None:
+        chat = self._chat
+        waiting = chat.behind
         while not running.over:
             try:
-                await self._those_beside(held, lane, running, waiting)
-                await lane.came(EVERY)
+                await self._handle_arrivals(running, waiting)
+                await chat.wait_for_news(POLL_SECONDS)
                 if not running.over:
-                    lane.look()
-                    waiting = await self._db.mail.open_inbound(lane.route, LOOK)
+                    chat.clear_news()
+                    waiting = await self._db.mail.open_inbound(chat.route, MAX_READ)
             except errors.StoreError as error:
-                # What cannot be read now is looked at again: a turn that runs long must not be deaf to /stop.
-                logger.warning("what came in beside a turn of %s could not be looked at: %s", lane.route, error)
-                lane.more = True
+                # Retried, because /stop must reach a turn that runs for long.
+                logger.warning("could not read the messages of %s during a turn: %s", chat.route, error)
+                chat.has_more = True
                 if not running.over:
-                    lane.look()
-                    await lane.came(EVERY)
-        lane.more = lane.more or any(arrival.id not in running.seen for arrival in waiting)
+                    chat.clear_news()
+                    await chat.wait_for_news(POLL_SECONDS)
+        chat.has_more = chat.has_more or any(inbound.id not in running.seen for inbound in waiting)
 
-    async def _those_beside(
-        self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        running: active_chats.Running,
-        waiting: Sequence[types.InboundMessage],
-    ) -> None:
+    async def _handle_arrivals(self, running: active_chat.RunningTurn, waiting: Sequence[types.InboundMessage]) -> None:
         ahead = undecided = False
-        for arrival in waiting:
-            seen = arrival.id in running.seen
-            what = "later" if seen else running.place(self._home.settings.busy, arrival, ahead)
-            if what is None:
-                undecided, running.watch.when_mine = True, lane.wake
+        for inbound in waiting:
+            seen = inbound.id in running.seen
+            action = "later" if seen else running.action_for(self._context.settings.busy, inbound, ahead)
+            if action is None:
+                undecided, running.progress.on_own = True, self._chat.wake
             if running.over:
                 return
-            if not seen and what is not None and (what == "now" or not undecided):
-                running.seen.add(arrival.id)
-                await self._one_beside(held, lane, running, arrival, waiting, what)
-            # A message stays behind what waits before it; what the turn was told is in it.
-            ahead = ahead or (what != "now" and arrival.id not in running.within)
+            if not seen and action is not None and (action == "now" or not undecided):
+                running.seen.add(inbound.id)
+                await self._handle_arrival(running, inbound, waiting, action)
+            # A message stays behind those that wait before it; those added to the turn do not wait.
+            ahead = ahead or (action != "now" and inbound.id not in running.included)
 
-    async def _one_beside(
+    async def _handle_arrival(
         self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        running: active_chats.Running,
-        arrival: types.InboundMessage,
+        running: active_chat.RunningTurn,
+        inbound: types.InboundMessage,
         waiting: Sequence[types.InboundMessage],
-        what: busy_policy.Beside,
+        action: message_policy.Action,
     ) -> None:
-        lane.more = lane.more or what != "now"
-        if what == "interrupt":
-            running.watch.gave_way = True
-            running.runtime.interrupt(running.here)
-        if what not in ("now", "steer") or arrival.attempts:
-            return  # Its place is behind the turn.
+        self._chat.has_more = self._chat.has_more or action != "now"
+        if action == "interrupt":
+            running.progress.yielded = True
+            running.runtime.interrupt(running.conversation_id)
+        if action not in ("now", "steer") or inbound.attempts:
+            return  # It is processed after the turn.
         try:
-            begun = await self._db.mail.begin_inbound(held.claim, arrival.id, running.here)
+            begun = await self._db.mail.begin_inbound(self.held.lease, inbound.id, running.conversation_id)
         except errors.StoreError:
-            running.seen.discard(arrival.id)  # Nothing was done with it: it is looked at again.
+            running.seen.discard(inbound.id)  # Handled again at the next poll.
             raise
         if begun is None:
             return
-        if what == "now":
-            own = {arrival.id, running.arrival.id if running.arrival else 0}
-            others = [each for each in waiting if each.id not in own]
-            await self._command(held, lane, begun, others, running)
+        if action == "now":
+            own = {inbound.id, running.inbound.id if running.inbound else 0}
+            await self._run_command(begun, [each for each in waiting if each.id not in own], running)
             return
-        uid = uid_of(arrival)
-        if running.runtime.steer(running.here, busy_policy.message(arrival.text) or "", uid):
-            running.steered[loop.steering_uid(uid)] = arrival
+        uid, text = uid_of(inbound), message_policy.message_text(inbound.text) or ""
+        if running.runtime.steer(running.conversation_id, text, uid):
+            running.steered[loop.steering_uid(uid)] = inbound
 
-    async def _settle_steered(
-        self, held: chat_leases.Held, lane: active_chats.Lane, running: active_chats.Running, watch: turn_progress.Watch
-    ) -> None:
-        """What the model was told is answered with the turn; what it was not is a message like any other."""
-        for uid, arrival in running.steered.items():
-            if (seq := watch.stored.get(uid)) is not None:
-                lane.more = True  # The claim is still needed.
-                await self._settle(held, lane, arrival, "steered", None, seq=seq, conversation_id=running.here)
+    async def _settle_steered(self, running: active_chat.RunningTurn) -> None:
+        """Settle the messages that the model received during the turn; others are processed after it."""
+        for uid, inbound in running.steered.items():
+            if (seq := running.progress.stored.get(uid)) is not None:
+                self._chat.has_more = True  # The lease is still needed.
+                await self._settle(inbound, "steered", None, seq=seq, conversation_id=running.conversation_id)
 
     # --- a command -----------------------------------------------------------------------------------
 
-    async def _command(
+    async def _run_command(
         self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        arrival: types.InboundMessage,
+        inbound: types.InboundMessage,
         waiting: Sequence[types.InboundMessage],
-        running: active_chats.Running | None = None,
+        running: active_chat.RunningTurn | None = None,
     ) -> None:
         if running is not None:
-            lane.more = True  # The claim is still needed.
-        here = running.here if running else arrival.target or ""
-        if arrival.attempts > 1:
-            again = None if running else await commands.said_before(self._db, arrival, uid_of(arrival))
-            if again is not None:
-                await self._answer(held, lane, arrival, again)
+            self._chat.has_more = True  # The lease is still needed.
+        conversation_id = running.conversation_id if running else inbound.target or ""
+        name = message_policy.command_name(inbound.text)
+        if inbound.attempts > 1:
+            repeated = None if running else await commands.find_submitted(self._db, inbound, uid_of(inbound))
+            if repeated is not None:
+                await self._answer(inbound, repeated)
                 return
-            said = commands.Said(commands.ONCE.format(line=f"/{commands.name(arrival.text)}"))
-        elif refused := await commands.refusal(self._home, arrival):
-            said = commands.Said(refused)
-        elif running is not None and running.command is not None and commands.name(arrival.text) == "stop":
+            result = commands.CommandResult(commands.NOT_REPEATED.format(line=f"/{name}"))
+        elif refusal := await commands.check_permission(self._context, inbound):
+            result = commands.CommandResult(refusal)
+        elif running is not None and running.command is not None and name == message_policy.STOP:
             running.command.cancel()
-            said = commands.Said(commands.DONE)
+            result = commands.CommandResult(commands.DONE)
         else:
-            # Whoever slept since it was begun, and was overtaken, does nothing now.
-            await self._still_held(held)
-            fault_points.reach("gateway", "commanded")
-            async with self._home.desks.at(owner_of(arrival)) as runtime:
-                others = [each for each in waiting if running is None or each.id not in running.within]
-                carried = commands.carry_out(self._home, runtime, self._bound, arrival, here, others)
-                slow = running is None and commands.name(arrival.text) in commands.SLOW
-                said = await (self._slowly(held, lane, arrival, runtime, carried) if slow else carried)
-        for dropped in said.dropped:
-            await self._db.mail.settle_inbound(held.claim, dropped, "dropped")
-        if said.say is not None and running is None:
-            message = events.Submit(said.say.text, uid_of(arrival), said.say.content, arrival.route)
-            await self._answer(held, lane, arrival, message, said.text)
+            result = await self._execute(inbound, conversation_id, waiting, running)
+        for dropped in result.dropped:
+            await self._db.mail.settle_inbound(self.held.lease, dropped, "dropped")
+        if result.submit is not None and running is None:
+            message = events.Submit(result.submit.text, uid_of(inbound), result.submit.content, inbound.route)
+            await self._answer(inbound, message, result.text)
             return
-        await self._settle(held, lane, arrival, "command", said.text, conversation_id=await self._existing(here))
+        existing = await self._existing(conversation_id)
+        await self._settle(inbound, "command", result.text, conversation_id=existing)
 
-    async def _slowly(
+    async def _execute(
         self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        arrival: types.InboundMessage,
-        runtime: runtimes.Runtime,
-        carried: Coroutine[Any, Any, commands.Said],
-    ) -> commands.Said:
-        """A command that takes its time, while what comes in beside it is looked at: /stop ends it."""
-        here, work = arrival.target or "", asyncio.create_task(carried)
-        try:
-            async with turn_progress.watched(
-                self._home, runtime, here, gateway_context.place_of(arrival), arrival
-            ) as watch:
-                running = active_chats.Running(runtime, here, arrival, watch)
-                running.command = work
-                await self._while(held, lane, running, work)
-        finally:
-            work.cancel()
-            await asyncio.wait([work])
-        if work.cancelled():
-            return commands.Said(commands.STOPPED.format(line=f"/{commands.name(arrival.text)}"))
-        return work.result()
+        inbound: types.InboundMessage,
+        conversation_id: str,
+        waiting: Sequence[types.InboundMessage],
+        running: active_chat.RunningTurn | None,
+    ) -> commands.CommandResult:
+        # A process that was suspended since the command was begun, and lost its lease, must not run it.
+        await self._check_lease()
+        fault_points.reach("gateway", "commanded")
+        async with self._context.runtimes.use(owner_of(inbound)) as runtime:
+            others = [each for each in waiting if running is None or each.id not in running.included]
+            work = commands.run(self._context, runtime, self._worker.bindings, inbound, conversation_id, others)
+            if running is None and message_policy.command_name(inbound.text) in message_policy.SLOW:
+                return await self._run_stoppable(inbound, runtime, work)
+            return await work
 
-    async def _still_held(self, held: chat_leases.Held) -> None:
-        """LeaseLost where it is not. A store that cannot say so now is no reason to leave a command that was begun."""
+    async def _run_stoppable(
+        self,
+        inbound: types.InboundMessage,
+        runtime: runtimes.Runtime,
+        work: Coroutine[Any, Any, commands.CommandResult],
+    ) -> commands.CommandResult:
+        """Run a slow command while messages are handled, so that /stop can cancel it."""
+        conversation_id, task = inbound.target or "", asyncio.create_task(work)
+        to = gateway_context.reply_address(inbound)
         try:
-            await self._db.mail.renew_chat_lease(held.claim)
+            async with turn_progress.follow(self._context, runtime, conversation_id, to, inbound) as progress:
+                running = active_chat.RunningTurn(runtime, conversation_id, inbound, progress, task)
+                await self._wait_for(running, task)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if task.cancelled():
+            line = f"/{message_policy.command_name(inbound.text)}"
+            return commands.CommandResult(commands.STOPPED.format(line=line))
+        return task.result()
+
+    async def _check_lease(self) -> None:
+        """Raise LeaseLost if the lease is lost. If the store does not answer, the command runs all the same."""
+        try:
+            await self._db.mail.renew_chat_lease(self.held.lease)
         except errors.StoreError as error:
-            logger.warning("a claim could not be renewed: %s", error)
+            logger.warning("could not renew a chat lease: %s", error)
 
     async def _existing(self, conversation_id: str) -> str | None:
-        """A conversation that has begun; None of one that has not, or is gone."""
+        """Return a conversation if it exists."""
         try:
             return (await self._db.snapshot(conversation_id)).conversation_id
         except errors.NoSuchSession:
@@ -501,9 +523,9 @@ class Worker:
 
     # --- notices -------------------------------------------------------------------------------------
 
-    async def _notices(self, held: chat_leases.Held, lane: active_chats.Lane, conversation_id: str) -> None:
-        """What programs tell this conversation, answered in its chat. How that is written down, the desk knows."""
-        lane.behind = ()
+    async def _answer_notices(self, conversation_id: str) -> None:
+        """Let the runtime answer the inbox of a conversation; it stores the outcomes itself."""
+        self._chat.behind = ()
         try:
             owner = (await self._db.conversation(conversation_id)).owner
             home = await self._db.mail.last_chat(conversation_id)
@@ -511,64 +533,76 @@ class Worker:
             return
         if home is None:
             return
+        to = gateway_context.reply_address(home)
         async with (
-            self._home.desks.at(owner) as runtime,
-            turn_progress.watched(self._home, runtime, conversation_id, gateway_context.place_of(home)) as watch,
+            self._context.runtimes.use(owner) as runtime,
+            turn_progress.follow(self._context, runtime, conversation_id, to) as progress,
         ):
-            running = active_chats.Running(runtime, conversation_id, None, watch)
+            running = active_chat.RunningTurn(runtime, conversation_id, None, progress)
             if await runtime.deliver(conversation_id):
-                await self._while(held, lane, running, asyncio.create_task(runtime.wait_idle(conversation_id)))
-        await self._settle_steered(held, lane, running, watch)
+                await self._wait_for(running, asyncio.create_task(runtime.wait_idle(conversation_id)))
+        await self._settle_steered(running)
 
     # --- the outcome ---------------------------------------------------------------------------------
 
     async def _settle(
         self,
-        held: chat_leases.Held,
-        lane: active_chats.Lane,
-        arrival: types.InboundMessage,
+        inbound: types.InboundMessage,
         outcome: str,
         text: str | None,
         *,
         seq: int | None = None,
         conversation_id: str | None = None,
-        answer: int | None = None,
+        answer_seq: int | None = None,
         attachments: Sequence[str] = (),
     ) -> None:
-        """Its outcome and what is sent because of it, in one; the claim goes back with it where nothing waits."""
-        where = gateway_context.place_of(arrival)
-        outgoing = gateway_outgoing.to(where, text, self._home.platforms, attachments=attachments, seq=answer)
-        last = not (lane.more or lane.poked or lane.notices)
+        """Store the outcome and the reply in one transaction, and release the lease with it if nothing waits."""
+        chat, to = self._chat, gateway_context.reply_address(inbound)
+        outgoing = replies.build(self._context, to, text, attachments=attachments, seq=answer_seq)
+        if not outgoing and self._context.can(to.platform).drafts is not None:
+            # An empty reply deletes the draft.
+            draft = await outbox.find_draft(self._db, inbound.id)
+            empty = types.NewOutgoing(platform=to.platform, chat=to.chat, address=to.address)
+            outgoing = [empty] if draft is not None else []
+        is_last = not (chat.has_more or chat.has_news or chat.notices)
         try:
-            first = await self._db.mail.settle_inbound(
-                held.claim,
-                arrival.id,
+            is_first = await self._db.mail.settle_inbound(
+                self.held.lease,
+                inbound.id,
                 outcome,
                 seq=seq,
                 conversation_id=conversation_id,
                 outgoing=outgoing,
-                release=last,
+                release=is_last,
             )
         except errors.NoSuchSession:
-            # Deleted at this moment, and everything that was said in it with it.
-            first, last = await self._db.mail.settle_inbound(held.claim, arrival.id, "deleted"), False
+            # The conversation was deleted concurrently, with everything in it.
+            is_first = await self._db.mail.settle_inbound(self.held.lease, inbound.id, "deleted")
+            is_last = False
         fault_points.reach("gateway", "settled")
-        self._harmless.pop(arrival.id, None)
-        self._withdrawn.pop(arrival.id, None)
-        if first:
-            self._home.meter.settled(arrival.platform, outcome)
-        held.given_back = last and first
+        self._worker.forget(inbound.id)
+        if is_first:
+            self._context.metrics.count_outcome(inbound.platform, outcome)
+        self.held.released = is_last and is_first
         if outgoing:
-            self._home.goes_out(where.platform)
+            self._context.wake_sender(to.platform)
 
 
-def uid_of(arrival: types.InboundMessage) -> str:
-    """The uid of the message that an arrival becomes: the same however often it is worked on."""
-    return inbox.uid_of(f"{arrival.platform}:{arrival.key}")
+def uid_of(inbound: types.InboundMessage) -> str:
+    """Return the uid of the log entry of a message, which is the same in every attempt."""
+    return inbox.uid_of(f"{inbound.platform}:{inbound.key}")
 
 
-def owner_of(arrival: types.InboundMessage) -> str:
-    return route_keys.owner(arrival.route, arrival.platform, arrival.sender)
+def owner_of(inbound: types.InboundMessage) -> str:
+    return routes.owner_of(inbound.route, inbound.platform, inbound.sender)
+
+
+def is_replaced(inbound: types.InboundMessage, behind: Sequence[types.InboundMessage]) -> bool:
+    """Return whether a message that waits was edited: its new text waits behind it. Pure."""
+    if inbound.attempts:
+        return False
+    edits = (platform.read_extra(each, platform.Edit) for each in behind if each.parts)
+    return any(edit is not None and edit.key == inbound.key for edit in edits)
 
 
 def _outcome(result: events.TurnResult, text: str | None) -> str:

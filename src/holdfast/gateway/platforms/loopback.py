@@ -1,9 +1,9 @@
-"""Loopback: a platform for scripts and tests, JSON lines in and out.
+"""Loopback: a platform for scripts and tests, with JSON lines in both directions.
 
-A line in is `{"text": …}` with, as wanted, `chat`, `sender`, `name`, `kind`, `key` and `mentioned`. It is acknowledged
-by `{"type": "taken", "key": …, "arrival": …}` once it is stored; where it is not, by `{"type": "refused", "why": …}`.
-Lines out are `{"type": "reply", …}`, and the same with `notice` and `question`. Over a socket whoever may open it is
-whoever they say they are: it is only for the user the gateway runs as.
+An inbound line is `{"text": …}` with the optional fields `chat`, `sender`, `name`, `kind`, `key`, `mentioned`, `edits`
+and `reply_to`. It is acknowledged by `{"type": "taken", "key": …, "arrival": …}` once it is stored, or rejected by
+`{"type": "refused", "why": …}`. Outbound lines have the type `reply`, `notice` or `question`. Every client of the
+socket may use any sender id: only the gateway's user can open it.
 """
 
 from __future__ import annotations
@@ -25,39 +25,40 @@ from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.gateway")
 
-EVERY = 1.0
-"""Seconds between two looks whether a socket was left."""
-LONGEST_LINE = 1_100_000
-"""Bytes of a line, which is somewhat more than the longest text that is stored."""
+POLL_SECONDS = 1.0
+"""How often a gateway checks whether another one released the socket."""
+MAX_LINE = 1_100_000
+"""The longest line in bytes: somewhat more than the longest text that is stored."""
+WRITE_SECONDS = 5.0
+"""How long a client may take to read a line."""
 
-PATIENCE = 5.0
-"""Seconds a client may take to make room for a line."""
-
-Read = Callable[[], Awaitable[bytes]]
-"""The next line, with its end; nothing: there is none any more. ValueError: it is too long."""
-Write = Callable[[bytes], Awaitable[None]]
+ReadLine = Callable[[], Awaitable[bytes]]
+"""Reads a line with its end; empty at the end of the input. Raises ValueError if the line is too long."""
+WriteLine = Callable[[bytes], Awaitable[None]]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line in."""
+    """An inbound line."""
 
     text: str
     chat: str = "local"
     sender: str = "local"
     name: str = ""
-    kind: platform.Kind = "dm"
+    kind: platform.ChatKind = "dm"
     key: str = ""
     mentioned: bool = True
+    edits: str = ""
+    reply_to: str = ""
 
 
 class Loopback:
-    """In memory: what is said here comes in, and what goes out is kept in `sent`."""
+    """A platform in memory: `say` receives a message, and sent messages are collected in `sent`."""
 
     def __init__(self, name: str = "loopback", limit: int = 4_000) -> None:
         self._name, self._limit = name, limit
-        self.sent: list[types.Outgoing] = []
-        self._came = asyncio.Condition()
-        self.door: platform.Door | None = None
+        self.sent: list[platform.Delivery] = []
+        self._changed = asyncio.Condition()
+        self.handler: platform.Handler | None = None
 
     @property
     def name(self) -> str:
@@ -67,27 +68,24 @@ class Loopback:
     def limit(self) -> int:
         return self._limit
 
-    async def listening(self) -> None:
-        async with self._came:
-            await self._came.wait_for(lambda: self.door is not None)
+    async def wait_ready(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.handler is not None)
 
-    async def run(self, door: platform.Door) -> None:
-        async with self._came:
-            self.door = door
-            self._came.notify_all()
+    async def run(self, handler: platform.Handler) -> None:
+        async with self._changed:
+            self.handler = handler
+            self._changed.notify_all()
         await asyncio.Event().wait()
 
-    async def say(self, text: str, **given: Any) -> types.InboundMessage | None:
-        """Have something come in; it is stored when this returns. `given` are the fields of a line."""
-        await self.listening()
-        return await self.bring(Line(text, **given))
+    async def say(self, text: str, **fields: Any) -> types.InboundMessage | None:
+        """Receive a message; it is stored when this returns. `fields` are those of a line."""
+        await self.wait_ready()
+        assert self.handler is not None
+        return await self.handler.receive(self.incoming(Line(text, **fields)))
 
-    async def bring(self, line: Line) -> types.InboundMessage | None:
-        assert self.door is not None  # set before anything is brought
-        return await self.door.came(self.came(line))
-
-    def came(self, line: Line) -> platform.Came:
-        return platform.Came(
+    def incoming(self, line: Line) -> platform.Incoming:
+        return platform.Incoming(
             platform=self.name,
             key=line.key or message_codec.generate_uid(),
             kind=line.kind,
@@ -95,124 +93,117 @@ class Loopback:
             sender=line.sender,
             name=line.name,
             text=line.text,
-            address=self.address(line),
+            address={"chat": line.chat},
             mentioned=line.mentioned,
+            edits=line.edits,
+            reply_to=platform.Quote(line.reply_to) if line.reply_to else None,
         )
 
-    def address(self, line: Line) -> dict[str, Any]:
-        return {"chat": line.chat}
-
-    async def lines(self, read: Read, write: Write) -> None:
-        """What somebody says by lines, until they end."""
+    async def read_lines(self, read: ReadLine, write: WriteLine) -> None:
+        """Receive the lines of a client until the input ends."""
         while True:
             try:
                 line = await read()
             except ValueError:
-                await write(_line({"type": "error", "error": f"A line has at most {LONGEST_LINE:,} bytes."}))
+                await write(_encode({"type": "error", "error": f"A line may have at most {MAX_LINE:,} bytes."}))
                 return
             if not line:
                 return
             if line.strip():
-                await write(await self._taken(line))
+                await write(await self._receive(line))
 
-    async def _taken(self, line: bytes) -> bytes:
-        """The answer to a line: it is stored, or why not."""
+    async def _receive(self, line: bytes) -> bytes:
+        """Store a line, and return the acknowledgement or the reason of the rejection."""
         try:
-            said = msgspec.json.decode(line, type=Line)
+            found = msgspec.json.decode(line, type=Line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return _line({"type": "error", "error": f"That is not a line of JSON as it should be: {error}"})
-        key = said.key or message_codec.generate_uid()
-        assert self.door is not None  # set before anything is read
+            return _encode({"type": "error", "error": f"The line is not a JSON message: {error}"})
+        key = found.key or message_codec.generate_uid()
+        assert self.handler is not None  # Set before anything is read.
         try:
-            found = await self.door.answered(self.came(msgspec.structs.replace(said, key=key)))
+            stored = await self.handler.submit(self.incoming(msgspec.structs.replace(found, key=key)))
         except errors.HoldfastError as error:
-            return _line({"type": "error", "key": key, "error": str(error)})
-        if isinstance(found, platform.NotTaken):
-            refused = {"why": found.why, "error": found.say, "retry_after": found.retry_after}
-            return _line({"type": "refused", "key": key, **refused})
-        self.took(found)
-        return _line({"type": "taken", "key": key, "arrival": found.id})
+            return _encode({"type": "error", "key": key, "error": str(error)})
+        if isinstance(stored, platform.Rejection):
+            refused = {"why": stored.reason, "error": stored.message, "retry_after": stored.retry_after}
+            return _encode({"type": "refused", "key": key, **refused})
+        return _encode({"type": "taken", "key": key, "arrival": stored.id})
 
-    def took(self, arrival: types.InboundMessage) -> None:
-        """Something was taken in."""
+    async def send(self, delivery: platform.Delivery) -> str:
+        async with self._changed:
+            self.sent.append(delivery)
+            self._changed.notify_all()
+        return f"{self.name}-{delivery.id}"
 
-    async def send(self, outgoing: types.Outgoing) -> str:
-        async with self._came:
-            self.sent.append(outgoing)
-            self._came.notify_all()
-        return f"{self.name}-{outgoing.id}"
-
-    async def replies(self, count: int) -> list[types.Outgoing]:
-        """What was sent, once it is so many messages."""
-        async with self._came:
-            await self._came.wait_for(lambda: len(self.sent) >= count)
+    async def replies(self, count: int) -> list[platform.Delivery]:
+        """Wait until this many messages were sent, and return all."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.sent) >= count)
         return list(self.sent)
 
 
-class Lines(Loopback):
+class LoopbackSocket(Loopback):
     """JSON lines on a Unix socket."""
 
     def __init__(self, path: str, name: str = "loopback", limit: int = 4_000) -> None:
         super().__init__(name, limit)
         self._path = path
         self._writers = set[asyncio.StreamWriter]()
-        self._receives = asyncio.Event()
-        self._listens = False
+        self._ready = asyncio.Event()
+        self._is_listening = False
 
-    async def listening(self) -> None:
-        await self._receives.wait()
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
 
-    async def run(self, door: platform.Door) -> None:
-        self.door = door
-        made = await self._bound()
-        mine = _file_of(self._path)
-        server = await asyncio.start_unix_server(self._client, sock=made, limit=LONGEST_LINE)
-        self._receives.set()
-        self._listens = True
+    async def run(self, handler: platform.Handler) -> None:
+        self.handler = handler
+        listening = await self._bind()
+        own = _file_id(self._path)
+        server = await asyncio.start_unix_server(self._serve_client, sock=listening, limit=MAX_LINE)
+        self._ready.set()
+        self._is_listening = True
         try:
             async with server:
                 await server.serve_forever()
         finally:
-            self._listens = False
-            if mine is not None and _file_of(self._path) == mine:
+            self._is_listening = False
+            if own is not None and _file_id(self._path) == own:
                 with suppress(OSError):
                     os.unlink(self._path)
 
-    async def _bound(self) -> socket.socket:
-        """The socket; where another gateway receives there, as soon as that leaves it."""
+    async def _bind(self) -> socket.socket:
+        """Return the listening socket; wait while another gateway listens there."""
         while True:
             try:
-                return bound(self._path)
+                return bind(self._path)
             except errors.SettingInvalid:
                 if not _is_socket(self._path):
                     raise
-            if not self._receives.is_set():
-                self._receives.set()
-                logger.info("another gateway listens at %s; this one does when that leaves", self._path)
-            await asyncio.sleep(EVERY)
+            if not self._ready.is_set():
+                self._ready.set()
+                logger.info("another gateway listens at %s; waiting until it stops", self._path)
+            await asyncio.sleep(POLL_SECONDS)
 
     @property
-    def alone(self) -> bool:
-        return False  # While one leaves and the next is there already, both may have clients.
+    def exclusive(self) -> bool:
+        return False  # During a restart two processes may have clients.
 
     def owns(self, _: types.Outgoing) -> bool:
-        """Whoever has neither the socket nor a client leaves it to the one who has: nobody could be reached here."""
-        return self._listens or bool(self._writers)
+        """A process without the socket and without clients cannot reach anybody."""
+        return self._is_listening or bool(self._writers)
 
-    async def send(self, outgoing: types.Outgoing) -> str:
-        """To everybody who is connected; where nobody is, later."""
-        if not await self._spread(encoded(outgoing)):
-            raise errors.SendFailed("Nobody is connected.")
-        return f"{self.name}-{outgoing.id}"
+    async def send(self, delivery: platform.Delivery) -> str:
+        """Send a message to every client; SendFailed if there is none."""
+        line = encode_delivery(delivery)
+        if not any(await asyncio.gather(*(self._write(writer, line) for writer in list(self._writers)))):
+            raise errors.SendFailed("No client is connected.")
+        return f"{self.name}-{delivery.id}"
 
-    async def _spread(self, line: bytes) -> bool:
-        return any(await asyncio.gather(*(self._reached(writer, line) for writer in list(self._writers))))
-
-    async def _reached(self, writer: asyncio.StreamWriter, line: bytes) -> bool:
-        """Whether somebody took it. Who does not read is let go: nobody else waits for them, or is told twice."""
+    async def _write(self, writer: asyncio.StreamWriter, line: bytes) -> bool:
+        """Return whether a client received a line. A client that does not read is disconnected."""
         try:
             writer.write(line)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WRITE_SECONDS):
                 await writer.drain()
             return True
         except (OSError, TimeoutError):
@@ -220,56 +211,56 @@ class Lines(Loopback):
             writer.transport.abort()
             return False
 
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def write(line: bytes) -> None:
             writer.write(line)
             await writer.drain()
 
-        # What is only in the buffer of this process is not delivered: wait until the system has it.
+        # A line in the buffer of this process is not delivered: wait until the kernel has it.
         writer.transport.set_write_buffer_limits(0)
         self._writers.add(writer)
         try:
-            await self.lines(reader.readline, write)
+            await self.read_lines(reader.readline, write)
         except OSError as error:
-            logger.debug("a client of the loopback went away: %s", error)
+            logger.debug("a loopback client disconnected: %s", error)
         finally:
             self._writers.discard(writer)
             writer.close()
 
 
-def refuse(path: str) -> None:
-    """SettingInvalid where no socket can be made or found, whenever it is tried."""
+def check_path(path: str) -> None:
+    """Raise SettingInvalid if a socket can never be created at a path."""
     if os.path.lexists(path) and not _is_socket(path):
-        raise errors.SettingInvalid(f"gateway.loopback.socket: {errors.shown(path)} is there, and is no socket.")
+        raise errors.SettingInvalid(f"gateway.loopback.socket: {errors.shown(path)} exists and is not a socket.")
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise errors.SettingInvalid(f"gateway.loopback.socket: the folder of {errors.shown(path)} is not there.")
+        raise errors.SettingInvalid(f"gateway.loopback.socket: the folder of {errors.shown(path)} does not exist.")
 
 
-def bound(path: str) -> socket.socket:
-    """A socket that only this user can open. One that a process left behind when it died is replaced."""
-    if _abandoned(path):
+def bind(path: str) -> socket.socket:
+    """Return a socket that only this user can open. A socket that a dead process left behind is replaced."""
+    if _is_abandoned(path):
         os.unlink(path)
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         before = os.umask(0o177)
         try:
-            made.bind(path)
+            listening.bind(path)
         finally:
             os.umask(before)
     except OSError as error:
-        made.close()
-        raise errors.SettingInvalid(f"The socket {path} cannot be made: {error.strerror}.") from None
-    return made
+        listening.close()
+        raise errors.SettingInvalid(f"The socket {path} cannot be created: {error.strerror}.") from None
+    return listening
 
 
-def _abandoned(path: str) -> bool:
-    """Whether there is a socket that nobody listens at. What is not a socket is somebody's file."""
+def _is_abandoned(path: str) -> bool:
+    """Return whether a path is a socket without a listener."""
     if not _is_socket(path):
         return False
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(1.0)
-            asking.connect(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(1.0)
+            client.connect(path)
     except ConnectionRefusedError:
         return True
     except OSError:
@@ -277,8 +268,8 @@ def _abandoned(path: str) -> bool:
     return False
 
 
-def _file_of(path: str) -> tuple[int, int] | None:
-    """Which file a path leads to: another process may have put its own there."""
+def _file_id(path: str) -> tuple[int, int] | None:
+    """Return the identity of a file: another process may have replaced it."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -293,20 +284,19 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def encoded(outgoing: types.Outgoing) -> bytes:
-    """What goes out, as a line."""
-    return _line(
+def encode_delivery(delivery: platform.Delivery) -> bytes:
+    return _encode(
         {
-            "type": outgoing.kind,
-            "id": outgoing.id,
-            "arrival": outgoing.inbound_id,
-            "part": outgoing.part,
-            "chat": outgoing.address.get("chat"),
-            "text": outgoing.text,
-            "attachments": outgoing.attachments,
+            "type": delivery.kind,
+            "id": delivery.id,
+            "arrival": delivery.inbound_id,
+            "part": delivery.part,
+            "chat": delivery.address.get("chat"),
+            "text": delivery.text,
+            "attachments": delivery.attachments,
         }
     )
 
 
-def _line(value: dict[str, Any]) -> bytes:
+def _encode(value: dict[str, Any]) -> bytes:
     return msgspec.json.encode(value) + b"\n"

@@ -1,4 +1,4 @@
-"""Pictures of an answer, for whoever reads text only: a small one stands in it, of a large one it is said."""
+"""Images of an answer as Markdown: a small image is embedded, a large one is described."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from functools import partial
 from holdfast import errors, types
 from holdfast.store import async_db, db
 
-SMALL = 256 * 1024
-"""Bytes of a picture that stands in the text itself."""
-LARGE = "[A picture, {kind}, {size:,} bytes: it is in the conversation.]"
-GONE = "[A picture that is not there any more.]"
-SHOWN = re.compile(r"!\[[^][]*\]\([^][()]*\)|\[A picture[^][]*\]")
-"""A picture in a text, wherever it is: clients replace the data by an address of their own. Its time is linear."""
+MAX_EMBEDDED = 256 * 1024
+"""The largest embedded image in bytes."""
+LARGE = "[Image, {kind}, {size:,} bytes: see the conversation.]"
+MISSING = "[Image: no longer available.]"
+MARKDOWN = re.compile(r"!\[[^][]*\]\([^][()]*\)|\[Image[^][]*\]")
+"""An image in a text. Clients replace embedded data by an address. Matching takes linear time."""
 _KIND = re.compile(r"image/[a-z0-9.+-]{1,40}")
 
 
-async def shown(store: async_db.AsyncSessionDB, digests: Sequence[str]) -> str:
-    """These pictures as Markdown, a paragraph for each."""
-    return "\n\n".join([await store.run(partial(_one, store.db, digest)) for digest in digests])
+async def render_all(store: async_db.AsyncSessionDB, digests: Sequence[str]) -> str:
+    """Return images as Markdown, one paragraph each."""
+    return "\n\n".join([await store.run(partial(_render, store.db, digest)) for digest in digests])
 
 
-def _one(store: db.SessionDB, digest: str) -> str:
+def _render(store: db.SessionDB, digest: str) -> str:
     try:
         blob = store.blobs.get(digest)
-        return GONE if blob is None else _told(store, blob)
+        return MISSING if blob is None else _render_blob(store, blob)
     except (errors.NotFound, errors.BlobDamaged):
-        return GONE
+        return MISSING
 
 
-def _told(store: db.SessionDB, blob: types.Blob) -> str:
-    kind = blob.media_type if _KIND.fullmatch(blob.media_type) else "of an unknown kind"
-    if blob.size > SMALL or kind != blob.media_type:
+def _render_blob(store: db.SessionDB, blob: types.Blob) -> str:
+    kind = blob.media_type if _KIND.fullmatch(blob.media_type) else "unknown type"
+    if blob.size > MAX_EMBEDDED or kind != blob.media_type:
         return LARGE.format(kind=kind, size=blob.size)
     with store.blobs.open(blob.digest) as content:
-        return f"![A picture](data:{kind};base64,{base64.b64encode(content.read()).decode()})"
+        return f"![Image](data:{kind};base64,{base64.b64encode(content.read()).decode()})"

@@ -1,4 +1,4 @@
-"""The description of what is served over HTTP, as OpenAPI. Pure."""
+"""The OpenAPI document of the HTTP API. Pure."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ _ERROR = {"$ref": "#/components/schemas/Error"}
 _TEXT = {"type": "string", "minLength": 1}
 _ID = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"}
 _REFUSALS = {
-    "400": "What was asked cannot be meant; `param` names it.",
-    "401": "No token, or one that is nobody's.",
-    "403": "Not for whoever asks.",
-    "404": "There is no such thing, or it is somebody else's.",
-    "408": "The request took too long to come.",
-    "409": "The turn was stopped.",
+    "400": "The request is invalid; `param` names the field.",
+    "401": "The token is missing or unknown.",
+    "403": "Access is denied.",
+    "404": "It does not exist, or belongs to another owner.",
+    "408": "The request body did not arrive in time.",
+    "409": "The turn was interrupted.",
     "410": "It was deleted.",
     "413": "The request is too large.",
-    "415": "The body is not of the type it has to be.",
+    "415": "The body has the wrong media type.",
     "421": "The host is not served here.",
     "422": "The Idempotency-Key was used for another request.",
-    "429": "Too much at once.",
-    "431": "The headers are too many or too long.",
-    "500": "Something failed here.",
+    "429": "Rate limit exceeded.",
+    "500": "Internal error.",
     "502": "The turn failed.",
-    "503": "Not now: it starts, stops, or the store is away.",
+    "503": "The gateway starts or stops, or the store is not available.",
 }
 
 
 def document(models: Sequence[str], hooks: bool, conversation_header: str) -> dict[str, Any]:
-    """All of it; `models` are the names of those that may be asked for."""
+    """Return the document; `models` are the model names that requests may use."""
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Holdfast", "version": "1", "description": "Conversations with an agent that last."},
+        "info": {"title": "Holdfast", "version": "1", "description": "Conversations with an agent."},
         "paths": {
-            "/health": {"get": _answers("Whether it is well.", "Health", refusals=(), more={"503": "Health"})},
+            "/health": {"get": _answers("Health check.", "Health", refusals=(), more={"503": "Health"})},
             "/metrics": {"get": _metrics()},
-            "/openapi.json": {"get": _answers("This.", None, refusals=())},
-            "/v1/models": {"get": _answers("The models there are.", "Models", refusals=("401", "403"))},
+            "/openapi.json": {"get": _answers("This document.", None, refusals=())},
+            "/v1/models": {"get": _answers("The models.", "Models", refusals=("401", "403"))},
             "/v1/models/{name}": {
                 "get": {
                     **_answers("A model.", "Model", refusals=("401", "403", "404")),
@@ -62,19 +61,24 @@ def _json(schema: object) -> dict[str, Any]:
 
 
 def _answers(
-    told: str, schema: str | None, *, refusals: Sequence[str], more: dict[str, str] | None = None, status: str = "200"
+    summary: str,
+    schema: str | None,
+    *,
+    refusals: Sequence[str],
+    more: dict[str, str] | None = None,
+    status: str = "200",
 ) -> dict[str, Any]:
     found = {"$ref": f"#/components/schemas/{schema}"} if schema else {"type": "object"}
-    responses: dict[str, Any] = {status: {"description": told, "content": _json(found)}}
+    responses: dict[str, Any] = {status: {"description": summary, "content": _json(found)}}
     for other, name in (more or {}).items():
-        responses[other] = {"description": told, "content": _json({"$ref": f"#/components/schemas/{name}"})}
-    for refusal in ("400", "413", "421", "431", "408", *refusals):
+        responses[other] = {"description": summary, "content": _json({"$ref": f"#/components/schemas/{name}"})}
+    for refusal in ("400", "413", "421", "408", *refusals):
         responses[refusal] = {"description": _REFUSALS[refusal], "content": _json(_ERROR)}
-    return {"summary": told, "responses": responses}
+    return {"summary": summary, "responses": responses}
 
 
 def _metrics() -> dict[str, Any]:
-    made = _answers("Counts, for Prometheus.", None, refusals=("401", "403"))
+    made = _answers("Metrics for Prometheus.", None, refusals=("401", "403"))
     made["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     return made
 
@@ -93,15 +97,21 @@ def _completions(conversation_header: str) -> dict[str, Any]:
 def _hooks() -> dict[str, Any]:
     name = {"name": "name", "in": "path", "required": True, "schema": _ID}
     number = {"name": "id", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
-    signed = {"name": "X-Holdfast-Signature", "in": "header", "schema": {"type": "string"}}
+    signed = [
+        {"name": signatures.ID, "in": "header", "schema": {"type": "string", "pattern": signatures.ID_PATTERN}},
+        {"name": signatures.TIMESTAMP, "in": "header", "schema": {"type": "string", "pattern": "^[0-9]{1,12}$"}},
+        {"name": signatures.SIGNATURE, "in": "header", "schema": {"type": "string"}},
+    ]
     posted = _answers(
-        "It is taken.", "Taken", status="202", refusals=("401", "403", "404", "410", "413", "415", "429", "500", "503")
+        "The delivery is stored.",
+        "Taken",
+        status="202",
+        refusals=("401", "403", "404", "410", "413", "415", "429", "500", "503"),
     )
-    delivery = {"name": "X-Holdfast-Delivery", "in": "header", "schema": {"type": "string", "pattern": signatures.ID}}
-    posted["parameters"] = [name, signed, delivery]
+    posted["parameters"] = [name, *signed]
     posted["requestBody"] = {"required": True, "content": _json({"type": "object"})}
-    fetched = _answers("What became of it.", "Kept", refusals=("401", "404", "500", "503"))
-    fetched["parameters"] = [name, number, signed]
+    fetched = _answers("The outcome and the reply.", "Kept", refusals=("401", "404", "500", "503"))
+    fetched["parameters"] = [name, number, *signed]
     return {"/hooks/{name}": {"post": posted}, "/hooks/{name}/{id}": {"get": fetched}}
 
 

@@ -1,8 +1,7 @@
-"""HTTP: a platform whose chats are requests. OpenAI's interface, webhooks, health and metrics on one port.
+"""The HTTP platform: the OpenAI-compatible API, webhooks, health and metrics on one port.
 
-It is two things: a platform, which brings requests to the door and answers them, and a server, which has the
-connections. The server is opened around the gateway (`async with http.serving()`), so that a gateway that stops still
-answers what it had taken.
+It is a platform, whose chats are requests, and a server, which has the connections. The server is opened around the
+gateway (`async with http.serve()`), so that a gateway that stops still answers the requests it accepted.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from holdfast.store import async_db
 logger = logging.getLogger("holdfast.gateway")
 
 MODEL = "holdfast"
-"""What the agent is called as a model."""
-LOOKS = 2.0
-"""Seconds the store may take to say that it is there."""
+"""The model name of the agent."""
+HEALTH_SECONDS = 2.0
+"""How long the store may take to answer a health check."""
 
 
-class Http:
-    """The platform. `tokens` are whose token each is; `hooks` is the platform that webhooks come by; `attachments` are
-    the kilobytes that the files of one message may have."""
+class HttpPlatform:
+    """The platform. `tokens` maps tokens to owners; `attachments` is the limit of files per message in kilobytes."""
 
     def __init__(
         self,
@@ -44,28 +42,34 @@ class Http:
         *,
         tokens: Mapping[str, str] | None = None,
         models: Sequence[str] = (MODEL,),
-        hooks: webhooks.Hooks | None = None,
+        hooks: webhooks.Webhooks | None = None,
         attachments: int = settings.Limits().attachments,
-        meter: metrics.Meter | None = None,
+        meter: metrics.GatewayMetrics | None = None,
         profile: str = "main",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._db, self._wanted = db, wanted or settings.Http()
-        self.tokens = requests.Tokens(tokens or {}, self._wanted.origins)
-        self.hooks, self.meter = hooks, meter or metrics.Meter()
-        self._chats = chat_requests.Chats(
+        self._db, self._settings = db, wanted or settings.Http()
+        self.tokens = requests.Tokens(tokens or {}, self._settings.origins)
+        self.hooks, self.metrics = hooks, meter or metrics.GatewayMetrics()
+        self._chats = chat_requests.ChatRequests(
             db,
             models,
-            header=self._wanted.conversation_header,
-            side_requests=self._wanted.side_requests,
+            header=self._settings.conversation_header,
+            side_requests=self._settings.side_requests,
             profile=profile,
             clock=clock,
         )
-        self._listening: socket.socket | None = None
-        self._receives = asyncio.Event()
+        self._socket: socket.socket | None = None
+        self._ready = asyncio.Event()
         self._stop_listening: Callable[[], None] = lambda: None
-        self._gate = self._made(attachments)
-        self.app = self._opened_to_pages(self._gate)
+        max_body, max_chat_body = self._settings.body_bytes(attachments)
+        self._filter = requests.RequestFilter(
+            self._router(),
+            max_body=max_body,
+            max_chat_body=max_chat_body,
+            hosts=requests.served_hosts(self._settings.host, self._settings.host, self._settings.hosts),
+        )
+        self.app = self._with_cors(self._filter)
 
     # --- the platform ------------------------------------------------------------------------------------
 
@@ -78,153 +82,144 @@ class Http:
         return 1_000_000
 
     @property
-    def mute(self) -> bool:
-        """A program that asked waits for an answer, and gives none."""
+    def non_interactive(self) -> bool:
         return True
 
     @property
-    def ready(self) -> bool:
-        """Whether what comes in is taken."""
-        return self._chats.door is not None
+    def is_ready(self) -> bool:
+        return self._chats.handler is not None
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for their answers."""
+        """The number of requests that wait for their answers."""
         return self._chats.waiting
 
-    async def listening(self) -> None:
-        await self._receives.wait()
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
 
-    async def run(self, door: platform.Door) -> None:
-        self._chats.door = door
-        self._receives.set()
+    async def run(self, handler: platform.Handler) -> None:
+        self._chats.handler = handler
+        self._ready.set()
         try:
             await asyncio.Event().wait()
         finally:
-            self._chats.door = None
-            # Who comes now goes to whoever else listens here; who was taken is still answered.
+            self._chats.handler = None
+            # New connections go to another gateway that shares the port; accepted requests are still answered.
             self._stop_listening()
 
-    async def send(self, outgoing: types.Outgoing) -> str:
-        return await self._chats.send(outgoing)
+    async def send(self, delivery: platform.Delivery) -> str:
+        return await self._chats.send(delivery)
 
     @property
-    def alone(self) -> bool:
+    def exclusive(self) -> bool:
         return True
 
     def owns(self, outgoing: types.Outgoing) -> bool:
         return self._chats.owns(outgoing)
 
-    def heard(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
-        self._chats.heard(arrival, event)
+    def on_event(self, inbound: types.InboundMessage, event: events.AnyEvent) -> None:
+        self._chats.on_event(inbound, event)
 
     # --- the server --------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        """Listen to the end of the block; gives the address. Open it before the gateway. SettingInvalid."""
-        if self._wanted.hosts and not self.tokens:
+    async def serve(self) -> AsyncIterator[str]:
+        """Listen until the end of the block, and yield the address. Raises SettingInvalid."""
+        wanted = self._settings
+        if wanted.hosts and not self.tokens:
             raise errors.SettingInvalid(
-                "gateway.http.hosts: a proxy makes the agent reachable for others, and no token is set. "
+                "gateway.http.hosts: a proxy makes the agent reachable for other machines, and no token is set. "
                 'Set one: [gateway.http.tokens], ann = "ANN_TOKEN".'
             )
-        self._listening = server.bound(self._wanted.host, self._wanted.port, bool(self.tokens), self._wanted.share)
-        # Where a name leads is known only now.
-        bound = str(self._listening.getsockname()[0])
-        self._gate.hosts = requests.served(self._wanted.host, bound, self._wanted.hosts)
-        async with server.serving(self.app, self._listening) as self._stop_listening:
+        self._socket = server.bind(wanted.host, wanted.port, bool(self.tokens), wanted.share)
+        # The address of a host name is only known now.
+        bound = str(self._socket.getsockname()[0])
+        self._filter.hosts = requests.served_hosts(wanted.host, bound, wanted.hosts)
+        async with server.serve(self.app, self._socket) as self._stop_listening:
             try:
                 yield self.address
             finally:
-                self.let_go()
+                self.release_clients()
 
-    def let_go(self) -> None:
-        """Tell everybody who still waits that this process ends."""
+    def release_clients(self) -> None:
+        """Answer the requests that still wait: this process stops."""
         self._chats.stop()
 
     @property
     def address(self) -> str:
-        """Where it is reached, once it listens."""
-        host, bound = self._wanted.host, self._wanted.port
-        if self._listening is not None:
-            bound = self._listening.getsockname()[1]
-        return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        """The address of the server, once it listens."""
+        host, port = self._settings.host, self._settings.port
+        if self._socket is not None:
+            port = self._socket.getsockname()[1]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    def _made(self, attachments: int) -> requests.Gate:
+    def _router(self) -> Router:
         routes = [
             Route("/health", self._health, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
             Route("/openapi.json", self._openapi, methods=["GET"]),
-            Route("/v1/models", self._of_owner(self._models), methods=["GET"]),
-            Route("/v1/models/{name}", self._of_owner(self._model), methods=["GET"]),
-            Route(requests.CHAT, self._of_owner(self._chats.complete), methods=["POST"]),
+            Route("/v1/models", self._authenticated(self._models), methods=["GET"]),
+            Route("/v1/models/{name}", self._authenticated(self._model), methods=["GET"]),
+            Route(requests.CHAT, self._authenticated(self._chats.complete), methods=["POST"]),
         ]
         if self.hooks is not None:
             routes += [
-                Route("/hooks/{name}", self.hooks.posted, methods=["POST"]),
-                Route("/hooks/{name}/{id}", self.hooks.fetched, methods=["GET"]),
+                Route("/hooks/{name}", self.hooks.post, methods=["POST"]),
+                Route("/hooks/{name}/{id}", self.hooks.fetch, methods=["GET"]),
             ]
-        inner = Router(routes, redirect_slashes=False)
-        longest, longest_chat = self._wanted.body_bytes(attachments)
-        return requests.Gate(
-            inner,
-            longest=longest,
-            longest_chat=longest_chat,
-            hosts=requests.served(self._wanted.host, self._wanted.host, self._wanted.hosts),
-            conversation_header=self._wanted.conversation_header,
-        )
+        return Router(routes, redirect_slashes=False)
 
-    def _opened_to_pages(self, app: ASGIApp) -> ASGIApp:
-        """Return the application as the web pages of `origins` may use it."""
-        if not self._wanted.origins:
+    def _with_cors(self, app: ASGIApp) -> ASGIApp:
+        """Allow the web pages of `origins` to use the application."""
+        if not self._settings.origins:
             return app
         return CORSMiddleware(
             app,
-            allow_origins=self._wanted.origins,
+            allow_origins=self._settings.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[self._wanted.conversation_header, "X-Holdfast-Arrival", "Retry-After"],
+            expose_headers=[self._settings.conversation_header, "X-Holdfast-Arrival", "Retry-After"],
         )
 
-    def _of_owner(
-        self, answer: Callable[[Request, str], Awaitable[Response]]
+    def _authenticated(
+        self, handle: Callable[[Request, str], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        async def answered(request: Request) -> Response:
-            return await answer(request, self.tokens.of(request))
+        async def authenticate(request: Request) -> Response:
+            return await handle(request, self.tokens.authenticate(request))
 
-        return answered
+        return authenticate
 
-    # --- what it answers by itself -----------------------------------------------------------------------
+    # --- other requests ----------------------------------------------------------------------------------
 
     async def _models(self, _request: Request, _owner: str) -> Response:
-        return requests.json(chat_completions.models(self._chats.models))
+        return requests.json_response(chat_completions.model_list(self._chats.models))
 
     async def _model(self, request: Request, _owner: str) -> Response:
         name = request.path_params["name"]
         if name not in self._chats.models:
-            raise requests.Refused(404, "There is no such model.", param="model", code="model_not_found")
-        return requests.json(chat_completions.model(name))
+            raise requests.RequestRefused(404, "No such model.", param="model", code="model_not_found")
+        return requests.json_response(chat_completions.model(name))
 
     async def _health(self, _request: Request) -> Response:
-        """Whether it lives, whether it takes what comes in, and whether its store is there; nothing else."""
-        store = await self._facts() is not None
-        well = store and self.ready
-        body = {"status": "ok" if well else "unready", "live": True, "ready": self.ready, "store": store}
-        return requests.json(body, 200 if well else 503)
+        """Report whether the gateway is ready and its store answers, and nothing else."""
+        store = await self._counts() is not None
+        is_well = store and self.is_ready
+        body = {"status": "ok" if is_well else "unready", "live": True, "ready": self.is_ready, "store": store}
+        return requests.json_response(body, 200 if is_well else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        self.tokens.of(request)
-        return Response(self.meter.text(await self._facts() or {}), media_type=metrics.TYPE)
+        self.tokens.authenticate(request)
+        return Response(self.metrics.render(await self._counts() or {}), media_type=metrics.CONTENT_TYPE)
 
     async def _openapi(self, _request: Request) -> Response:
-        return requests.json(
-            openapi.document(self._chats.models, self.hooks is not None, self._wanted.conversation_header)
+        return requests.json_response(
+            openapi.document(self._chats.models, self.hooks is not None, self._settings.conversation_header)
         )
 
-    async def _facts(self) -> dict[str, int] | None:
-        """What waits in the store; None where it does not answer."""
+    async def _counts(self) -> dict[str, int] | None:
+        """Return the queue lengths of the store; None if it does not answer."""
         try:
-            async with asyncio.timeout(LOOKS):
+            async with asyncio.timeout(HEALTH_SECONDS):
                 return await self._db.mail.counts()
         except (errors.HoldfastError, TimeoutError) as error:
             logger.warning("the store does not answer: %s", error)

@@ -1,7 +1,4 @@
-"""What every request has to keep to, and how one is refused. The error object is OpenAI's, on every path.
-
-Nothing of a request is believed before it was measured: its size, its time, its headers, its host, its JSON.
-"""
+"""Check requests before they are handled, and build error responses. The error object is OpenAI's, on every path."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from math import ceil
 from typing import Any
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -26,28 +24,22 @@ from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.gateway")
 
-MOST_HEADERS, LONGEST_HEADERS = 100, 16 * 1024
-DEEPEST = 64
-"""How deep JSON may be."""
-READING, WRITING = 30.0, 60.0
-"""Seconds a client may take to send a request, and to take a piece of the answer."""
-LONGEST_ID = 200
-HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+MAX_JSON_DEPTH = 64
+READ_SECONDS, WRITE_SECONDS = 30.0, 60.0
+"""How long a client may take to send a request, and to read one piece of the response."""
+MAX_ID = 200
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
-LATER = {"retry-after": "1", "connection": "close"}
-"""Said by a gateway that takes nothing now: by another connection one comes to another gateway."""
+RETRY_ELSEWHERE = {"retry-after": "1", "connection": "close"}
+"""Sent by a gateway that is stopping: a new connection reaches another gateway that shares the port."""
 
 CHAT = "/v1/chat/completions"
-_ONCE = frozenset(
-    {b"host", b"authorization", b"content-type", b"content-length", b"idempotency-key", b"transfer-encoding"}
-    | {b"x-holdfast-signature", b"x-hub-signature-256", b"x-holdfast-delivery", b"x-github-delivery"}
-)
-_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_TOP = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_RESPONSE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
-class Refused(Exception):
-    """A request that is not done, as whoever sent it is told."""
+class RequestRefused(Exception):
+    """A request that is answered with an error status."""
 
     def __init__(
         self,
@@ -64,161 +56,142 @@ class Refused(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        kind = _KINDS.get(self.status) or ("server_error" if self.status >= 500 else "invalid_request_error")
+        kind = _ERROR_TYPES.get(self.status) or ("server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        return json(self.body, self.status, self.headers)
+        return json_response(self.body, self.status, self.headers)
 
 
-def json(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
-def of_error(error: errors.HoldfastError) -> Refused:
-    """What somebody is told of an error of ours; never what a database said."""
-    if isinstance(error, errors.StoreError):
-        logger.warning("a request met the store failing: %s", error)
-        return Refused(503, "The store cannot be reached now. Try again.", code="store", headers={"retry-after": "5"})
-    if isinstance(error, errors.InvalidArgument):
-        return Refused(400, str(error))
-    if isinstance(error, errors.NoSuchSession):
-        return Refused(404, "There is no such conversation.", code="conversation_not_found")
-    logger.warning("a request failed: %s", error)
-    return Refused(500, "That failed.", code=type(error).__name__)
-
-
-class Gate:
-    """Stands before the application: what it lets through is small enough, quick enough and meant for this host."""
+class RequestFilter:
+    """ASGI middleware: limits the size and duration of requests, checks the Host header, and formats errors."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        longest: int,
+        max_body: int,
         hosts: frozenset[str] | None,
-        longest_chat: int | None = None,
-        conversation_header: str = "",
-        reading: float = READING,
+        max_chat_body: int | None = None,
+        read_seconds: float = READ_SECONDS,
     ) -> None:
-        self._app, self._longest, self._longest_chat, self._reading = app, longest, longest_chat or longest, reading
-        self._once = _ONCE | {conversation_header.lower().encode()}
+        self._app, self._read_seconds = app, read_seconds
+        self._max_body, self._max_chat_body = max_body, max_chat_body or max_body
         self.hosts = hosts
+        """The host names that are served; None: any."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        begun = False
+        started = False
 
-        async def timed(message: Message) -> None:
-            nonlocal begun
+        async def send_in_time(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                begun = True
-                message = {**message, "headers": [*message.get("headers", ()), *_TOP]}
-            async with asyncio.timeout(WRITING):
+                started = True
+                message = {**message, "headers": [*message.get("headers", ()), *_RESPONSE_HEADERS]}
+            async with asyncio.timeout(WRITE_SECONDS):
                 await send(message)
 
-        longest = self._longest_chat if scope["path"] == CHAT else self._longest
+        max_body = self._max_chat_body if scope["path"] == CHAT else self._max_body
         try:
-            check(scope, self.hosts, longest, self._once)
-            scope["app"] = self  # So that the router raises what is not there, and it is told as everything is.
-            await self._app(scope, self._measured(receive, longest), timed)
+            self._check(Headers(scope=scope), max_body)
+            scope["app"] = self  # The router then raises HTTPException for unknown paths, which is formatted below.
+            await self._app(scope, self._limit_body(receive, max_body), send_in_time)
         except ClientDisconnect:
-            logger.debug("a client went away in the middle of a request")
+            logger.debug("a client disconnected in the middle of a request")
         except TimeoutError:
-            logger.info("a client did not take its answer within %.0f s", WRITING)
+            logger.info("a client did not read its response within %.0f s", WRITE_SECONDS)
         except Exception as error:
-            # The border of one request: whatever goes wrong with it is told, and stops no other.
-            if not isinstance(error, Refused | errors.HoldfastError | HTTPException):
-                logger.exception("a request failed in a way that nobody expected")
-            if not begun:
-                await told(error).response()(scope, receive, timed)
+            # The border of one request: any error becomes a response and affects no other request.
+            if not isinstance(error, RequestRefused | errors.HoldfastError | HTTPException):
+                logger.exception("internal error in a request")
+            if not started:
+                await refusal_of(error).response()(scope, receive, send_in_time)
 
-    def _measured(self, receive: Receive, longest: int) -> Receive:
-        """The body, as long as it is not too long and does not take too long."""
-        size, whole = 0, False
-        until = asyncio.get_running_loop().time() + self._reading
+    def _check(self, headers: Headers, max_body: int) -> None:
+        if self.hosts is not None and parse_host(headers.get("host", "")) not in self.hosts:
+            message = "This host name is not served here. Behind a proxy, add it to `hosts` of [gateway.http]."
+            raise RequestRefused(421, message, code="wrong_host")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy may have used the other header to find the end of the request.
+            message = "A request must not have both Content-Length and Transfer-Encoding."
+            raise RequestRefused(400, message, headers={"connection": "close"})
+        # The HTTP parser accepts up to 20 digits only.
+        if int(headers.get("content-length", "0")) > max_body:
+            raise body_too_large(max_body)
 
-        async def measured() -> Message:
-            nonlocal size, whole
-            if whole:
-                return await receive()  # Nothing but that the client goes away.
+    def _limit_body(self, receive: Receive, max_body: int) -> Receive:
+        """Wrap `receive` so that a body that is too large or too slow is refused."""
+        size, complete = 0, False
+        deadline = asyncio.get_running_loop().time() + self._read_seconds
+
+        async def receive_limited() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()  # Only a disconnect can follow.
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise Refused(408, "The request took too long to come.", headers={"connection": "close"}) from None
+                raise RequestRefused(
+                    408, "The request body did not arrive in time.", headers={"connection": "close"}
+                ) from None
             size += len(message.get("body", b""))
-            whole = not message.get("more_body", False)
-            if size > longest:
-                raise too_long(longest)
+            complete = not message.get("more_body", False)
+            if size > max_body:
+                raise body_too_large(max_body)
             return message
 
-        return measured
+        return receive_limited
 
 
-def told(error: Exception) -> Refused:
-    if isinstance(error, Refused):
+def refusal_of(error: Exception) -> RequestRefused:
+    """Return the response to an error. It never contains the message of a database."""
+    if isinstance(error, RequestRefused):
         return error
-    if isinstance(error, errors.HoldfastError):
-        return of_error(error)
     if isinstance(error, HTTPException):
         code = "method_not_allowed" if error.status_code == 405 else "not_found"
-        return Refused(error.status_code, f"{error.detail}.", code=code, headers=error.headers)
-    return Refused(500, "That failed.", code="internal")
+        return RequestRefused(error.status_code, f"{error.detail}.", code=code, headers=error.headers)
+    if isinstance(error, errors.StoreError):
+        logger.warning("a request failed because of the store: %s", error)
+        return RequestRefused(503, "The store is not available. Try again.", code="store", headers={"retry-after": "5"})
+    if isinstance(error, errors.InvalidArgument):
+        return RequestRefused(400, str(error))
+    if isinstance(error, errors.NoSuchSession):
+        return RequestRefused(404, "No such conversation.", code="conversation_not_found")
+    if isinstance(error, errors.HoldfastError):
+        logger.warning("a request failed: %s", error)
+        return RequestRefused(500, "The request failed.", code=type(error).__name__)
+    return RequestRefused(500, "Internal error.", code="internal")
 
 
-_NOT_TAKEN = {
-    "person": (403, "not_allowed", "You may not speak here."),
-    "limit": (429, "rate_limit_exceeded", "That is too much at once. Try again later."),
-    "size": (413, "too_large", "That is too large."),
-    "empty": (400, "empty", "There is nothing in it to answer."),
+_REJECTIONS = {
+    "person": (403, "not_allowed", "You don't have access to this agent."),
+    "limit": (429, "rate_limit_exceeded", "Rate limit exceeded. Try again later."),
+    "size": (413, "too_large", "The message is too large."),
+    "empty": (400, "empty", "The message is empty."),
 }
 
 
-def not_taken(found: platform.NotTaken) -> Refused:
-    """What somebody is told whose message was not taken."""
-    status, code, said = _NOT_TAKEN[found.why]
-    later = {"retry-after": str(ceil(found.retry_after))} if found.retry_after else None
-    return Refused(status, found.say or said, code=code, headers=later)
+def refuse_rejected(rejection: platform.Rejection) -> RequestRefused:
+    """Return the response to a message that was not accepted."""
+    status, code, default = _REJECTIONS[rejection.reason]
+    headers = {"retry-after": str(ceil(rejection.retry_after))} if rejection.retry_after else None
+    return RequestRefused(status, rejection.message or default, code=code, headers=headers)
 
 
-def too_long(most: int) -> Refused:
-    message = f"A request has at most {most:,} bytes here. Raise `body` of [gateway.http] for larger ones."
-    return Refused(413, message, code="too_large", headers={"connection": "close"})
+def body_too_large(max_body: int) -> RequestRefused:
+    message = f"A request may have at most {max_body:,} bytes. Raise `body` of [gateway.http] to allow more."
+    return RequestRefused(413, message, code="too_large", headers={"connection": "close"})
 
 
-def check(scope: Scope, hosts: frozenset[str] | None, longest: int, once: frozenset[bytes] = _ONCE) -> None:
-    """Whatever can be said of a request before its body."""
-    headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
-    if len(headers) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers) > LONGEST_HEADERS:
-        raise Refused(431, "The headers are too many or too long.")
-    names = [name.lower() for name, _ in headers]
-    for name in once:
-        if names.count(name) > 1:
-            raise Refused(400, f"The header {name.decode()} came more than once.")
-    given = {name.lower(): value.decode("latin-1").strip() for name, value in headers}
-    if hosts is not None and host_of(given.get(b"host", "")) not in hosts:
-        message = "This host name is not served here. Behind a proxy, add it to `hosts` of [gateway.http]."
-        raise Refused(421, message, code="wrong_host")
-    # Two ways to tell where a request ends: whoever stands before this may have read it by the other one.
-    coding = given.get(b"transfer-encoding", "chunked")
-    if coding.lower() != "chunked" or (b"transfer-encoding" in given and b"content-length" in given):
-        raise Refused(400, "A request has a Content-Length, or comes in chunks.", headers={"connection": "close"})
-    length = given.get(b"content-length", "0")
-    if not (length.isascii() and length.isdigit()):
-        raise Refused(400, "Content-Length is a number.")
-    # Only digits: a number with very many of them is not made.
-    if len(length) > 18 or int(length) > longest:
-        raise too_long(longest)
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    # No address here needs any of these, so that no way of writing one leads to another.
-    if b"%" in raw or b"\\" in raw or b"//" in raw or b"/." in raw or not raw.isascii():
-        raise Refused(404, "There is nothing at this address.", code="not_found")
-
-
-def host_of(text: str) -> str:
-    """The host of a Host header, without its port; empty where it is none."""
+def parse_host(text: str) -> str:
+    """Return the host of a Host header without its port; empty if the header is malformed."""
     if text.startswith("["):
         host, closed, port = text[1:].partition("]")
         port = port.removeprefix(":") if port.startswith(":") or not port else "?"
@@ -227,8 +200,8 @@ def host_of(text: str) -> str:
     return host.lower().rstrip(".") if not colon or port.isdigit() else ""
 
 
-def is_here(address: str) -> bool:
-    """Whether an address is one of this machine itself."""
+def is_loopback(address: str) -> bool:
+    """Return whether an address is a loopback address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -237,25 +210,25 @@ def is_here(address: str) -> bool:
     return bool((mapped or found).is_loopback)
 
 
-def served(host: str, address: str, more: Sequence[str] = ()) -> frozenset[str] | None:
-    """The hosts that requests to this address may be for; None: any, as others reach it by names nobody knows here.
+def served_hosts(host: str, address: str, more: Sequence[str] = ()) -> frozenset[str] | None:
+    """Return the host names that requests may name; None: any, because the gateway listens for other machines.
 
-    A foreign web page can have a host name that resolves to this machine. `more` are names of the settings.
+    A foreign web page can use a host name that resolves to this machine. `more` are names of the settings.
     """
-    if not is_here(address) and not more:
+    if not is_loopback(address) and not more:
         return None
-    return HERE | {host_of(host) or host.lower(), address.partition("%")[0].lower(), *map(str.lower, more)}
+    return LOCAL_HOSTS | {host.lower(), address.partition("%")[0].lower(), *map(str.lower, more)}
 
 
 class Tokens:
-    """Bearer tokens, each somebody's. They are kept and compared as digests, all of them each time."""
+    """Bearer tokens and their owners. Only digests are kept; all of them are compared each time."""
 
     def __init__(self, owners: Mapping[str, str], origins: Sequence[str] = ()) -> None:
         for token, owner in owners.items():
             if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
                 raise errors.SettingInvalid(
-                    f"The token of {owner} is no token: it is 16 or more printable characters. "
-                    "Make one with `openssl rand -hex 24`."
+                    f"The token of {owner} must have at least 16 printable ASCII characters without spaces. "
+                    "Create one with `openssl rand -hex 24`."
                 )
         self._origins = frozenset(origins)
         self._owners = [(sha256(token.encode()).digest(), owner) for token, owner in owners.items()]
@@ -263,63 +236,67 @@ class Tokens:
     def __bool__(self) -> bool:
         return bool(self._owners)
 
-    def owner(self, token: str) -> str | None:
-        asked, found = sha256(token.encode(errors="surrogatepass")).digest(), None
-        for digest, owner in self._owners:
-            if hmac.compare_digest(digest, asked):
-                found = owner
-        return found
-
-    def of(self, request: Request) -> str:
-        """Whose request it is; where no token is set, that of whoever is at this machine."""
+    def authenticate(self, request: Request) -> str:
+        """Return the owner of a request; without configured tokens, every local client is `local`."""
         if not self._owners:
             if request.headers.get("origin", "") not in {"", *self._origins}:
-                message = "Without a token only web pages of `origins` in [gateway.http] are answered."
-                raise Refused(403, message, code="origin")
+                message = "Without a token, only web pages of `origins` in [gateway.http] may send requests."
+                raise RequestRefused(403, message, code="origin")
             return "local"
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        owner = self.owner(token.strip()) if scheme.lower() == "bearer" else None
+        owner = self._owner(token.strip()) if scheme.lower() == "bearer" else None
         if owner is None:
-            raise Refused(401, "Say who you are: Authorization: Bearer TOKEN.", code="invalid_api_key", headers=ASKS)
+            raise RequestRefused(
+                401,
+                "Missing or unknown token. Send Authorization: Bearer TOKEN.",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
         return owner
 
+    def _owner(self, token: str) -> str | None:
+        digest = sha256(token.encode(errors="surrogatepass")).digest()
+        matches = [owner for known, owner in self._owners if hmac.compare_digest(known, digest)]
+        return matches[0] if matches else None
 
-ASKS = {"www-authenticate": "Bearer"}
 
-
-async def body_of(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, "The body comes as it is, without an encoding.", code="content_encoding")
+        raise RequestRefused(415, "Content-Encoding is not supported.", code="content_encoding")
     return await request.body()
 
 
-async def object_of(request: Request) -> dict[str, Any]:
-    """The JSON object that a request brings."""
+async def read_object(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body of a request."""
     kind, _, rest = request.headers.get("content-type", "").partition(";")
     charset = rest.strip().lower().removeprefix("charset=").strip('"')
     if kind.strip().lower() != "application/json" or charset not in ("", "utf-8"):
-        raise Refused(415, "The body is JSON: Content-Type: application/json.", code="content_type")
-    return decoded(await body_of(request))
+        raise RequestRefused(415, "The body must be JSON: Content-Type: application/json.", code="content_type")
+    return decode_object(await read_body(request))
 
 
-def decoded(body: bytes) -> dict[str, Any]:
+def decode_object(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(400, f"The body is no JSON: {errors.shown(str(error))}", code="invalid_json") from None
+        raise RequestRefused(400, f"The body is not JSON: {errors.shown(str(error))}", code="invalid_json") from None
     except RecursionError:
-        raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="is_too_deep") from None
+        raise _too_deep() from None
     if not isinstance(found, dict):
-        raise Refused(400, "The body is an object.", code="invalid_json")
-    if message_codec.is_too_deep(found, DEEPEST):
-        raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="is_too_deep")
+        raise RequestRefused(400, "The body must be a JSON object.", code="invalid_json")
+    if message_codec.is_too_deep(found, MAX_JSON_DEPTH):
+        raise _too_deep()
     return found
 
 
-def id_of(text: str | None, name: str) -> str | None:
-    """An id that somebody chose, from a header or a field; None where there is none."""
+def _too_deep() -> RequestRefused:
+    return RequestRefused(400, f"JSON may be nested at most {MAX_JSON_DEPTH} levels deep.", code="is_too_deep")
+
+
+def check_id(text: str | None, name: str) -> str | None:
+    """Validate an id from a header; None if there is none."""
     if text is None:
         return None
-    if not 0 < len(text) <= LONGEST_ID or not text.isprintable() or text != text.strip():
-        raise Refused(400, f"{name} is 1 to {LONGEST_ID} printable characters.", param=name)
+    if not 0 < len(text) <= MAX_ID or not text.isprintable() or text != text.strip():
+        raise RequestRefused(400, f"{name} must be 1 to {MAX_ID} printable characters.", param=name)
     return text

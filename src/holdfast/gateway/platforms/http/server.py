@@ -1,186 +1,112 @@
-"""The server that has the connections: uvicorn, bound to this machine unless somebody has to say who they are."""
+"""Run the HTTP server: uvicorn, on this machine only unless clients have to authenticate.
+
+uvicorn limits the number of connections, the size of a request's head and idle keep-alive connections. It does not
+limit how slowly a client sends a request's head: a gateway that other machines reach belongs behind a reverse proxy.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast import errors
 from holdfast.gateway.platforms.http import requests
 
-HEADERS = 15.0
-"""Seconds a client may take for the head of a request."""
-IDLE = 30
-"""Seconds a connection is kept that nobody asks anything by."""
-CONNECTIONS = 1_000
-"""Connections at once. Above it the one that has been idle longest makes room, and where none is, the new one is
-closed unread: a connection that is only answered with a refusal would still take a descriptor."""
-OF_ONE = 250
-"""Of those, from one address of another machine; a proxy on this one speaks for many."""
-AT_ONCE = 128
-"""Connections that are accepted before anybody looks at one of them."""
-FILES = 65_536
-"""As many files as a gateway wants to have open at most."""
-SOON = 0.001
-LEAVING = 5
-"""Seconds that what is being answered may still take when the server stops."""
+MAX_HEAD_BYTES = 24 * 1024
+"""The largest request line with headers."""
+KEEP_ALIVE_SECONDS = 30
+"""How long an idle connection stays open after a response."""
+MAX_CONNECTIONS = 1_000
+"""Concurrent connections; further requests are answered with status 503."""
+BACKLOG = 128
+MAX_OPEN_FILES = 65_536
+SHUTDOWN_SECONDS = 5
+"""How long running responses may take after the server was asked to stop."""
+POLL_SECONDS = 0.001
 
 
-class Patient(H11Protocol):
-    """Patient, but not for ever: a connection that does not come to the end of a request's head is closed."""
-
-    _waits: asyncio.TimerHandle | None = None
-    _quiet_since = 0.0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._quiet_since = self.loop.time()
-        if self._has_room():
-            self._look()
-        else:
-            transport.abort()
-
-    def _has_room(self) -> bool:
-        """Whether there is room for this connection, or some was made."""
-        others: list[Patient] = [each for each in self.connections if isinstance(each, Patient) and each is not self]
-        peer = self.client[0] if self.client else ""
-        if not requests.is_here(peer) and peer:
-            same = [each for each in others if each.client and each.client[0] == peer]
-            if len(same) >= OF_ONE:
-                return _made_room(same)
-        return len(others) < self._most or _made_room(others)
-
-    @property
-    def _most(self) -> int:
-        return (self.config.limit_concurrency or CONNECTIONS + 1) - 1
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody asks anything by it now."""
-        answered = self.cycle is None or self.cycle.response_complete
-        return answered and self.conn.their_state in (h11.IDLE, h11.DONE)
-
-    @property
-    def quiet_since(self) -> float:
-        return self._quiet_since
-
-    def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
-        super().data_received(data)
-        self._look()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
-        super().connection_lost(exc)
-
-    def _look(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._quiet_since = self.loop.time()
-            self._stop()
-        elif self._waits is None:
-            self._waits = self.loop.call_later(HEADERS, self._too_slow)
-
-    def _stop(self) -> None:
-        if self._waits is not None:
-            self._waits.cancel()
-            self._waits = None
-
-    def _too_slow(self) -> None:
-        self._waits = None
-        if self.conn.their_state is h11.IDLE and (self.cycle is None or self.cycle.response_complete):
-            self.transport.close()
-
-
-def _made_room(among: Sequence[Patient]) -> bool:
-    """Close the one that has been idle longest, if any is."""
-    idle = min((each for each in among if each.is_idle), key=lambda each: each.quiet_since, default=None)
-    if idle is None:
-        return False
-    idle.connections.discard(idle)
-    idle.transport.abort()
-    return True
-
-
-def room(wanted: int = CONNECTIONS) -> int:
-    """How many connections there may be, so that files are left for everything else."""
+def connection_limit(wanted: int = MAX_CONNECTIONS) -> int:
+    """Return how many connections to accept, so that file descriptors are left for the store."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2))
 
 
-def raise_files(wanted: int = FILES) -> None:
-    """Have as many files open as are wanted, as far as whoever started this process allows it."""
+def raise_file_limit(wanted: int = MAX_OPEN_FILES) -> None:
+    """Raise the limit of open files to `wanted`, or to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+    """A uvicorn server that leaves signals to the program."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
 
-def bound(host: str, port: int, has_tokens: bool, share: bool = False) -> socket.socket:
-    """A socket that listens. SettingInvalid: it cannot be had, or others could reach it and nobody has a token."""
+def bind(host: str, port: int, has_tokens: bool, share: bool = False) -> socket.socket:
+    """Return a listening socket.
+
+    Raises SettingInvalid if the address is not available, or if other machines could reach it and no token is set.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise errors.SettingInvalid(f"gateway.http.host: {errors.shown(host)} is no address of this machine.") from None
-    family, kind, proto, _, address = found[0]
-    if (not host or not requests.is_here(str(address[0]))) and not has_tokens:
         raise errors.SettingInvalid(
-            f"gateway.http.host: at {errors.shown(host)} others could reach the agent, and nobody would have to "
-            'say who they are. Set a token ([gateway.http.tokens], ann = "ANN_TOKEN"), or use 127.0.0.1.'
-        )
-    made = socket.socket(family, kind, proto)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if share:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind(address)
-        made.listen(socket.SOMAXCONN)
-    except OSError as error:
-        made.close()
-        raise errors.SettingInvalid(
-            f"gateway.http: {host} port {port} cannot be listened at: {error.strerror}. Is a gateway running already?"
+            f"gateway.http.host: {errors.shown(host)} is not an address of this machine."
         ) from None
-    made.setblocking(False)
-    return made
+    family, kind, proto, _, address = found[0]
+    if (not host or not requests.is_loopback(str(address[0]))) and not has_tokens:
+        raise errors.SettingInvalid(
+            f"gateway.http.host: other machines could use the agent at {errors.shown(host)} without a token. "
+            'Set a token ([gateway.http.tokens], ann = "ANN_TOKEN"), or listen at 127.0.0.1.'
+        )
+    listening = socket.socket(family, kind, proto)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(address)
+        listening.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listening.close()
+        raise errors.SettingInvalid(
+            f"gateway.http: cannot listen at {host} port {port}: {error.strerror}. Is a gateway running already?"
+        ) from None
+    listening.setblocking(False)
+    return listening
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listening: socket.socket) -> AsyncIterator[Callable[[], None]]:
-    """Answer requests at a socket to the end of the block. What it gives stops listening: connections stay."""
-    wanted = uvicorn.Config(
-        app,
-        http=Patient,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        # Nobody is believed who says that a request came from elsewhere.
-        proxy_headers=False,
-        server_header=False,
-        # One more than there can be: whoever is let in is answered.
-        limit_concurrency=room() + 1,
-        backlog=AT_ONCE,
-        timeout_keep_alive=IDLE,
-        timeout_graceful_shutdown=LEAVING,
-        h11_max_incomplete_event_size=requests.LONGEST_HEADERS + 8 * 1024,
+async def serve(app: ASGIApp, listening: socket.socket) -> AsyncIterator[Callable[[], None]]:
+    """Serve requests until the end of the block; yield a function that stops accepting connections."""
+    server = Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            # A client could send forged forwarding headers.
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=connection_limit(),
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        )
     )
-    server = Server(wanted)
     task = asyncio.create_task(server.serve([listening]))
 
     def stop_listening() -> None:
@@ -189,7 +115,7 @@ async def serving(app: ASGIApp, listening: socket.socket) -> AsyncIterator[Calla
 
     try:
         while not server.started and not task.done():
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(POLL_SECONDS)
         yield stop_listening
     finally:
         server.should_exit = True

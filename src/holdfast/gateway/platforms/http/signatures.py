@@ -1,78 +1,82 @@
-"""Signatures of webhooks, both ways. Pure.
+"""Sign and verify webhooks: Standard Webhooks (https://www.standardwebhooks.com), and GitHub's scheme. Pure.
 
-Ours is over the time, the id of the delivery where it has one, and the body: `t=TIME,v1=HEX`. So what somebody
-overheard is no use after some minutes, and until then it is the same delivery and no other. A sender that changes its
-secret may give one signature for each.
+The signature covers the id, the time and the body of a delivery. A captured delivery is useless after a few minutes,
+and until then it has the same id and is stored once.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import re
+from collections.abc import Mapping
 from hashlib import sha256
 
 from holdfast.gateway.platforms.http import requests
 
-HEADER, GITHUB = "x-holdfast-signature", "x-hub-signature-256"
-WINDOW = 300.0
-"""Seconds that a clock may be wrong, and a delivery under way."""
-MOST = 10
-SHORTEST = 16
-"""Characters of a secret."""
-ID = "^[A-Za-z0-9_-]{1,100}$"
-"""An id of a delivery. No body begins so, which is an object: with an id or without, what is signed is one thing."""
+ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
+GITHUB_SIGNATURE = "x-hub-signature-256"
+PREFIX = "whsec_"
+TOLERANCE_SECONDS = 300.0
+MIN_SECRET = 16
+"""The shortest secret, in bytes."""
+MAX_SIGNATURES = 10
+ID_PATTERN = "^[A-Za-z0-9_-]{1,100}$"
 
 
-def sign(secret: str, body: bytes, at: float, delivery: str = "") -> str:
-    return f"t={int(at)},v1={_made(secret, signed(str(int(at)), delivery, body))}"
+def secret_key(secret: str) -> bytes:
+    """Return the key of a secret: base64 after `whsec_`, or the text itself. Raises ValueError."""
+    if not secret.startswith(PREFIX):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except binascii.Error:
+        raise ValueError(f"a secret that begins with {PREFIX} must be base64") from None
 
 
-def signed(at: str, delivery: str, body: bytes) -> bytes:
-    """TIME.ID.BODY, or TIME.BODY where the delivery has no id."""
-    return f"{at}.{delivery}{'.' if delivery else ''}".encode() + body
+def sign(secret: str, delivery: str, body: bytes, at: float) -> dict[str, str]:
+    """Return the headers of a delivery."""
+    timestamp = str(int(at))
+    return {ID: delivery, TIMESTAMP: timestamp, SIGNATURE: f"v1,{_sign(secret, delivery, timestamp, body)}"}
 
 
-def check(secret: str, given: str, body: bytes, now: float, delivery: str = "") -> str:
-    """That whoever has the secret sent this, and lately; what it is known by, which nobody else can make. Refused."""
-    if delivery and re.fullmatch(ID, delivery) is None:
-        raise requests.Refused(400, "The id of a delivery is 1 to 100 letters, digits, - or _.", code="delivery_id")
-    fields = [each.strip().partition("=")[::2] for each in given.split(",")[: MOST + 1]]
-    times, made = ([value for name, value in fields if name == wanted] for wanted in ("t", "v1"))
-    if len(times) != 1 or not made or len(fields) > MOST:
-        raise refused("The signature is t=TIME,v1=HEX.")
-    at = times[0]
-    if not at.isascii() or not at.isdigit() or len(at) > 12 or abs(now - int(at)) > WINDOW:
-        raise refused("The signature is too old, or from a time to come.")
-    found = signed(at, delivery, body)
-    _compare(secret, made, found)
-    return delivery or _known_by(found)
+def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
+    """Verify a delivery and return its id. Raises RequestRefused."""
+    delivery, timestamp, given = (headers.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
+    if not delivery:
+        raise refuse(f"The headers {ID}, {TIMESTAMP} and {SIGNATURE} are required.")
+    if re.fullmatch(ID_PATTERN, delivery) is None:
+        raise requests.RequestRefused(
+            400, f"{ID} must be 1 to 100 letters, digits, hyphens or underscores.", code="delivery_id"
+        )
+    if not re.fullmatch("[0-9]{1,12}", timestamp) or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
+        raise refuse(f"{TIMESTAMP} is missing, too old or in the future.")
+    expected = _sign(secret, delivery, timestamp, body).encode()
+    # A sender that rotates its secret sends a signature for each.
+    signatures = [each.removeprefix("v1,") for each in given.split(" ")[:MAX_SIGNATURES] if each.startswith("v1,")]
+    if not any([hmac.compare_digest(expected, each.encode(errors="surrogatepass")) for each in signatures]):  # noqa: C419
+        raise refuse("The signature is wrong.")
+    return delivery
 
 
-def check_github(secret: str, given: str, body: bytes) -> str:
-    """The same for what GitHub signs, which is the body alone: it has no time, and anybody could give it another id.
-    So the same body is the same delivery, whenever it comes."""
-    scheme, _, made = given.strip().partition("=")
-    if scheme != "sha256":
-        raise refused("The signature is sha256=HEX.")
-    _compare(secret, [made], body)
-    return _known_by(body)
+def verify_github(secret: str, headers: Mapping[str, str], body: bytes) -> str:
+    """Verify a delivery of GitHub and return an id for it. Raises RequestRefused.
+
+    GitHub signs neither the time nor its delivery id. The id is a digest of the body, so a repeated body is always
+    the same delivery.
+    """
+    given = headers.get(GITHUB_SIGNATURE, "").strip()
+    expected = "sha256=" + hmac.new(secret_key(secret), body, "sha256").hexdigest()
+    if not hmac.compare_digest(expected.encode(), given.encode(errors="surrogatepass")):
+        raise refuse("The signature is wrong.")
+    return f"={sha256(body).hexdigest()}"
 
 
-def refused(why: str) -> requests.Refused:
-    return requests.Refused(401, why, code="invalid_signature")
+def refuse(message: str) -> requests.RequestRefused:
+    return requests.RequestRefused(401, message, code="invalid_signature")
 
 
-def _compare(secret: str, given: list[str], signed: bytes) -> None:
-    wanted = _made(secret, signed).encode()
-    # All of them are compared: how long that takes tells nothing.
-    if not any([hmac.compare_digest(wanted, each.encode(errors="surrogatepass")) for each in given]):  # noqa: C419
-        raise refused("The signature is wrong.")
-
-
-def _known_by(signed: bytes) -> str:
-    """No id of a delivery begins so."""
-    return f"={sha256(signed).hexdigest()}"
-
-
-def _made(secret: str, signed: bytes) -> str:
-    return hmac.new(secret.encode(), signed, "sha256").hexdigest()
+def _sign(secret: str, delivery: str, timestamp: str, body: bytes) -> str:
+    signed = f"{delivery}.{timestamp}.".encode() + body
+    return base64.b64encode(hmac.new(secret_key(secret), signed, "sha256").digest()).decode()

@@ -1,84 +1,82 @@
-"""Server-sent events, and what is overheard of a turn while it goes. Nothing of this is kept.
+"""Server-sent events, and the progress of a turn as its HTTP connections see it. Nothing of this is stored.
 
-The answer itself comes from the store; what is overheard only shows it sooner, and is made up for at the end.
+The final answer comes from the store. The events of the turn only show it earlier.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import msgspec
 
 from holdfast import events
+from holdfast.gateway import gateway_context
 
-EVERY, SOON = 1.0, 0.05
-"""Seconds until the store is asked what became of it: while its turn runs, and once that is over."""
-KEEP_ALIVE = 15.0
+POLL_SECONDS, POLL_AFTER_TURN_SECONDS = 1.0, 0.05
+"""How often the store is read for the outcome: during the turn, and after it."""
+KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
 
 
-def event(data: object) -> bytes:
+def encode_event(data: object) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-class Overheard:
-    """The turn of one arrival, as its connections see it: they read at their own pace and may join late."""
+class TurnStream:
+    """The text of one turn. Its connections read it at their own pace and may join late."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
         self.answer = ""
-        """The words of the message that is being said."""
-        self._stored = False
+        """The text of the current message."""
+        self._is_stored = False
         self.over = False
-        """Whether the turn has ended; what became of it stands in the store soon."""
+        """Whether the turn has ended; the outcome is in the store soon."""
         self.readers = 0
-        self.admitting = asyncio.Lock()
-        """Held while the request is taken in, so that the same request again finds it."""
+        self.admission = asyncio.Lock()
+        """Held while the request is stored, so that a repeated request finds it."""
         self.stopped = False
         self.written = asyncio.Event()
-        """Set once a connection has been given the whole answer."""
-        self.gone = asyncio.Event()
-        """Set while nobody listens any more."""
-        self.sent = False
-        """Whether what became of it stands in the store."""
+        """Set once a connection has sent the whole answer."""
+        self.abandoned = asyncio.Event()
+        """Set when no connection is left."""
+        self.settled = False
+        """Whether the outcome is in the store."""
         self.version = 0
-        self._woken = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def hear(self, told: events.AnyEvent) -> None:
-        match told:
+    def on_event(self, event: events.AnyEvent) -> None:
+        match event:
             case events.TextDelta(text):
-                if self._stored and self.answer.strip():
+                if self._is_stored and self.answer.strip():
                     self.pieces.append("\n\n")
-                if self._stored:
-                    self.answer, self._stored = "", False
+                if self._is_stored:
+                    self.answer, self._is_stored = "", False
                 self.answer += text
                 self.pieces.append(text)
             case events.MessageStored(role="assistant"):
-                self._stored = True
+                self._is_stored = True
             case events.TurnFinished():
                 self.over = True
             case _:
                 return
-        self.wake()
+        self.notify()
 
     def rest(self, reply: str) -> str:
-        """What is still to be said, so that whoever has heard everything has the reply."""
+        """Return what a connection that sent all pieces still has to send of a reply."""
         if self.answer.strip() == reply.strip():
             return ""
         if reply.startswith(self.answer):
             return reply[len(self.answer) :]
         return f"\n\n{reply}" if self.pieces else reply
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         self.version += 1
-        self._woken.set()
-        self._woken = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def wait(self, seen: int, seconds: float) -> None:
-        """Until there is something newer than `seen`, or the time is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self.version == seen:
-                    await self._woken.wait()
+        """Wait until there is a newer version than `seen`, or the time is over."""
+        if self.version == seen:
+            await gateway_context.wait_event(self._changed, seconds)

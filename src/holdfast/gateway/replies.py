@@ -1,0 +1,152 @@
+"""Build outbound messages: the text of a turn's result, split into parts that the platform can send. Pure.
+
+A turn with a text is answered by that text, unchanged. A turn without one is answered by its outcome, so that the user
+always gets an answer; only a turn that the user stopped has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import content_parts, events, redaction, types
+from holdfast.gateway import gateway_context, platform, text_split
+from holdfast.store import titles
+
+MAX_PARTS = 100
+"""The parts of one reply; a longer one ends with a notice."""
+DEFAULT_LIMIT = 4_000
+"""The message limit for a platform that does not run in this process."""
+MAX_FAILURE, MAX_PARTIAL = 300, 200
+"""The longest error text in a reply, in characters."""
+LONG_HISTORY = 50
+"""With more messages than these, an unexplained status 400 is reported as a context overflow."""
+
+CUT_SHORT = "[The reply is too long for this chat. The conversation contains all of it.]"
+TOO_LARGE = (
+    "The conversation is too large for the model's context window. /compact shortens it; /reset begins a new one."
+)
+BLANK = "The model returned an empty answer. Please try again."
+NOT_RUN = "Your message was not processed. Please send it again."
+UNKNOWN_ERROR = "unknown error"
+STOPPED_EARLY = "The turn stopped early: {error}"
+SPEAKERS = "Several people share this chat. Who says this, as they call themselves: {names}."
+QUOTED = "This message is a reply to an earlier message{by}: {text}"
+EDITED = "This message replaces an earlier message of the user, which was edited."
+
+# A provider's refusal without a reason.
+_BARE_400 = re.compile(r"\(400\)\.?\s*$|^\s*(?:HTTP |Error )?400(?: Bad Request)?\.?\s*$", re.IGNORECASE)
+
+
+def result_text(result: events.TurnResult, history: int) -> str | None:
+    """Return the reply to a turn; None: no reply. `history` is the number of messages in the model's context."""
+    if result.final_response.strip():
+        return result.final_response
+    if result.failed:
+        return _failed_turn_text(result, history)
+    if result.interrupted and result.api_calls:
+        return None
+    if result.partial:
+        return STOPPED_EARLY.format(error=_shorten(result.error, MAX_PARTIAL))
+    return BLANK if result.api_calls else NOT_RUN
+
+
+def _failed_turn_text(result: events.TurnResult, history: int) -> str:
+    is_bare = history > LONG_HISTORY and _BARE_400.search(result.error or "") is not None
+    if result.exit_reason == "overflow" or is_bare:
+        return TOO_LARGE
+    return f"{failure_text(result.error)}\nTry again, or /reset to begin a new conversation."
+
+
+def failure_text(error: str | None) -> str:
+    """Return the message for the user about an error of the model."""
+    return f"The request failed: {_shorten(error, MAX_FAILURE)}"
+
+
+def _shorten(error: str | None, length: int) -> str:
+    text = redaction.redact(error or "").strip() or UNKNOWN_ERROR
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def command_text(event: events.AnyEvent) -> str:
+    """Return the text of an event that a command emitted; empty if it has none for the user."""
+    match event:
+        case events.Answer() | events.Notice() | events.Compacted():
+            return event.text
+        case events.Titled(title):
+            return f"The title is now: {title}" if title else "The title was removed."
+        case _:
+            return ""
+
+
+def build(
+    context: gateway_context.GatewayContext,
+    to: gateway_context.ReplyAddress,
+    text: str | None,
+    *,
+    kind: types.OutgoingKind = "reply",
+    attachments: Sequence[str] = (),
+    seq: int | None = None,
+) -> list[types.NewOutgoing]:
+    """Return the messages of a text; the attachments belong to the last one."""
+    target, formatter = context.platforms.get(to.platform), context.can(to.platform).format
+    limit = target.limit if target is not None else DEFAULT_LIMIT
+    parts = text_split.split(text or "", limit, formatter.measure if formatter is not None else len)
+    if len(parts) > MAX_PARTS:
+        parts = [*parts[: MAX_PARTS - 1], CUT_SHORT]
+    if attachments and not parts:
+        parts = [""]
+    last = len(parts) - 1
+    return [
+        types.NewOutgoing(
+            platform=to.platform,
+            chat=to.chat,
+            address=to.address,
+            text=part,
+            kind=kind,
+            attachments=list(attachments) if number == last else [],
+            seq=seq,
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+def image_digests(messages: Sequence[types.Message]) -> list[str]:
+    """Return the images of the answer that a turn ended with."""
+    content = messages[-1].content if messages and messages[-1].role == "assistant" else ""
+    parts = content if isinstance(content, list) else []
+    return [part["blob"] for part in parts if part.get("type") == "image" and isinstance(part.get("blob"), str)]
+
+
+def user_content(inbound: Sequence[types.InboundMessage], text: str, shared: bool) -> types.Content | None:
+    """Return the content of the user message that inbound messages become; None if it is only the text.
+
+    Notes tell the model who speaks in a shared chat, and which message is quoted. A display name is user text: it is
+    quoted, and the sender's id follows it.
+    """
+    parts = [part for each in inbound for part in platform.content_parts_of(each)]
+    notes = list[str]()
+    if shared:
+        notes.append(SPEAKERS.format(names=", ".join(dict.fromkeys(map(_speaker, inbound)))))
+    for each in inbound:
+        if (quote := platform.read_extra(each, platform.Quote)) is not None and quote.text:
+            by = f" of {_quoted(quote.name)}" if quote.name else ""
+            notes.append(QUOTED.format(by=by, text=_quoted(quote.text[: platform.MAX_QUOTE])))
+        if platform.read_extra(each, platform.Edit) is not None:
+            notes.append(EDITED)
+    if not parts and not notes:
+        return None
+    texts = [{"type": "text", "text": text}] if text else []
+    return [*map(content_parts.note, notes), *texts, *parts]
+
+
+def _speaker(inbound: types.InboundMessage) -> str:
+    sender = _quoted(titles.normalize(inbound.sender))
+    return f"{_quoted(titles.normalize(inbound.name))} (id {sender})" if inbound.name else f"id {sender}"
+
+
+def _quoted(text: str) -> str:
+    """Return a JSON string, whose end cannot be forged."""
+    return msgspec.json.encode(text).decode()

@@ -1,0 +1,160 @@
+"""Routes: the key of each chat, its owner, and the conversation it is bound to.
+
+A key is `agent:<profile>:<platform>:<dm|group|thread>:<ids>`. Every part is quoted, so no id can form the key of
+another chat. In groups and threads each sender has a separate conversation, marked by `@` (no quoted id begins with
+it), unless the group is shared.
+
+An ordinary message does not write the route: a conversation takes its route with its first message. Only /new,
+/resume, /branch and a reset bind a route, by compare-and-swap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from urllib.parse import quote, unquote
+
+from holdfast import errors, events, types
+from holdfast.gateway import platform as gateway_platform
+from holdfast.gateway import settings
+from holdfast.store import async_db, conversation_row
+
+MAX_PART = 60
+"""The longest part of a key in characters; a longer one is replaced by its digest."""
+MAX_PENDING = 10_000
+DAY_SECONDS = 86_400.0
+
+
+def route_of(profile: str, incoming: gateway_platform.Incoming, shared: bool = False) -> str:
+    """Return the route key of the chat of a message."""
+    ids = [*map(quote_part, incoming.chat)]
+    if incoming.kind != "dm" and not shared:
+        ids.append(f"@{quote_part(incoming.sender)}")
+    return ":".join(["agent", quote_part(profile), quote_part(incoming.platform), incoming.kind, *ids])
+
+
+def has_profile(profile: str, route: str) -> bool:
+    return route.startswith(f"agent:{quote_part(profile)}:")
+
+
+def owner_of(route: str, platform: str, sender: str) -> str:
+    """Return the owner of the conversations of a route: the sender, or the group if it is shared."""
+    if is_shared(route):
+        return f"{quote_part(platform)}:group:{route.split(':')[4]}"
+    return f"{quote_part(platform)}:{quote_part(sender)}"
+
+
+def is_shared(route: str) -> bool:
+    """Return whether several people share the conversation of a route."""
+    _, _, _, kind, *ids = route.split(":")
+    return kind != "dm" and not ids[-1].startswith("@")
+
+
+def chat_of(incoming: gateway_platform.Incoming) -> str:
+    """Return the name of the chat within its platform. Messages to one chat are sent in order."""
+    return ":".join([incoming.kind, *map(quote_part, incoming.chat)])
+
+
+def platform_of(route: str) -> str:
+    return unquote(route.split(":")[2])
+
+
+def quote_part(part: str) -> str:
+    """Quote a part of a key. No quoted id is empty or begins with `@` or `=`."""
+    quoted = quote(part, safe="", errors="surrogatepass") or "%"
+    return quoted if len(quoted) <= MAX_PART else f"={blake2b(quoted.encode(), digest_size=20).hexdigest()}"
+
+
+def is_reset_due(policy: settings.ResetPolicy, last: float, now: float) -> bool:
+    """Return whether a message at `now` begins a new conversation, if the last message was at `last`. Pure."""
+    match policy.when:
+        case "none":
+            return False
+        case "idle":
+            return now - last >= policy.hours * 3600
+        case "daily":
+            return last < _latest(policy.hour, now) <= now
+
+
+def _latest(hour: int, now: float) -> float:
+    """Return the last time that the local clock showed this hour. A day may have 23 or 25 hours."""
+    today = time.localtime(now)
+    for days in (0, 1, 2):
+        found = time.mktime((today.tm_year, today.tm_mon, today.tm_mday - days, hour, 0, 0, 0, 0, -1))
+        if found <= now:
+            return found
+    return now - DAY_SECONDS  # Only if the clock was set back by more than a day.
+
+
+class RouteBindings:
+    """Finds and changes the conversation of a route. Only the ids of conversations that do not exist yet are cached."""
+
+    def __init__(self, db: async_db.AsyncSessionDB, policy: settings.ResetPolicy, clock: Callable[[], float]) -> None:
+        self._db, self._policy, self._clock = db, policy, clock
+        self._pending: OrderedDict[str, str] = OrderedDict()
+
+    async def target(self, route: str) -> str:
+        """Return the conversation of the next message on a route; a new id if the message begins one."""
+        while True:
+            found = await self._db.route(route)
+            if found.conversation_id is None:
+                return await self._pending_id(route)
+            if not await self._needs_reset(found.conversation_id):
+                return found.conversation_id
+            try:
+                await self._db.bind_route(route, None, version=found.version)
+            except errors.RouteMoved:
+                continue  # Another process bound it concurrently.
+
+    def bound_target(self, route: types.Route) -> str | None:
+        """Return the conversation of a route if it can be told without further reads: see `target`."""
+        return route.conversation_id if self._policy.when == "none" else None
+
+    async def other_target(self, route: str, target: str) -> str | None:
+        """Return the conversation that took the route before `target` was created; None if there is none."""
+        found = (await self._db.route(route)).conversation_id
+        return None if found == target or await self._exists(target) else found
+
+    async def move(self, route: str, moved: events.Moved) -> None:
+        """Continue a chat in another conversation. Raises RouteMoved if another process bound the route first."""
+        found = await self._db.route(route)
+        target = None if moved.new else moved.conversation_id
+        if moved.new:
+            self._remember(route, moved.conversation_id)
+        if found.conversation_id != target:
+            await self._db.bind_route(route, target, version=found.version)
+
+    async def _needs_reset(self, conversation_id: str) -> bool:
+        """Return whether the chat begins anew; never while a background process of the conversation runs."""
+        if self._policy.when == "none":
+            return False
+        last = (await self._db.head(conversation_id)).active_at
+        if not is_reset_due(self._policy, last, self._clock()):
+            return False
+        return not await self._db.processes.all(conversation_id, running_only=True)
+
+    async def _exists(self, conversation_id: str) -> bool:
+        """Return whether a conversation exists or was deleted: its id is not used again."""
+        try:
+            await self._db.snapshot(conversation_id)
+        except errors.ConversationDeleted:
+            return True
+        except errors.NoSuchSession:
+            return False
+        return True
+
+    async def _pending_id(self, route: str) -> str:
+        """Return the same id until the conversation exists: a title may be waiting for it."""
+        pending = self._pending.get(route)
+        if pending is None or await self._exists(pending):
+            pending = self._remember(route, conversation_row.generate_session_id(self._clock()))
+        return pending
+
+    def _remember(self, route: str, conversation_id: str) -> str:
+        self._pending[route] = conversation_id
+        self._pending.move_to_end(route)
+        if len(self._pending) > MAX_PENDING:
+            self._pending.popitem(last=False)
+        return conversation_id
