@@ -31,7 +31,7 @@ def tools(
     offered = (capabilities.fs if capabilities else None) or schema.FileSystemCapabilities()
     folders = [os.fspath(root) for root in roots]
     editor = Editor(conn, session_id, folders, bool(offered.read_text_file), bool(offered.write_text_file))
-    return file_tools.tools(folders, off_limits=off_limits, epoch=epoch, editor=editor if editor.offers else None)
+    return file_tools.file_tools(folders, off_limits=off_limits, epoch=epoch, editor=editor if editor.offers else None)
 
 
 class Editor:
@@ -46,7 +46,7 @@ class Editor:
     def offers(self) -> bool:
         return self._reads or self._writes
 
-    async def read(self, place: workspace.Place, there: bool) -> str | None:
+    async def read(self, place: workspace.WorkspacePath, there: bool) -> str | None:
         if not self._reads:
             return None
         asked = self._conn.read_text_file(path=self._path(place), session_id=self._session_id)
@@ -62,7 +62,7 @@ class Editor:
         # Some say that a file that is not there is empty.
         return text if there or text else None
 
-    async def write(self, place: workspace.Place, text: str) -> bool:
+    async def write(self, place: workspace.WorkspacePath, text: str) -> bool:
         if not self._writes:
             return False
         asked = self._conn.write_text_file(path=self._path(place), content=text, session_id=self._session_id)
@@ -73,5 +73,5 @@ class Editor:
             return False
         return True
 
-    def _path(self, place: workspace.Place) -> str:
+    def _path(self, place: workspace.WorkspacePath) -> str:
         return os.path.join(self._spelled[place.root], *place.parts)

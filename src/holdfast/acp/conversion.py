@@ -266,7 +266,7 @@ def result(text: str) -> list[schema.ContentToolCallContent]:
 
 
 def _short(words: str) -> str:
-    line = diff.clear(" ".join(words.split()))
+    line = diff.escape_hidden(" ".join(words.split()))
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
 
@@ -300,7 +300,7 @@ def question(asked: events.ApprovalAsked, *, whole: bool = True) -> list[schema.
     cut = asked.remembers != _short(asked.remembers)
     said = [f"{asked.danger}\n{asked.summary}".strip(), more, f"Would be remembered: {asked.remembers}" if cut else ""]
     return [
-        schema.ContentToolCallContent(type="content", content=block(fenced(diff.clear(each).rstrip())))
+        schema.ContentToolCallContent(type="content", content=block(fenced(diff.escape_hidden(each).rstrip())))
         for each in said
         if each
     ]

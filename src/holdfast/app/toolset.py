@@ -31,13 +31,13 @@ def environment(settings: config.Settings) -> shell.Environment:
 
 def of_machine(known: background.Processes, settings: config.Settings, folders: Sequence[str]) -> list[base.Tool]:
     """The tools that run commands; the first folder is where they begin."""
-    run = shell.shell(folders, environment(settings), risks.described)
-    return [run, *background_tools.tools(known, folders, risks.described)]
+    run = shell.shell(folders, environment(settings), risks.describe)
+    return [run, *background_tools.tools(known, folders, risks.describe)]
 
 
 def of_project(folder: str, own: Sequence[str], epoch: Callable[[], object]) -> list[base.Tool]:
     """The tools for files of the folder the agent was started in."""
-    return file_tools.tools([folder], off_limits=own, epoch=epoch)
+    return file_tools.file_tools([folder], off_limits=own, epoch=epoch)
 
 
 def of_past(store: async_db.AsyncSessionDB) -> list[base.Tool]:
