@@ -59,7 +59,7 @@ class House(NamedTuple):
             own = toolset.off_limits(settings, house.database, here)
             permissions = approvals.Approvals(house.store.permissions, law=compose.law(settings, here))
             there = client_terminals.Terminals(client, place.session_id, self.late) if offered.terminal else None
-            shell = client_terminals.tool(there, place.folders, toolset.environment(settings), risks.described)
+            shell = client_terminals.tool(there, place.folders, toolset.environment(settings), risks.describe)
             machine = toolset.of_machine(house.processes, settings, place.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 

@@ -29,7 +29,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.tools import base
-from holdfast.tools.permissions import direct_commands, plain_command, sensitive_paths, shell_parse, wrapper_commands
+from holdfast.tools.permissions import sensitive_paths, shell_parse
 
 Say = Literal["allow", "ask", "deny"]
 
@@ -99,7 +99,7 @@ def rule(say: Say, text: str, place: str = "", by: str = "") -> Rule:
 def _refuse_idle(about: str, shown: str) -> None:
     """A rule that could never cover anything is a mistake somebody should hear of."""
     words, anything = _words(about)
-    line = plain_command.plain(about.removesuffix("*") if anything else about)
+    line = shell_parse.parse_plain(about.removesuffix("*") if anything else about)
     if line is None or line.commands != (words,):
         why = "runs other programs or is no plain command"
         raise errors.SettingInvalid(f"{shown} {why}: allow the whole line instead, as in shell(=uv run pytest).")
@@ -167,8 +167,8 @@ def _may_hide(act: base.Act, law: Law) -> Rule | None:
     about = [each for each in law.rules if each.say != "allow" and each.about is not None and speaks_of(each, act.tool)]
     if act.commands is None or not about:
         return None
-    line = plain_command.plain(act.detail)
-    if line is not None and all(map(direct_commands.is_direct, line.commands)):
+    line = shell_parse.parse_plain(act.detail)
+    if line is not None and all(map(shell_parse.is_direct, line.commands)):
         return None
     return next((each for each in about if each.say == "deny"), about[0])
 
@@ -213,14 +213,14 @@ def _here(each: Rule, act: base.Act, law: Law) -> bool | None:
 
 def _runs(wanted: Sequence[str], words: shell_parse.Command) -> bool | None:
     """Whether a command is of this kind, also with options of its program in between; None: it may be."""
-    words = shell_parse.program_first(words)
+    words = shell_parse.strip_assignments(words)
     if not words or words[0] in (">", "<"):
         return False
     program = _bare(wanted[0])
-    if not shell_parse.known(words[0]):
+    if not shell_parse.is_known(words[0]):
         return None
     said = _begins(words[1:], tuple(wanted[1:])) if _bare(words[0]) == program else False
-    return None if said is False and wrapper_commands.hides(words, program) else said
+    return None if said is False and shell_parse.may_run(words, program) else said
 
 
 def _begins(rest: shell_parse.Command, tail: tuple[str, ...]) -> bool | None:
@@ -228,12 +228,12 @@ def _begins(rest: shell_parse.Command, tail: tuple[str, ...]) -> bool | None:
     for at in range(len(rest) + 1):
         if tuple(rest[at : at + len(tail)]) == tail:
             return True
-        if at < len(rest) and not shell_parse.known(rest[at]):
+        if at < len(rest) and not shell_parse.is_known(rest[at]):
             return None
         option = at < len(rest) and rest[at].startswith("-")
         if not option and not (at > 0 and rest[at - 1].startswith("-")):
             break
-    unknown = next((n for n, word in enumerate(rest[: len(tail)]) if not shell_parse.known(word)), 0)
+    unknown = next((n for n, word in enumerate(rest[: len(tail)]) if not shell_parse.is_known(word)), 0)
     return None if unknown and rest[:unknown] == tail[:unknown] else False
 
 
@@ -253,7 +253,7 @@ def _touches(each: Rule, words: shell_parse.Command, starts: Sequence[str], law:
 
 def _reached(pattern: str, word: str, starts: Sequence[str], law: Law) -> bool | None:
     """Whether a word names a file that fits; None: it may."""
-    text = sensitive_paths.path("", shell_parse.text_of(word))
+    text = sensitive_paths.path("", shell_parse.source(word))
     if re.search(r"[$`*?\[{]", text) or not text:
         return None
     if not starts and not text.startswith(("~", "/")):
@@ -266,14 +266,14 @@ def _reached(pattern: str, word: str, starts: Sequence[str], law: Law) -> bool |
 def _starts(act: base.Act, law: Law) -> tuple[str, ...]:
     """The folder a line runs in, and the one it goes to; none where that is not known."""
     folder, moves = _folder(act, law), _moves(act)
-    steps = [sensitive_paths.path(folder, shell_parse.text_of(each[1])) for each in moves if len(each) == 2]
+    steps = [sensitive_paths.path(folder, shell_parse.source(each[1])) for each in moves if len(each) == 2]
     sure = len(moves) == len(steps) <= 1 and not re.search(r"[$`*?\[{]|(?:^|/)-", "".join(steps))
     return (folder, *steps) if sure else ()
 
 
 def _moves(act: base.Act) -> list[shell_parse.Command]:
     """The commands of a line with which it goes elsewhere."""
-    found = map(shell_parse.program_first, act.commands or ())
+    found = map(shell_parse.strip_assignments, act.commands or ())
     return [words for words in found if words and words[0] in ("cd", "pushd", "popd")]
 
 
@@ -308,13 +308,13 @@ def _is_this_line(each: Rule, act: base.Act, law: Law) -> bool:
 
 
 def _covered_line(act: base.Act, law: Law, about: Sequence[Rule]) -> Rule | None:
-    line = plain_command.plain(act.detail)
+    line = shell_parse.parse_plain(act.detail)
     if line is None:
         return None
     folder = sensitive_paths.path(_folder(act, law), line.folder) if line.folder else _folder(act, law)
     here = [each for each in about if _holds(each, folder, law)]
     # They do nothing that others would need a permission for; alone they are asked for like the rest.
-    needed = [words for words in line.commands if words[0] not in plain_command.NEUTRAL] or line.commands
+    needed = [words for words in line.commands if words[0] not in shell_parse.HARMLESS] or line.commands
     found = [next((each for each in here if _is_of(each, words)), None) for words in needed]
     return found[0] if None not in found else None
 
@@ -385,7 +385,7 @@ def remembers(act: base.Act, law: Law | None = None) -> tuple[str, ...]:
 
 def _remembered_line(act: base.Act, law: Law) -> tuple[str, ...]:
     """By their first words for those that only look; else this very line, and all of it only in this folder."""
-    folder, line = _folder(act, law), plain_command.plain(act.detail)
+    folder, line = _folder(act, law), shell_parse.parse_plain(act.detail)
     if re.search(r"[*?()]", folder):
         return ()
     looks = [_looker(words) for words in line.commands] if line is not None and not line.folder else [""]
