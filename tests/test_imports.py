@@ -100,8 +100,8 @@ OPTIONAL = {
     "xllamacpp",
 }
 
-# Besides the settings, a process that a tool started finds its session there.
-READS_ENVIRONMENT = ("config.py", "agent/current_session.py")
+# Besides the settings, a process that a tool started finds its session there, and commands inherit variables.
+READS_ENVIRONMENT = ("config.py", "agent/current_session.py", "tools/shell/environment.py")
 
 
 def room_of(path: str) -> str:

@@ -131,8 +131,8 @@ def test_a_name_that_is_taken_is_refused_with_the_package(site: Path) -> None:
 
 
 def test_a_name_no_provider_takes_is_refused(site: Path) -> None:
-    made = "odd = port.Tool(types.ToolSpec('a b', '', {}), None)"
-    source = f"from holdfast import types\nfrom holdfast.tools import port\n{made}"
+    made = "odd = base.Tool(types.ToolSpec('a b', '', {}), None)"
+    source = f"from holdfast import types\nfrom holdfast.tools import base\n{made}"
     installed(site, "odd", {"a": ":odd"}, source)
     found = plugins.load()
     assert found.tools == ()

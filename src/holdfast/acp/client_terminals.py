@@ -72,7 +72,7 @@ def tool(
     terminals: Terminals | None,
     roots: Sequence[str | os.PathLike[str]],
     environment: shell.Environment,
-    describe: shell.Describe = shell.not_understood,
+    describe: shell.Describe = shell.not_analysed,
 ) -> base.Tool:
     """The tool that runs commands in these folders: in terminals of the editor, or by our own hands."""
     run = terminals.run if terminals is not None else None
@@ -98,7 +98,7 @@ class Terminals:
         except _NotRun:
             return await shell.run_tied(command, folder, seconds, environment)
         finally:
-            await shell.surely(_cleared(place))
+            await shell.finish(_cleared(place))
 
     async def _run(self, script: str, folder: str, seconds: float) -> base.Result:
         try:
@@ -112,7 +112,7 @@ class Terminals:
             leave = (self._conn.kill_terminal, *leave)
             raise
         finally:
-            await shell.surely(self._let_go(terminal, *leave))
+            await shell.finish(self._let_go(terminal, *leave))
 
     async def _created(self, script: str, folder: str) -> str:
         """A terminal where it runs. Whoever does not wait for it any more leaves none."""
@@ -240,7 +240,7 @@ def told(found: schema.TerminalOutputResponse, late: float | None, left: int = 0
     lines = ["[The beginning of its output was not kept.]"] if found.truncated else []
     lines.append(supervisor_client.clean(found.output).rstrip("\n") or "[no output]")
     if left and late is None:
-        lines.append(shell.stopped(left))
+        lines.append(shell.left_processes(left))
     status = found.exit_status
     if late is not None:
         ending = f"[killed after {late:g} s; give it a longer `timeout`, or use start_process]"

@@ -88,7 +88,7 @@ def test_a_server_whose_keeper_is_killed_dies_with_it() -> None:
         async with stage.running(stage.raw()) as all_of_them:
             pid = int(await stage.call(all_of_them, "raw__pid"))
             keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            assert "keeper.py" in Path(f"/proc/{keeper}/cmdline").read_text()
+            assert "supervisor.py" in Path(f"/proc/{keeper}/cmdline").read_text()
             os.kill(keeper, signal.SIGKILL)
             await stage.until(lambda: gone(pid))
             await stage.until(lambda: all_of_them.servers[0].state == "down")
