@@ -287,3 +287,13 @@ def test_many_calls_at_once_do_not_get_into_each_others_way(leash: Leash, tmp_pa
 
     results = asyncio.run(story())
     assert [str(each.content) for each in results] == [f"{n}\n[exit code {n}]" for n in range(12)]
+
+
+def test_embedders_get_the_tool_with_defaults(tmp_path: Path) -> None:
+    (tool,) = shell.shell_tools(tmp_path)
+    plan = asyncio.run(tool.run({"command": "echo hello; pwd"}))  # type: ignore[arg-type]
+    assert isinstance(plan, base.Plan)
+    assert plan.act.kind == "run"
+    result = asyncio.run(plan.go())  # type: ignore[arg-type]
+    assert isinstance(result, base.Result)
+    assert result.content == f"hello\n{tmp_path}\n[exit code 0]"

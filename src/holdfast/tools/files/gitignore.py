@@ -105,11 +105,13 @@ def _compile(line: str) -> IgnoreRule | None:
         compiled = regex.compile(f"{source}$" if source.endswith(_DIRECTORY) else source, regex.DOTALL)
     except regex.error:
         return None
-    return IgnoreRule(functools.partial(_search, compiled), bool(ignores))
+    # A timeout makes each search slower, and few wildcards cannot backtrack for long.
+    timeout = MATCH_TIMEOUT_SECONDS if line.count("*") > 2 else None
+    return IgnoreRule(functools.partial(_search, compiled, timeout), bool(ignores))
 
 
-def _search(compiled: regex.Pattern[str], path: str) -> bool:
+def _search(compiled: regex.Pattern[str], timeout: float | None, path: str) -> bool:
     try:
-        return compiled.search(path, timeout=MATCH_TIMEOUT_SECONDS) is not None
+        return compiled.search(path, timeout=timeout) is not None
     except TimeoutError:
         return False
