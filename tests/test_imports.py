@@ -107,8 +107,9 @@ OPTIONAL = {
     "xllamacpp",
 }
 
-# Besides the settings: the session of a process that a tool started, and the keys of models that a program embeds.
-READS_ENVIRONMENT = ("config.py", "agent/current_session.py", "model/providers.py")
+# Besides the settings: the session of a process that a tool started, the keys of models that a program embeds, and the
+# variables that commands inherit.
+READS_ENVIRONMENT = ("config.py", "agent/current_session.py", "model/providers.py", "tools/shell/environment.py")
 
 
 def room_of(path: str) -> str:

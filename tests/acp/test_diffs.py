@@ -188,7 +188,7 @@ def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_p
         again = [each["update"] for each in editor.updates[told:] if each["update"].get("toolCallId")]
         assert again[-1]["content"] == [difference]
 
-    seat.run(story, [call, "Done."], tools=file_tools.tools([str(tmp_path)]))
+    seat.run(story, [call, "Done."], tools=file_tools.file_tools([str(tmp_path)]))
 
 
 @pytest.mark.parametrize("number", ["9" * 10, "9" * 5000])

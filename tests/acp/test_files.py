@@ -133,7 +133,7 @@ def test_who_changes_it_while_it_is_asked_for_keeps_his_change(tmp_path: Path) -
 
     async def work(editor: desk.Editor, do: desk.Doing) -> None:
         made.append(editor)
-        assert "changed by somebody else" in await do.text("edit_file", path="a.txt", old_text="one", new_text="1")
+        assert "changed by another program" in await do.text("edit_file", path="a.txt", old_text="one", new_text="1")
 
     editor = play(work, tmp_path, meanwhile=typed)
     assert "write" not in editor.asked
@@ -244,7 +244,7 @@ def test_an_editor_that_is_gone_or_says_nothing_ends_the_call(tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("latin.txt", b"caf\xe9\n"), ("big.txt", b"x\n" * (editor_buffers.LARGEST // 2 + 1))],
+    [("latin.txt", b"caf\xe9\n"), ("big.txt", b"x\n" * (editor_buffers.MAX_BYTES // 2 + 1))],
 )
 def test_what_is_no_text_for_an_editor_is_changed_on_the_disk(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data + b"end\n")

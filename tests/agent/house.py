@@ -29,7 +29,7 @@ class Shell:
 
     async def _plan(self, arguments: dict[str, Any]) -> tools.Plan:
         line = arguments["command"]
-        commands, danger = risks.described(line)
+        commands, danger = risks.describe(line)
 
         async def go() -> types.Content:
             self.ran.append(line)

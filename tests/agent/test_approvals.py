@@ -84,7 +84,7 @@ def files_at(tmp_path: Path, db: AsyncSessionDB, calls: list[tuple[str, dict[str
     return stage.agent(
         db,
         ScriptedModel([*replies, "Done."]),
-        tools=file_tools.tools([str(tmp_path)]),
+        tools=file_tools.file_tools([str(tmp_path)]),
         approvals=approvals.Approvals(db.permissions, law=law, yes=True),
     )
 

@@ -199,7 +199,7 @@ def test_a_rule_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, as
     with provider.playing() as played:
         refused = ask(played)
     assert refused.code == 2
-    assert "config.toml: `permissions.allow`: 'shell(git' is no rule." in refused.err
+    assert "config.toml: `permissions.allow`: 'shell(git' is not a valid rule." in refused.err
 
 
 def test_yes_is_for_one_message(tmp_path: Path, waiting: ready.Server) -> None:

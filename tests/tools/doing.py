@@ -36,7 +36,7 @@ class Doing:
             meanwhile()
             yield
 
-        made = file_tools.tools([str(root)], off_limits=[str(path) for path in off_limits], epoch=epoch)
+        made = file_tools.file_tools([str(root)], off_limits=[str(path) for path in off_limits], epoch=epoch)
         self.tools = registry.Registry(made, gate)
 
     def __call__(self, name: str, **arguments: Any) -> base.Result:

@@ -22,11 +22,11 @@ class Open:
         self.texts, self.writes = texts, writes
         self.read_there: dict[str, bool] = {}
 
-    async def read(self, place: workspace.Place, there: bool) -> str | None:
+    async def read(self, place: workspace.WorkspacePath, there: bool) -> str | None:
         self.read_there[place.name] = there
         return self.texts.get(place.name)
 
-    async def write(self, place: workspace.Place, text: str) -> bool:
+    async def write(self, place: workspace.WorkspacePath, text: str) -> bool:
         if self.writes:
             self.texts[place.name] = text
         return self.writes
@@ -34,7 +34,7 @@ class Open:
 
 def held(root: Path, editor: Open, name: str) -> bytes | None:
     where = workspace.Workspace([str(root)])
-    return asyncio.run(editor_buffers.held(editor, where, where.place(name)))
+    return asyncio.run(editor_buffers.read(editor, where, where.resolve(name)))
 
 
 def test_an_editor_is_told_whether_the_disk_has_the_file(tmp_path: Path) -> None:
@@ -46,7 +46,9 @@ def test_an_editor_is_told_whether_the_disk_has_the_file(tmp_path: Path) -> None
     assert editor.read_there == {"saved": True, "new": False, "other": False}
 
 
-@pytest.mark.parametrize("data", [b"\0", b"text\0text", base64.b64decode(raw.PNG), b"x" * (editor_buffers.LARGEST + 1)])
+@pytest.mark.parametrize(
+    "data", [b"\0", b"text\0text", base64.b64decode(raw.PNG), b"x" * (editor_buffers.MAX_BYTES + 1)]
+)
 def test_what_is_nothing_for_an_editor_is_not_asked_for(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a").write_bytes(data)
     editor = Open(a="text")
@@ -65,7 +67,7 @@ def test_what_is_no_ordinary_file_is_refused_before_anybody_is_asked(tmp_path: P
 
 
 def test_half_a_character_is_refused_and_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(errors.ToolFailed, match="half a character"):
+    with pytest.raises(errors.ToolFailed, match="unpaired surrogates"):
         held(tmp_path, Open(a="x\ud800"), "a")
 
 
@@ -73,7 +75,7 @@ def test_half_a_character_is_refused_and_not_replaced(tmp_path: Path) -> None:
 def test_a_change_goes_to_the_editor_or_to_the_disk_and_never_to_both(tmp_path: Path, writes: bool) -> None:
     (tmp_path / "a").write_text("saved\n")
     editor = Open(writes, a="not saved\n")
-    tools = {tool.spec.name: tool for tool in file_tools.tools([str(tmp_path)], editor=editor)}
+    tools = {tool.spec.name: tool for tool in file_tools.file_tools([str(tmp_path)], editor=editor)}
 
     async def work() -> None:
         plan = await tools["edit_file"].run({"path": "a", "old_text": "not saved", "new_text": "changed"})
@@ -89,7 +91,7 @@ def test_a_file_that_is_read_only_on_the_disk_is_not_changed_by_the_editor_eithe
     (tmp_path / "a").write_text("saved\n")
     (tmp_path / "a").chmod(0o444)
     editor = Open(a="saved\n")
-    tools = registry.Registry(file_tools.tools([str(tmp_path)], editor=editor))
+    tools = registry.Registry(file_tools.file_tools([str(tmp_path)], editor=editor))
     call = types.ToolCall("1", "write_file", {"path": "a", "content": "x"})
     assert "read-only" in str(asyncio.run(tools.run(call)).content)
     assert editor.texts == {"a": "saved\n"}
@@ -97,5 +99,5 @@ def test_a_file_that_is_read_only_on_the_disk_is_not_changed_by_the_editor_eithe
 
 def test_without_an_editor_nobody_is_asked(tmp_path: Path) -> None:
     where = workspace.Workspace([str(tmp_path)])
-    assert asyncio.run(editor_buffers.held(None, where, where.place("a"))) is None
-    assert asyncio.run(editor_buffers.handed(None, where, where.place("a"), b"x")) is False
+    assert asyncio.run(editor_buffers.read(None, where, where.resolve("a"))) is None
+    assert asyncio.run(editor_buffers.write(None, where, where.resolve("a"), b"x")) is False

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast import errors, types
 from holdfast.tools import registry
-from holdfast.tools.files import file_tools, text_match, workspace, write
+from holdfast.tools.files import edit, file_tools, workspace, write
 from tests.tools import doing
 from tests.tools.leash import until, until_async
 
@@ -48,15 +48,15 @@ def test_a_new_file_is_announced_with_the_lines_it_has(tmp_path: Path, content: 
 
 def test_a_draft_nobody_waits_for_is_not_made(tmp_path: Path) -> None:
     where, asked = workspace.Workspace([str(tmp_path)]), list[bool]()
-    place = where.place("a")
+    place = where.resolve("a")
 
-    def change(_: write.Text | None, stop: Callable[[], bool]) -> write.Text:
+    def change(_: write.FileText | None, stop: Callable[[], bool]) -> write.FileText:
         asked.append(stop())
-        return write.Text("x")
+        return write.FileText("x")
 
     for answers, calls in (([True], []), ([False, False, True], [False])):
-        with pytest.raises(errors.ToolFailed, match="stopped"):
-            write.drafted(place, write.present(where, place), change, iter(answers).__next__)
+        with pytest.raises(errors.ToolFailed, match="Cancelled"):
+            write.prepare(place, write.snapshot(where, place), change, iter(answers).__next__)
         assert asked == calls
 
 
@@ -65,20 +65,20 @@ def test_a_cancelled_edit_of_a_large_file_ends_between_its_edits(
 ) -> None:
     (tmp_path / "a").write_text("one two three", encoding="utf-8")
     edits = [{"old_text": word, "new_text": word.upper()} for word in ("one", "two", "three")]
-    stops, begun = list[Callable[[], bool]](), list[text_match.Edit]()
-    unless, replaced = write.unless, text_match.replaced
+    stops, begun = list[Callable[[], bool]](), list[edit.Edit]()
+    unless, replaced = write.check_cancelled, edit.apply_edit
 
     def looked(stop: Callable[[], bool]) -> None:
         stops.append(stop)
         unless(stop)
 
-    def slowly(text: str, edit: text_match.Edit) -> str:
+    def slowly(text: str, edit: edit.Edit) -> str:
         begun.append(edit)
         until(stops[-1], "the edit is told to stop")
         return replaced(text, edit)
 
-    monkeypatch.setattr(write, "unless", looked)
-    monkeypatch.setattr(text_match, "replaced", slowly)
+    monkeypatch.setattr(write, "check_cancelled", looked)
+    monkeypatch.setattr(edit, "apply_edit", slowly)
 
     async def story() -> None:
         call = asyncio.create_task(doing.Doing(tmp_path).awaited("edit_file", path="a", edits=edits))
@@ -102,7 +102,7 @@ def test_what_is_not_permitted_is_not_done(tmp_path: Path) -> None:
 
 
 def test_nobody_there_to_ask_means_no(tmp_path: Path) -> None:
-    tools = registry.Registry(file_tools.tools([str(tmp_path)]))
+    tools = registry.Registry(file_tools.file_tools([str(tmp_path)]))
     call = types.ToolCall("x", "write_file", {"path": "a", "content": "x"})
     assert not asyncio.run(tools.run(call)).ok
     assert not list(tmp_path.iterdir())
@@ -165,7 +165,7 @@ def test_line_ends_and_marks_and_odd_bytes_stay(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=40))
 def test_for_any_bytes_a_file_is_the_same_after_it_was_read_as_text(data: bytes) -> None:
-    assert write.read(data).data() == data
+    assert write.decode(data).encode() == data
 
 
 def test_several_edits_are_all_done_or_none(tmp_path: Path) -> None:
@@ -213,9 +213,9 @@ def test_what_cannot_be_changed_is_told(tmp_path: Path) -> None:
         ("write_file", {"path": "same", "content": "x"}, "Nothing would change"),
         ("write_file", {"path": "fixed", "content": "y"}, "read-only"),
         ("edit_file", {"path": "data", "old_text": "x", "new_text": "y"}, "not a text file"),
-        ("edit_file", {"path": "none", "old_text": "x", "new_text": "y"}, "write_file makes"),
-        ("write_file", {"path": "big", "content": "x" * (write.MAX_BYTES + 1)}, "at most"),
-        ("write_file", {"path": "half", "content": "\ud800"}, "half a character"),
+        ("edit_file", {"path": "none", "old_text": "x", "new_text": "y"}, "Use write_file"),
+        ("write_file", {"path": "big", "content": "x" * (write.MAX_BYTES + 1)}, "the limit is"),
+        ("write_file", {"path": "half", "content": "\ud800"}, "unpaired surrogates"),
         ("write_file", {"path": "same/below", "content": "x"}, "Not a directory"),
     ):
         result = do(tool, **more)

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.tools import base
-from holdfast.tools.permissions import plain_command, risks, rules
+from holdfast.tools.permissions import risks, rules, shell_parse
 
 BASH = shutil.which("bash") or ""
 
@@ -75,16 +75,16 @@ NOT_PLAIN = [
 
 @pytest.mark.parametrize(("line", "commands"), PLAIN.items())
 def test_a_plain_line_is_its_commands(line: str, commands: list[tuple[str, ...]]) -> None:
-    assert plain_command.plain(line) == plain_command.Plain(tuple(commands))
+    assert shell_parse.parse_plain(line) == shell_parse.PlainLine(tuple(commands))
 
 
 @pytest.mark.parametrize("line", NOT_PLAIN)
 def test_whatever_is_more_than_commands_of_literal_words_is_not_plain(line: str) -> None:
-    assert plain_command.plain(line) is None
+    assert shell_parse.parse_plain(line) is None
 
 
 def test_a_line_may_go_to_a_folder_first_if_all_the_rest_hangs_on_that() -> None:
-    assert plain_command.plain("cd src && ls && cat x | wc") == plain_command.Plain(
+    assert shell_parse.parse_plain("cd src && ls && cat x | wc") == shell_parse.PlainLine(
         (("ls",), ("cat", "x"), ("wc",)), "src"
     )
 
@@ -92,7 +92,7 @@ def test_a_line_may_go_to_a_folder_first_if_all_the_rest_hangs_on_that() -> None
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cn")))))
 def test_words_in_quotes_are_exactly_these_words(words: list[str]) -> None:
     line = shlex.join(["ls", *(word.replace("'", "") for word in words)])
-    found = plain_command.plain(line)
+    found = shell_parse.parse_plain(line)
     assert found is not None
     assert found.commands == (("ls", *(word.replace("'", "") for word in words)),)
 
@@ -160,7 +160,7 @@ def place() -> Iterator[Path]:
 
 
 def decided(line: str, folder: Path) -> rules.Verdict:
-    commands, danger = risks.described(line)
+    commands, danger = risks.describe(line)
     act = base.Act(
         tool="shell", kind="run", summary="", detail=line, commands=commands, danger=danger, paths=(str(folder),)
     )

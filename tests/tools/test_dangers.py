@@ -407,37 +407,37 @@ FOUND = {
     "while a; do b; done < c": [("a",), ("b",), ("<", "c")],
     "for f in *.py; do wc -l $f; done": [("f=*.py", "f="), ("wc", "-l", "\0$f")],
     "cat <<'E' > n\n$(rm -rf /)\nE": [(">", "n"), ("cat",)],
-    "cat <<E\n$(rm x)\nE": [("cat",), ("rm", "x")],
+    "cat <<E\n$(rm x)\nE": [("cat",), ("rm", "x"), ("echo", "\0")],
     "r\\\nm x": [("rm", "x")],
-    'echo $(a "$(b)")': [("b",), ("a", "\0$(b)"), ("echo", '\0$(a "$(b)")')],
+    'echo $(a "$(b)")': [("b",), ("a", "\0$(b)"), ("echo", "\0")],
     "[[ -f x && $y == z ]] && ls": [("ls",)],
-    "x=(a $(b))": [("b",), ("\0x=",)],
+    "x=(a $(b))": [("x=",), ("b",), ("a", "\0")],
     "$X a": [("\0$X", "a")],
     "timeout 60 pytest": [("timeout", "60", "pytest"), ("pytest",)],
     "ls | xargs -n 1 wc": [("ls",), ("xargs", "-n", "1", "wc"), ("wc", "\0")],
     "bash -c 'a; b'": [("bash", "-c", "a; b"), ("a; b",), ("a",), ("b",)],
-    "echo 'x": [("\0",)],
+    "echo 'x": [("echo",), ("\0",)],
 }
 
 
 @pytest.mark.parametrize("line", DANGEROUS)
 def test_danger_is_known_by_what_is_run(line: str) -> None:
-    assert risks.described(line)[1] not in ("", risks.VAGUE)
+    assert risks.describe(line)[1]
 
 
 @pytest.mark.parametrize("line", VAGUE)
 def test_what_cannot_be_told_beforehand_is_marked(line: str) -> None:
-    assert risks.described(line)[1]
+    assert risks.describe(line)[1]
 
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_ordinary_lines_are_not_marked(line: str) -> None:
-    assert risks.described(line)[1] == ""
+    assert risks.describe(line)[1] == ""
 
 
 @pytest.mark.parametrize(("line", "commands"), FOUND.items())
 def test_commands_are_found_wherever_they_stand(line: str, commands: list[tuple[str, ...]]) -> None:
-    assert risks.described(line)[0] == tuple(commands)
+    assert risks.describe(line)[0] == tuple(commands)
 
 
 # --- for any -------------------------------------------------------------------------------------------
@@ -502,12 +502,12 @@ NESTED: list[Callable[[str], str]] = [
 @given(st.text())
 @example("\0")
 def test_any_text_is_described_without_an_error(text: str) -> None:
-    risks.described(text)
+    risks.describe(text)
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40))
 def test_any_pieces_of_shell_are_described_without_an_error(pieces: list[str]) -> None:
-    risks.described("".join(pieces))
+    risks.describe("".join(pieces))
 
 
 @given(st.lists(st.sampled_from(NESTED), max_size=5), st.sampled_from(["rm -rf /", "r\\m -rf '/'", "git push -f"]))
@@ -516,7 +516,7 @@ def test_what_is_hidden_in_any_nesting_is_found_or_the_line_counts_as_unread(
 ) -> None:
     for around in nesting:
         line = around(line)
-    commands, danger = risks.described(line)
+    commands, danger = risks.describe(line)
     assert danger
     assert shell_parse.UNREAD in commands or any(words[0] in ("rm", "git") for words in commands)
 
@@ -532,7 +532,7 @@ def test_what_is_hidden_in_any_nesting_is_found_or_the_line_counts_as_unread(
 )  # fmt: skip
 def test_no_text_takes_long(text: str) -> None:
     with limited(seconds=5.0):
-        risks.described(text)
+        risks.describe(text)
 
 
 @contextmanager

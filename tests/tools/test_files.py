@@ -1,4 +1,4 @@
-"""Reading files: only where it was allowed, only ordinary ones, in parts."""
+"""Reading files: only where it was allowed, only regular ones, in parts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 
 from holdfast import types
 from holdfast.tools import base, registry
-from holdfast.tools.files import file_tools
+from holdfast.tools.files import read as read_tool
+from holdfast.tools.files import workspace
 
 
 def read(root: Path, **arguments: Any) -> base.Result:
-    tools = registry.Registry([file_tools.read_file([str(root)])])
+    tools = registry.Registry([read_tool.read_file(workspace.Workspace([str(root)]))])
     return asyncio.run(tools.run(types.ToolCall("x", "read_file", arguments)))
 
 
@@ -47,7 +48,7 @@ def test_what_lies_outside_is_refused(tmp_path: Path, path: str) -> None:
 def test_a_folder_a_pipe_and_a_picture_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "picture").write_bytes(b"\x89PNG\0\0")
-    for path, told in ((".", "folder"), ("pipe", "ordinary"), ("picture", "not a text file"), ("nothing", "No such")):
+    for path, told in ((".", "folder"), ("pipe", "regular"), ("picture", "not a text file"), ("nothing", "No such")):
         result = read(tmp_path, path=path)
         assert not result.ok
         assert told in str(result.content)

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
-import subprocess
-import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from holdfast.tools import worker_thread
-from holdfast.tools.files import regex_process, search, text_search, walk
+from holdfast.tools import base
+from holdfast.tools.files import search
 from tests.tools import doing
 
-EVIL = "(a+)+$"
-
-
-def matchers() -> list[str]:
-    """The processes of expressions that there are, by their command lines."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            line = Path("/proc", pid, "cmdline").read_bytes().decode("utf-8", "replace")
-            parent = Path("/proc", pid, "stat").read_text("utf-8").rsplit(")", 1)[1].split()[1]
-        except OSError:
-            continue
-        if "regex_process.py" in line and int(parent) == os.getpid():
-            found.append(line)
-    return found
+EVIL = "(a|aa)+$"
 
 
 # --- by name ------------------------------------------------------------------------------------------
@@ -46,20 +30,20 @@ def test_files_are_found_by_pattern_newest_first(tmp_path: Path) -> None:
     assert do.text("find_files", pattern="src/*.py") == "src/a.py"
     assert do.text("find_files", pattern="src/**/*.{py,txt}") == "src/a.py\nsrc/deep/c.py"
     assert do.text("find_files", pattern="*.py", folder="src") == "src/a.py\nsrc/deep/c.py"
-    assert do.text("find_files", pattern="*.rs") == "[No file fits.]"
+    assert do.text("find_files", pattern="*.rs") == "[No file matches.]"
     assert not do("find_files", pattern="*", folder="..").ok
     assert not do("find_files", pattern="*", folder="nothing").ok
     assert not do("find_files", pattern="*", folder="b.py").ok
 
 
 def test_more_files_than_are_shown_are_counted(tmp_path: Path) -> None:
-    for number in range(search.FILES + 7):
+    for number in range(search.MAX_FILES_SHOWN + 7):
         (tmp_path / f"{number}").touch()
         os.utime(tmp_path / f"{number}", (number, number))
     lines = doing.Doing(tmp_path).text("find_files", pattern="*").split("\n")
-    assert len(lines) == search.FILES + 1
+    assert len(lines) == search.MAX_FILES_SHOWN + 1
     assert lines[0] == "106"
-    assert lines[-1] == "[… and 7 more, older ones …]"
+    assert lines[-1] == "[… and 7 more, older files …]"
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -70,28 +54,28 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (root / "file").symlink_to(tmp_path / "secret")
     (root / "round").symlink_to(root)
     do = doing.Doing(root)
-    assert do.text("find_files", pattern="*") == "[No file fits.]"
-    assert do.text("search_files", text="needle") == "[No line fits.]"
+    assert do.text("find_files", pattern="*") == "[No file matches.]"
+    assert do.text("search_files", text="needle") == "[No line matches.]"
 
 
 def test_a_walk_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         (tmp_path / f"{number}").write_text("needle", encoding="utf-8")
     do = doing.Doing(tmp_path)
-    monkeypatch.setattr(walk, "MOST", 10)
-    assert "[Not everything was looked at: there are more than 10 files.]" in do.text("find_files", pattern="*")
-    monkeypatch.setattr(search, "SECONDS", -1.0)
-    assert "there was no more time" in do.text("search_files", text="needle")
+    monkeypatch.setattr(search, "MAX_FILES_VISITED", 10)
+    assert "[The search is incomplete: there are more than 10 files.]" in do.text("find_files", pattern="*")
+    monkeypatch.setattr(search, "TIMEOUT_SECONDS", -1.0)
+    assert "the time limit was reached" in do.text("search_files", text="needle")
 
 
 def test_folders_in_each_other_without_end_are_passed_over(tmp_path: Path) -> None:
     deep = tmp_path
-    for _ in range(walk.DEPTH + 5):
+    for _ in range(search.MAX_DEPTH + 5):
         deep = deep / "d"
         deep.mkdir()
     (deep / "needle").touch()
     told = doing.Doing(tmp_path).text("find_files", pattern="needle")
-    assert told == f"[Not everything was looked at: there are more than {walk.DEPTH} folders in each other.]"
+    assert told == f"[The search is incomplete: folders are nested more than {search.MAX_DEPTH} levels deep.]"
 
 
 # --- by content ---------------------------------------------------------------------------------------
@@ -113,14 +97,14 @@ def test_lines_are_found_with_their_places(tmp_path: Path) -> None:
     assert found(text=r"^TWO$", regex=True, any_case=True) == ["a.py:3: TWO"]
     assert found(text="two$", regex=True) == ["b.txt:4: last two"]
     assert found(text="^$", regex=True) == ["b.txt:2: ", "b.txt:3: "]
-    assert found(text="nothing") == ["[No line fits.]"]
+    assert found(text="nothing") == ["[No line matches.]"]
 
 
 @pytest.mark.parametrize("regex", [False, True])
 def test_numbers_are_right_across_pieces_and_endless_lines_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regex: bool
 ) -> None:
-    monkeypatch.setattr(search, "PIECE", 64)
+    monkeypatch.setattr(search, "BLOCK_BYTES", 64)
     (tmp_path / "a").write_text("\n".join(f"line {number}" for number in range(1, 401)), encoding="utf-8")
     do = doing.Doing(tmp_path)
     for number in (1, 7, 100, 255, 400):
@@ -129,19 +113,19 @@ def test_numbers_are_right_across_pieces_and_endless_lines_are_bounded(
     (tmp_path / "a").write_bytes(b"x" * 100_000 + b" needle\nnext needle\n")
     told = do.text("search_files", text="needle", regex=regex).split("\n")
     assert told[-1] == "a:2: next needle"
-    assert all(len(line) < search.WIDTH + 20 for line in told)
+    assert all(len(line) < search.MAX_LINE_WIDTH + 20 for line in told)
 
 
 def test_more_lines_than_are_shown_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("needle\n" * 5_000, encoding="utf-8")
     lines = doing.Doing(tmp_path).text("search_files", text="needle").split("\n")
-    assert len(lines) == search.LINES + 1
-    assert lines[-1] == "[… and 4,900 more lines, in 1 files in all …]"
+    assert len(lines) == search.MAX_LINES_SHOWN + 1
+    assert lines[-1] == "[… and 4,900 more lines; 1 files match …]"
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("(", "not a regular expression"), ("a\nb", "one line"), ("", "one line"), ("x" * 1_001, "one line")],
+    [("(", "Invalid regular expression"), ("a\nb", "one line"), ("", "one line"), ("x" * 1_001, "one line")],
 )
 def test_what_cannot_be_looked_for_is_told(tmp_path: Path, text: str, told: str) -> None:
     result = doing.Doing(tmp_path)("search_files", text=text, regex=True)
@@ -158,8 +142,7 @@ def test_an_expression_that_takes_forever_is_ended_and_the_rest_is_searched(
     (tmp_path / "evil").write_text("a" * 40 + "!\n", encoding="utf-8")
     (tmp_path / "good").write_text("aaa\n", encoding="utf-8")
     told = doing.Doing(tmp_path).text("search_files", text=EVIL, regex=True)
-    assert told == "good:1: aaa\n[The expression took too long in 1 files; the rest of them was left out.]"
-    assert not matchers()
+    assert told == "good:1: aaa\n[The expression took too long in 1 files, which were searched in part.]"
 
 
 def test_an_expression_that_always_takes_forever_ends_the_search(tmp_path: Path, slow: None) -> None:
@@ -167,66 +150,49 @@ def test_an_expression_that_always_takes_forever_ends_the_search(tmp_path: Path,
         (tmp_path / f"evil{number}").write_text("a" * 40 + "!\n", encoding="utf-8")
     told = doing.Doing(tmp_path).text("search_files", text=EVIL, regex=True)
     assert "the expression takes too long; use a simpler one" in told
-    assert not matchers()
 
 
 def test_the_program_goes_on_while_an_expression_takes_forever(tmp_path: Path) -> None:
     (tmp_path / "evil").write_text("a" * 40 + "!\n", encoding="utf-8")
     do = doing.Doing(tmp_path)
 
-    async def both() -> int:
-        search = asyncio.create_task(do.awaited("search_files", text=EVIL, regex=True))
-        ticks = 0
-        while not matchers():
-            await asyncio.sleep(0)
-        for _ in range(100):
-            await asyncio.sleep(0)
-            ticks += not search.done()
-        search.cancel()
-        await asyncio.wait([search])
-        assert search.cancelled()
-        return ticks
+    async def both() -> float:
+        task = asyncio.create_task(do.awaited("search_files", text=EVIL, regex=True))
+        longest, last = 0.0, time.monotonic()
+        while not task.done():
+            await asyncio.sleep(0.01)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        assert "took too long in 1 files" in str((await task).content)
+        return longest
 
-    assert asyncio.run(both()) == 100
-    assert not matchers()
+    assert asyncio.run(both()) < search.RegexMatcher.timeout_seconds / 2
 
 
-def test_an_expression_whose_owner_is_gone_ends_by_itself(slow: None) -> None:
-    program = f"""
-import os, sys
-sys.path.insert(0, {str(Path(text_search.__file__).parents[3])!r})
-from pathlib import Path
-from holdfast.tools.files import text_search
-text_search._PROGRAM = Path({str(text_search._PROGRAM)!r})
-made = text_search.Expression({EVIL!r}, False, lambda: False)
-print(made._process.pid, flush=True)
-made.lines(b"a" * 40 + b"!")
-"""
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    pid = int(owner.stdout.readline())
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
-    pidfd = None
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([pidfd], [], [], 60)[0]
-    finally:
-        os.close(pidfd)
+def test_a_search_for_an_expression_that_takes_forever_can_be_cancelled(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"evil{number}").write_text("a" * 40 + "!\n", encoding="utf-8")
+    do = doing.Doing(tmp_path)
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(do.awaited("search_files", text=EVIL, regex=True))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(cancelled())
+
+
+@pytest.mark.parametrize("text", ["^two$", r"two\Z", r"\Atwo", "two(?!\\s)", r"\btwo\b"])
+def test_an_expression_sees_one_line_at_a_time(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a").write_bytes(b"one\r\ntwo\r\nthree\n")
+    assert doing.Doing(tmp_path).text("search_files", text=text, regex=True) == "a:2: two"
 
 
 @pytest.fixture
-def slow(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forever is sooner in tests."""
-    source = Path(regex_process.__file__).read_text("utf-8")
-    assert "SECONDS = 3.0" in source
-    path = tmp_path_factory.mktemp("program") / "regex_process.py"
-    path.write_text(source.replace("SECONDS = 3.0", "SECONDS = 0.5"), encoding="utf-8")
-    monkeypatch.setattr(text_search, "_PROGRAM", path)
+    monkeypatch.setattr(search.RegexMatcher, "timeout_seconds", 0.3)
 
 
 # --- threads ------------------------------------------------------------------------------------------
@@ -235,14 +201,14 @@ def slow(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 def test_whoever_cancels_waits_until_the_work_has_stopped() -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def work(stop: worker_thread.Stop) -> None:
+    def work(stop: base.Stop) -> None:
         begun.set()
         while not stop():
             pass
         ended.set()
 
     async def both() -> None:
-        task = asyncio.create_task(worker_thread.stoppable(work))
+        task = asyncio.create_task(base.run_in_thread(work))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         await asyncio.wait([task])

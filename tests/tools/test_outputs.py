@@ -150,11 +150,11 @@ def test_nothing_is_kept_where_no_tool_could_read_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"id": "../../etc/passwd"}, "not what an output is kept as"),
-        ({"id": "A" * 64}, "not what an output is kept as"),
+        ({"id": "../../etc/passwd"}, "Invalid output id"),
+        ({"id": "A" * 64}, "Invalid output id"),
         ({"id": "f" * 64}, "There is no blob"),
-        ({"id": f"{0:064x}", "from_character": -1}, "begins at 0"),
-        ({"id": f"{0:064x}", "length": 0}, "begins at 0"),
+        ({"id": f"{0:064x}", "from_character": -1}, "must be at least 0"),
+        ({"id": f"{0:064x}", "length": 0}, "must be at least 0"),
         ({"id": f"{1:064x}"}, "no text"),
     ],
 )

@@ -23,7 +23,7 @@ def law(**said: list[str]) -> permissions_rules.Law:
 
 
 def run(line: str, tool: str = "shell", folder: str = FOLDER) -> base.Act:
-    commands, danger = risks.described(line)
+    commands, danger = risks.describe(line)
     return base.Act(tool=tool, kind="run", summary=line, detail=line, commands=commands, paths=(folder,), danger=danger)
 
 

@@ -18,7 +18,7 @@ from holdfast.model import base
 from holdfast.model.anthropic import request as anthropic_request
 from holdfast.model.openai import request as openai_request
 from holdfast.store import message_codec
-from holdfast.tools.files import file_tools, images
+from holdfast.tools.files import images, read
 from tests.tools import doing
 
 
@@ -75,10 +75,10 @@ def test_a_flipped_bit_of_a_png_is_found() -> None:
 
 
 def test_a_picture_that_is_too_large_is_told(tmp_path: Path) -> None:
-    (tmp_path / "wide.png").write_bytes(png(file_tools.MAX_SIDE + 1))
-    (tmp_path / "long.png").write_bytes(png() + b"\0" * file_tools.MAX_PICTURE)
+    (tmp_path / "wide.png").write_bytes(png(read.MAX_IMAGE_SIDE + 1))
+    (tmp_path / "long.png").write_bytes(png() + b"\0" * read.MAX_IMAGE_BYTES)
     do = doing.Doing(tmp_path)
-    for name, told in (("wide.png", "8001 x 1"), ("long.png", "at most 3,500,000")):
+    for name, told in (("wide.png", "8001 x 1"), ("long.png", "limit is 3,500,000")):
         result = do("read_file", path=name)
         assert not result.ok
         assert told in str(result.content)

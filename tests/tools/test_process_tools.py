@@ -83,8 +83,8 @@ def test_output_is_read_on_from_where_one_was(play: Callable[[Story], None]) -> 
         assert (await model("read_process", id=name, length=4)).endswith("bytes 6-10 of 10]\n6789")
         assert (await model("read_process", id=name, from_byte=2, length=3)).endswith("bytes 2-5 of 10]\n234")
         assert (await model("read_process", id=name, from_byte=99)).endswith("bytes 10-10 of 10]")
-        assert "begins at" in await model("read_process", id=name, from_byte=-1)
-        assert "begins at" in await model("read_process", id=name, length=0)
+        assert "must be at least" in await model("read_process", id=name, from_byte=-1)
+        assert "must be at least" in await model("read_process", id=name, length=0)
 
     play(story)
 
@@ -95,7 +95,7 @@ def test_an_input_is_closed_when_asked(play: Callable[[Story], None]) -> None:
         assert await model("write_process", id=name, text="last", end=True) == "Written. Its input is closed."
         assert (await model("wait_process", id=name)).endswith("\nlastend")
         without = await model.start("sleep 1000")
-        assert "not open" in await model("write_process", id=without, text="x")
+        assert "is closed" in await model("write_process", id=without, text="x")
 
     play(story)
 

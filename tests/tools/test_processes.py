@@ -213,17 +213,14 @@ def test_no_fault_ends_the_watch_or_keeps_another_end_from_being_reported(play: 
 # --- what went wrong ---------------------------------------------------------------------------------------
 
 
-def test_one_whose_warden_and_guard_were_killed_is_gone_with_all_it_started(play: Callable[[Story], Scene]) -> None:
+def test_one_whose_supervisor_was_killed_is_gone_with_all_it_started(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("trap '' TERM; setsid sleep 1001 & setsid sleep 1002 & echo up; wait")
         await until_async(lambda: supervisor_client.read(place(process)).text, "it is up")
         warden, command = pids(process)
-        guard = int(process_info.read_text(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
-        for number, pid in ((signal.SIGSTOP, guard), (signal.SIGKILL, warden), (signal.SIGKILL, guard)):
+        for number, pid in ((signal.SIGSTOP, warden), (signal.SIGKILL, warden)):
             os.kill(pid, number)
-        await until_async(
-            lambda: not any(map(process_info.start_ticks, (guard, warden, command))), "all three are gone"
-        )
+        await until_async(lambda: not any(map(process_info.start_ticks, (warden, command))), "both are gone")
         assert await scene.look() == (1, 1)
         assert scene.leash.at_large() == []
         [row] = await scene.book.every("c", False)
@@ -263,12 +260,9 @@ def test_one_left_process_is_counted_in_plain_words(play: Callable[[Story], Scen
         process = await scene.start("trap '' TERM; setsid sleep 1001 & echo up; wait")
         await until_async(lambda: supervisor_client.read(place(process)).text, "it is up")
         warden, command = pids(process)
-        guard = int(process_info.read_text(f"/proc/{warden}/stat").rpartition(")")[2].split()[1])
-        for number, pid in ((signal.SIGSTOP, guard), (signal.SIGKILL, warden), (signal.SIGKILL, guard)):
+        for number, pid in ((signal.SIGSTOP, warden), (signal.SIGKILL, warden)):
             os.kill(pid, number)
-        await until_async(
-            lambda: not any(map(process_info.start_ticks, (guard, warden, command))), "all three are gone"
-        )
+        await until_async(lambda: not any(map(process_info.start_ticks, (warden, command))), "both are gone")
         assert await scene.look() == (1, 1)
 
     assert "nobody saw how it ended; 1 of its processes was killed." in play(story).book.notices[0]
@@ -514,12 +508,12 @@ def test_fifty_at_once_are_watched_and_none_is_lost(play: Callable[[Story], Scen
 PROGRAM = textwrap.dedent("""
     import asyncio, os, sys
     from pathlib import Path
-    from holdfast.tools.shell import background, shell
+    from holdfast.tools.shell import background as processes, shell
     from tests.tools.leash import PaperBook
 
     async def main(folder, *commands):
-        known = background.Processes(PaperBook(Path(folder) / "book"), folder + "/home", lambda: dict(os.environ))
-        watcher = asyncio.create_task(background.Watcher(known).run())
+        known = processes.Processes(PaperBook(Path(folder) / "book"), folder + "/home", lambda: dict(os.environ))
+        watcher = asyncio.create_task(processes.Watcher(known).run())
         for command in commands:
             await known.start("c", command, folder)
         print("up", flush=True)
@@ -531,13 +525,13 @@ PROGRAM = textwrap.dedent("""
 WATCHING = textwrap.dedent("""
     import asyncio, os, sys
     from pathlib import Path
-    from holdfast.tools.shell import background
+    from holdfast.tools.shell import background as processes
     from tests.tools.leash import PaperBook
 
     async def main(folder):
         book = PaperBook(Path(folder) / "book")
-        known = background.Processes(book, folder + "/home", dict)
-        watcher = asyncio.create_task(background.Watcher(known, shortest=0.01).run())
+        known = processes.Processes(book, folder + "/home", dict)
+        watcher = asyncio.create_task(processes.Watcher(known, shortest=0.01).run())
         while await book.every(None, True):
             await asyncio.sleep(0.02)
 

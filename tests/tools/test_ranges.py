@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors
-from holdfast.tools.files import line_ranges
+from holdfast.tools.files import read
 from tests.tools import doing
 
 
@@ -28,7 +28,7 @@ def test_for_any_text_the_lines_are_those_of_the_whole_text(
     text = "\n".join(given) + ("\n" if ended and given else "")
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     try:
-        found = line_ranges.read(io.BytesIO(text.encode()), first, count)
+        found = read.read_lines(io.BytesIO(text.encode()), first, count)
     except errors.ToolFailed as error:
         told = str(error)
         assert first > max(1, len(lines))
@@ -39,10 +39,10 @@ def test_for_any_text_the_lines_are_those_of_the_whole_text(
 
 
 def test_pieces_that_end_within_blocks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_ranges, "BLOCK", 7)
+    monkeypatch.setattr(read, "BLOCK_BYTES", 7)
     data = "\n".join(map(str, range(1, 301))).encode()
     for first in (1, 2, 9, 10, 11, 100, 299, 300):
-        found = line_ranges.read(io.BytesIO(data), first, 3)
+        found = read.read_lines(io.BytesIO(data), first, 3)
         assert found.lines == tuple(map(str, range(first, min(first + 3, 301))))
         assert found.total == 300
 
@@ -59,12 +59,12 @@ def test_a_huge_sparse_file_is_read_by_range_in_little_memory(tmp_path: Path) ->
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert first == "1\tline 1\n2\tline 2\n[Lines 1-2. The file goes on; it has 5,368,709,120 bytes.]"
+    assert first == "1\tline 1\n2\tline 2\n[Lines 1-2. More lines follow; the file has 5,368,709,120 bytes.]"
     assert far.startswith("1500\tline 1500\n")
     assert peak < 20_000_000
     beyond = do("read_file", path="huge.log", from_line=5000)
     assert not beyond.ok
-    assert "Search it instead" in str(beyond.content)
+    assert "Use search_files instead" in str(beyond.content)
 
 
 def test_a_sparse_file_of_nothing_is_no_text(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_sparse_file_of_nothing_is_no_text(tmp_path: Path) -> None:
         file.truncate(5 * 1024**3)
     do = doing.Doing(tmp_path)
     assert "not a text file" in str(do("read_file", path="hole").content)
-    assert do.text("search_files", text="x") == "[No line fits.]"
+    assert do.text("search_files", text="x") == "[No line matches.]"
     assert not do("edit_file", path="hole", old_text="a", new_text="b").ok
     assert not do("write_file", path="hole", content="b").ok
 
@@ -81,7 +81,7 @@ def test_one_endless_line_is_cut_and_what_follows_is_found(tmp_path: Path) -> No
     (tmp_path / "a.js").write_bytes(b"x" * 30_000_000 + b"\nnext\n")
     do = doing.Doing(tmp_path)
     text = do.text("read_file", path="a.js")
-    assert len(text) < line_ranges.LONGEST + 100
+    assert len(text) < read.MAX_LINE_LENGTH + 100
     assert text.startswith("1\txxx")
     assert "[… the line has 30,000,000 bytes …]" in text
     assert text.endswith("\n2\tnext")
@@ -114,7 +114,7 @@ def test_a_file_that_grows_as_fast_as_it_is_read_ends_where_it_was(tmp_path: Pat
             more.write(b"b\n" * 10)
             return False
 
-        found = line_ranges.read(file, 1, 5, grow)
+        found = read.read_lines(file, 1, 5, grow)
     assert found.lines == ("a",) * 5
     assert found.total == 10
     assert asked < 10
@@ -125,11 +125,11 @@ def test_what_a_stopped_reader_passes_over_is_little(tmp_path: Path) -> None:
         file.write(b"x")
         file.truncate(1024**3)
     with open(tmp_path / "huge", "rb") as file:
-        line_ranges.read(file, 1, 10, lambda: True)
+        read.read_lines(file, 1, 10, lambda: True)
         assert os.lseek(file.fileno(), 0, os.SEEK_CUR) < 1_000_000
 
 
 def test_windows_line_ends_are_told_and_marks_at_the_beginning_are_not(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     told = doing.Doing(tmp_path).text("read_file", path="a.txt")
-    assert told == "1\tone\n2\ttwo\n[Its lines end with CRLF; edit_file keeps that.]"
+    assert told == "1\tone\n2\ttwo\n[Lines end with CRLF; edit_file keeps that.]"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.files import read_cache, workspace
+from holdfast.tools.files import read, workspace
 from tests.tools import doing
 
-REFERENCE = "has not changed since it was read in this conversation by the call "
+REFERENCE = "has not changed since the call "
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_a_read_that_failed_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_not_more_than_so_many_are_remembered() -> None:
-    known, seen = read_cache.Reads(), workspace.Seen((1, 1), 1, (1, 1), 0o644, (0, 0))
-    for number in range(read_cache.MOST + 1):
-        known.note(("talk", str(number), 1, 1), seen, "c")
-    assert known.before(("talk", "0", 1, 1), seen) is None
-    assert known.before(("talk", "1", 1, 1), seen) == "c"
-    assert known.before(("other", "2", 1, 1), seen) is None
+    known, seen = read.ReadCache(), workspace.FileVersion((1, 1), 1, (1, 1), 0o644, (0, 0))
+    for number in range(read.MAX_CACHED_READS + 1):
+        known.add(("talk", str(number), 1, 1), seen, "c")
+    assert known.pop(("talk", "0", 1, 1), seen) is None
+    assert known.pop(("talk", "1", 1, 1), seen) == "c"
+    assert known.pop(("other", "2", 1, 1), seen) is None

@@ -53,6 +53,6 @@ def test_arguments_of_calls_are_read_from_any_character_on() -> None:
 def test_more_messages_than_are_told_at_once_are_said_to_be_there() -> None:
     log = [message(seq, f"text {seq}") for seq in range(1, 31)]
     told = asked(log, first=1, last=30)
-    assert "text 20\n\n[20 messages at once; ask again from 21 on.]" in told
+    assert "text 20\n\n[20 messages per call; continue from 21.]" in told
     for first, last in ((1, 20), (21, 99), (1, 1)):
         assert "at once" not in asked(log, first=first, last=last)

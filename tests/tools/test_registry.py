@@ -69,7 +69,7 @@ def test_the_past_is_quoted_with_its_place() -> None:
         return asyncio.run(tools.run(types.ToolCall("x", "search_conversation", arguments)))
 
     assert result(query="train", limit=900).content == "[message 7, user, 1970-01-01 00:00 UTC]\nWe take the train."
-    assert "Nothing" in str(result(query="boat").content)
+    assert "No message" in str(result(query="boat").content)
     # Twice as many as are wanted: some may be earlier searches.
     assert asked == [("train", 100), ("boat", 2 * recall.LIMIT)]
     assert not result().ok
@@ -112,6 +112,6 @@ def test_originals_come_by_their_numbers() -> None:
     assert result(first=1).content == "[message 1, user]\nThe whole of it."
     assert result(first=1, from_character=4).content == "[message 1, user]\nwhole of it."
     assert "[calls look {}]" in str(result(first=1, last=900).content)
-    assert "no such" in str(result(first=9).content)
+    assert "No messages" in str(result(first=9).content)
     assert not result(first=0).ok
     assert not result(first=3, last=2).ok

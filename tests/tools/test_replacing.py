@@ -9,11 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast import errors
-from holdfast.tools.files import diff, text_match
+from holdfast.tools.files import diff, edit
 
 
 def replaced(text: str, old: str, new: str, replace_all: bool = False) -> str:
-    return text_match.replaced(text, text_match.Edit(old_text=old, new_text=new, replace_all=replace_all))
+    return edit.apply_edit(text, edit.Edit(old_text=old, new_text=new, replace_all=replace_all))
 
 
 TEXT = st.text(st.sampled_from("ab \n\t'é"), max_size=30)
@@ -124,7 +124,7 @@ def test_what_comes_nearest_is_shown_with_its_numbers() -> None:
         replaced(text, "    if x:\n        return 5\n", "x")
     assert "52\t    if x:\n53\t        return 1\n" in str(caught.value)
     assert len(str(caught.value)) < 1_000
-    with pytest.raises(errors.ToolFailed, match="Nothing there is like it"):
+    with pytest.raises(errors.ToolFailed, match="No line is similar"):
         replaced(text, "quetzalcoatl", "x")
 
 

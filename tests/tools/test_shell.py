@@ -88,7 +88,8 @@ def test_wrong_arguments_start_nothing(leash: Leash, tmp_path: Path, wrong: dict
 
 def test_what_it_leaves_is_stopped_and_told(leash: Leash, tmp_path: Path) -> None:
     said = told(leash, tmp_path, "sleep 1000 & setsid sleep 1001 & echo up")
-    assert said == "up\n[2 processes it left were stopped; use start_process for what should go on.]\n[exit code 0]"
+    note = "[2 processes it left were stopped; use start_process for processes that should continue.]"
+    assert said == f"up\n{note}\n[exit code 0]"
     assert leash.at_large() == []
 
 
@@ -103,7 +104,7 @@ def test_one_that_never_ends_is_stopped_in_time(leash: Leash, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("given", "meant"), [(0.5, 0.5), (600, 600), (601, 600), (1e300, 600), (float("inf"), 600)])
 def test_no_command_may_run_longer_than_the_longest(given: float, meant: float) -> None:
-    assert shell.bounded(given) == meant
+    assert shell.limit_timeout(given) == meant
 
 
 def test_a_flood_costs_neither_memory_nor_disk(leash: Leash, tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_flood_costs_neither_memory_nor_disk(leash: Leash, tmp_path: Path) -> 
 
     result = asyncio.run(story())
     assert "[killed after 2 s;" in str(result.content)
-    assert "bytes of its output were not kept" in str(result.content)
+    assert "bytes of its output were dropped" in str(result.content)
     assert len(str(result.content)) < 31_000
     # One part may be on its way out while the next begins.
     assert 0 < largest <= 3 * shell.PART
@@ -227,7 +228,7 @@ def test_with_a_killed_warden_the_call_ends_and_nothing_is_left(leash: Leash, tm
         os.kill(int((tmp_path / "up").read_text()), signal.SIGKILL)
         return str((await call).content)
 
-    assert "nobody knows its exit code" in asyncio.run(story())
+    assert "exit code is unknown" in asyncio.run(story())
     assert leash.at_large() == []
 
 
@@ -286,3 +287,13 @@ def test_many_calls_at_once_do_not_get_into_each_others_way(leash: Leash, tmp_pa
 
     results = asyncio.run(story())
     assert [str(each.content) for each in results] == [f"{n}\n[exit code {n}]" for n in range(12)]
+
+
+def test_embedders_get_the_tool_with_defaults(tmp_path: Path) -> None:
+    (tool,) = shell.shell_tools(tmp_path)
+    plan = asyncio.run(tool.run({"command": "echo hello; pwd"}))  # type: ignore[arg-type]
+    assert isinstance(plan, base.Plan)
+    assert plan.act.kind == "run"
+    result = asyncio.run(plan.go())  # type: ignore[arg-type]
+    assert isinstance(result, base.Result)
+    assert result.content == f"hello\n{tmp_path}\n[exit code 0]"

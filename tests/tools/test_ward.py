@@ -111,7 +111,7 @@ def test_for_any_output_what_is_shown_holds_no_control_characters(text: str) -> 
 @pytest.mark.parametrize("command", ["", "  \n", "a\0b", "\ud800", "x" * 100_001, "ü" * 50_001])
 def test_what_no_system_would_run_is_refused(command: str) -> None:
     with pytest.raises(errors.ToolFailed):
-        supervisor_client.checked(command)
+        supervisor_client.check_command(command)
 
 
 def test_commands_run_below_the_roots_only(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_commands_run_below_the_roots_only(tmp_path: Path) -> None:
 
 def test_the_command_is_one_word_for_the_warden() -> None:
     command = "echo '$(x)'; \"y\" \\\n z"
-    line = supervisor_client.line("tied", "/f", command, size=1)
+    line = supervisor_client.argv("tied", "/f", command, size=1)
     assert line[-1] == command
-    assert line[:4] == [sys.executable, "-I", "-S", supervisor_client.WARDEN]
-    assert os.path.isfile(supervisor_client.WARDEN)
+    assert line[:4] == [sys.executable, "-I", "-S", supervisor_client.SUPERVISOR]
+    assert os.path.isfile(supervisor_client.SUPERVISOR)

@@ -46,13 +46,13 @@ def begun(
     leash: Leash, folder: Path, command: str, *, size: int = 100_000, seconds: float = 60, most: int = 1_000
 ) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
-    line = supervisor_client.line("tied", str(folder), command, size=size, seconds=seconds, most=most)
+    line = supervisor_client.argv("tied", str(folder), command, size=size, seconds=seconds, most=most)
     return subprocess.Popen(line, stdin=subprocess.PIPE, env=leash.environment, start_new_session=True)
 
 
 def kept(leash: Leash, folder: Path, command: str, *, input: bool = False) -> bool:
     folder.mkdir(exist_ok=True)
-    line = supervisor_client.line("kept", str(folder), command, size=100_000, input=input)
+    line = supervisor_client.argv("kept", str(folder), command, size=100_000, input=input)
     return subprocess.run(line, stdin=subprocess.DEVNULL, env=leash.environment, check=False).returncode == 0
 
 
@@ -109,7 +109,7 @@ def test_a_flood_is_kept_in_two_parts_and_ends_with_the_time(leash: Leash, tmp_p
 
 def test_output_that_cannot_be_kept_does_not_stop_the_command(leash: Leash, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
-    line = supervisor_client.line("tied", str(tmp_path / "f"), "head -c 50000 /dev/zero; exit 4", size=100_000)
+    line = supervisor_client.argv("tied", str(tmp_path / "f"), "head -c 50000 /dev/zero; exit 4", size=100_000)
     limited = (
         "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (2000, 2000)); os.execv(sys.argv[1], sys.argv[1:])"
     )
@@ -204,18 +204,16 @@ def test_a_warden_asked_to_end_takes_its_command_along(leash: Leash, tmp_path: P
     assert leash.at_large() == []
 
 
-def test_with_warden_and_guard_killed_the_command_dies_and_the_rest_is_found_by_its_mark(
+def test_with_its_supervisor_killed_the_command_dies_and_the_rest_is_found_by_its_mark(
     leash: Leash, tmp_path: Path
 ) -> None:
     leash.environment[supervisor_client.MARK] = tmp_path.name + leash.mark
-    with begun(leash, tmp_path / "f", "setsid sleep 1001 & echo up; wait") as guard:
+    with begun(leash, tmp_path / "f", "setsid sleep 1001 & echo up; wait") as warden:
         until(lambda: written(tmp_path / "f"), "it is up")
         until(lambda: any("sleep" in line for line in leash.at_large()), "its child is up")
-        warden, command = map(int, (tmp_path / "f" / "pids").read_text().split())
-        guard.send_signal(signal.SIGSTOP)
-        os.kill(warden, signal.SIGKILL)
-        guard.kill()
-        guard.wait(60)
+        _, command = map(int, (tmp_path / "f" / "pids").read_text().split())
+        warden.kill()
+        warden.wait(60)
     until(lambda: not process_info.start_ticks(command), "the command is gone")
     assert supervisor_client.status(str(tmp_path / "f")) is None
     assert supervisor_client.kill_left(tmp_path.name + leash.mark) == 1

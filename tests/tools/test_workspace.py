@@ -71,7 +71,7 @@ def test_for_any_path_what_is_opened_lies_below_the_root(path: str) -> None:
         (project / "loop").symlink_to("loop")
         where = workspace.Workspace([str(project)])
         try:
-            with where.reading(where.place(path)) as file:
+            with where.open_file(where.resolve(path)) as file:
                 identity = os.fstat(file.fileno()).st_ino
                 assert file.read() == b"inside"
             assert identity == (project / "in" / "a.txt").stat().st_ino
@@ -85,7 +85,7 @@ def test_the_property_above_can_find_a_file(root: Path) -> None:
     (root / "link").symlink_to("in")
     where = workspace.Workspace([str(root)])
     for path in ("in/a.txt", "link/a.txt", "./in/../link//a.txt", f"{root}/in/a.txt"):
-        with where.reading(where.place(path)) as file:
+        with where.open_file(where.resolve(path)) as file:
             assert file.read() == b"inside"
 
 
@@ -110,18 +110,18 @@ def test_nothing_outside_is_read_or_written(root: Path, tool: str, path: str) ->
 def test_several_roots_are_open_and_the_first_is_where_paths_begin(root: Path) -> None:
     where = workspace.Workspace([str(root), str(root.parent / "outside")])
     (root / "secret").write_text("mine", encoding="utf-8")
-    with where.reading(where.place("secret")) as file:
+    with where.open_file(where.resolve("secret")) as file:
         assert file.read() == b"mine"
-    place = where.place("../outside/secret")
+    place = where.resolve("../outside/secret")
     assert place.name == str(root.parent / "outside" / "secret")
     with pytest.raises(errors.ToolFailed, match="outside of"):
-        where.place("../secret")
+        where.resolve("../secret")
 
 
 def test_a_neighbour_whose_name_begins_the_same_is_outside(root: Path) -> None:
     (root.parent / "project-2").mkdir()
     with pytest.raises(errors.ToolFailed, match="outside of"):
-        workspace.Workspace([str(root)]).place("../project-2")
+        workspace.Workspace([str(root)]).resolve("../project-2")
 
 
 # --- what is no file ----------------------------------------------------------------------------------
@@ -138,24 +138,24 @@ def test_pipes_sockets_devices_and_folders_are_refused_at_once(root: Path) -> No
         finally:
             os.chdir(here)
         do = doing.Doing(root)
-        for name, told in (("pipe", "ordinary"), ("socket", "ordinary"), ("folder", "folder"), (".", "folder")):
+        for name, told in (("pipe", "regular"), ("socket", "regular"), ("folder", "folder"), (".", "folder")):
             for tool, more in (("read_file", {}), ("write_file", {"content": "x"})):
                 result = do(tool, path=name, **more)
                 assert not result.ok
                 assert told in str(result.content), (name, tool)
-        assert do.text("search_files", text="x").startswith("[No line fits.]")
+        assert do.text("search_files", text="x").startswith("[No line matches.]")
 
 
 def test_devices_and_what_the_kernel_shows_are_refused_even_from_the_root_of_all() -> None:
     where = workspace.Workspace(["/"])
     for path in ("/dev/zero", "/dev/tty", "/proc/self/environ", "/sys/kernel"):
-        with pytest.raises(errors.ToolFailed, match="ordinary"):
-            where.place(path)
+        with pytest.raises(errors.ToolFailed, match="regular"):
+            where.resolve(path)
 
 
 def test_a_device_that_was_not_known_by_its_path_is_refused_when_opened() -> None:
     where = workspace.Workspace(["/dev"])
-    with pytest.raises(errors.ToolFailed, match="ordinary"), where.reading(where.place("zero")):
+    with pytest.raises(errors.ToolFailed, match="regular"), where.open_file(where.resolve("zero")):
         pass
 
 
@@ -202,7 +202,7 @@ def test_a_folder_swapped_for_a_link_while_reading_shows_nothing_outside(root: P
     with swapping(root):
         for _ in rounds(tally):
             try:
-                with where.reading(where.place("a/secret")) as file:
+                with where.open_file(where.resolve("a/secret")) as file:
                     seen.add(file.read())
                 tally["done"] += 1
             except errors.ToolFailed:
@@ -215,13 +215,13 @@ def test_a_link_put_in_place_after_the_check_is_not_followed(root: Path) -> None
     (root / "a" / "secret").write_text("inside", encoding="utf-8")
     (root / "file").write_text("inside", encoding="utf-8")
     where = workspace.Workspace([str(root)])
-    nested, plain = where.place("a/secret"), where.place("file")
+    nested, plain = where.resolve("a/secret"), where.resolve("file")
     (root / "a").rename(root / "b")
     (root / "a").symlink_to(root.parent / "outside")
     (root / "file").unlink()
     (root / "file").symlink_to(root.parent / "secret")
     for place in (nested, plain):
-        with pytest.raises(errors.ToolFailed), where.reading(place):
+        with pytest.raises(errors.ToolFailed), where.open_file(place):
             pass
         with pytest.raises(errors.ToolFailed):
             where.write(place, b"changed", None)
@@ -245,9 +245,9 @@ def test_what_is_put_in_place_between_the_look_and_the_opening_is_refused(
         return opening(name, flags, mode, dir_fd=dir_fd)
 
     where = workspace.Workspace([str(root)], [str(own)])
-    place = where.place("a")
+    place = where.resolve("a")
     monkeypatch.setattr(os, "open", swapping)
-    with pytest.raises(errors.ToolFailed), where.reading(place) as file:
+    with pytest.raises(errors.ToolFailed), where.open_file(place) as file:
         pytest.fail(f"opened: {file.read()!r}")
 
 
@@ -256,13 +256,13 @@ def test_a_folder_swapped_for_a_link_while_writing_changes_nothing_outside(root:
     (root / "a" / "secret").write_text("inside", encoding="utf-8")
 
     where = workspace.Workspace([str(root)])
-    place = where.place("a/secret")
+    place = where.resolve("a/secret")
     tally = Counter[str]()
     with swapping(root):
         for number in rounds(tally):
             try:
-                with where.reading(place) as file:
-                    seen = workspace.seen(os.fstat(file.fileno()))
+                with where.open_file(place) as file:
+                    seen = workspace.file_version(os.fstat(file.fileno()))
                 where.write(place, b"%d" % number, seen)
                 tally["done"] += 1
             except errors.ToolFailed:
@@ -284,8 +284,8 @@ def test_a_file_swapped_for_a_link_in_the_last_moment_is_not_followed(root: Path
             return False
 
     where = workspace.Workspace([str(root)])
-    told = pytest.raises(errors.ToolFailed, match="a link where there was none")
-    with where.folder(where.place(".")) as fd, told, where.opened(fd, "file", Moment()):
+    told = pytest.raises(errors.ToolFailed, match="became a link")
+    with where.open_folder(where.resolve(".")) as fd, told, where.open_in(fd, "file", Moment()):
         pass
     assert (root / "file").is_symlink()
 
@@ -326,7 +326,7 @@ def test_the_programs_own_files_are_closed_under_any_name(root: Path, own: list[
         assert SECRET not in str(result.content)
     assert not do("write_file", path="home/new", content="x").ok
     assert SECRET not in do.text("search_files", text="secret outside")
-    assert do.text("find_files", pattern="*", include_ignored=True) == "[No file fits.]"
+    assert do.text("find_files", pattern="*", include_ignored=True) == "[No file matches.]"
     assert not do.acts
 
 
@@ -411,11 +411,11 @@ def test_a_mode_is_kept_and_a_new_file_has_the_usual_one(root: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file_and_no_draft(root: Path) -> None:
     where = workspace.Workspace([str(root)])
     (root / "a").write_text("old", encoding="utf-8")
-    with pytest.raises(errors.ToolFailed, match="changed by somebody"):
-        where.write(where.place("a"), b"new", None)
+    with pytest.raises(errors.ToolFailed, match="changed by another"):
+        where.write(where.resolve("a"), b"new", None)
     (root / "folder").mkdir()
     with pytest.raises(errors.ToolFailed):
-        where.write(where.place("folder"), b"new", None)
+        where.write(where.resolve("folder"), b"new", None)
     assert sorted(os.listdir(root)) == ["a", "folder"]
     assert (root / "a").read_text("utf-8") == "old"
 

@@ -30,7 +30,9 @@ def file_tools_for(
     offered = (capabilities.fs if capabilities else None) or schema.FileSystemCapabilities()
     folders = [os.fspath(root) for root in roots]
     buffers = EditorFiles(client, session_id, folders, bool(offered.read_text_file), bool(offered.write_text_file))
-    return file_tools.tools(folders, off_limits=off_limits, epoch=epoch, editor=buffers if buffers.is_usable else None)
+    return file_tools.file_tools(
+        folders, off_limits=off_limits, epoch=epoch, editor=buffers if buffers.is_usable else None
+    )
 
 
 class EditorFiles:
@@ -47,7 +49,7 @@ class EditorFiles:
     def is_usable(self) -> bool:
         return self._reads or self._writes
 
-    async def read(self, place: workspace.Place, there: bool) -> str | None:
+    async def read(self, place: workspace.WorkspacePath, there: bool) -> str | None:
         """Return the text of a file; None to read it from the disk. `there`: the disk has the file."""
         if not self._reads:
             return None
@@ -64,7 +66,7 @@ class EditorFiles:
         # Some editors return an empty text for a file that does not exist.
         return text if there or text else None
 
-    async def write(self, place: workspace.Place, text: str) -> bool:
+    async def write(self, place: workspace.WorkspacePath, text: str) -> bool:
         """Write a file; return False if it has to be written to the disk."""
         if not self._writes:
             return False
@@ -76,5 +78,5 @@ class EditorFiles:
             return False
         return True
 
-    def _path(self, place: workspace.Place) -> str:
+    def _path(self, place: workspace.WorkspacePath) -> str:
         return os.path.join(self._spelled[place.root], *place.parts)

@@ -72,7 +72,7 @@ def shell_tool(
     terminals: ClientTerminals | None,
     roots: Sequence[str | os.PathLike[str]],
     environment: shell.Environment,
-    describe: shell.Describe = shell.not_understood,
+    describe: shell.Describe = shell.not_analysed,
 ) -> base.Tool:
     """Return the tool that runs commands in these folders, in terminals of the editor if there are any."""
     run = terminals.run if terminals is not None else None
@@ -98,7 +98,7 @@ class ClientTerminals:
         except _NotRun:
             return await shell.run_tied(command, folder, seconds, environment)
         finally:
-            await shell.surely(_clean_up(directory))
+            await shell.finish(_clean_up(directory))
 
     async def _run_script(self, script: str, folder: str, seconds: float) -> base.Result:
         try:
@@ -112,7 +112,7 @@ class ClientTerminals:
             requests = (self._client.kill_terminal, *requests)
             raise
         finally:
-            await shell.surely(self._end(terminal, *requests))
+            await shell.finish(self._end(terminal, *requests))
 
     async def _create(self, script: str, folder: str) -> str:
         """Create a terminal that runs the script; one that is created too late is released."""
@@ -238,7 +238,7 @@ def format_output(found: schema.TerminalOutputResponse, timeout: float | None, l
     lines = ["[The beginning of the output was discarded.]"] if found.truncated else []
     lines.append(supervisor_client.clean(found.output).rstrip("\n") or "[no output]")
     if left and timeout is None:
-        lines.append(shell.stopped(left))
+        lines.append(shell.left_processes(left))
     status = found.exit_status
     if timeout is not None:
         ending = f"[killed after {timeout:g} s; give it a longer `timeout`, or use start_process]"

@@ -242,7 +242,7 @@ def result_content(text: str) -> list[schema.ContentToolCallContent]:
 
 
 def _shorten(text: str) -> str:
-    line = diff.clear(" ".join(text.split()))
+    line = diff.escape_hidden(" ".join(text.split()))
     return line if len(line) <= TITLE_CHARACTERS else f"{line[: TITLE_CHARACTERS - 1]}…"
 
 
@@ -283,7 +283,7 @@ def approval_content(asked: events.ApprovalAsked, *, with_detail: bool = True) -
         f"Would be remembered: {asked.remembers}" if is_cut else "",
     ]
     return [
-        schema.ContentToolCallContent(type="content", content=text_block(fence(diff.clear(each).rstrip())))
+        schema.ContentToolCallContent(type="content", content=text_block(fence(diff.escape_hidden(each).rstrip())))
         for each in texts
         if each
     ]

@@ -22,7 +22,7 @@ MAX_LOCATIONS = 20
 """Locations of one call: an editor may open each of them."""
 
 _HUNK = re.compile(r"@@ -(\d{1,9}),(\d{1,9}) \+(\d{1,9}),(\d{1,9}) @@")
-# A carriage return as `diff.clear` spells it.
+# A carriage return as `diff.escape_hidden` spells it.
 _CARRIAGE_RETURN = "\\r"
 _HIT = re.compile(r"(?P<path>[^\n]{1,1000}?):(?P<line>\d{1,9}): ")
 

@@ -38,7 +38,7 @@ class ContextFile(msgspec.Struct, frozen=True):
     @property
     def notice(self) -> events.Notice:
         """The notice shown to the user about the file."""
-        path = workspace.plain(self.path)
+        path = workspace.quote_name(self.path)
         if self.problem:
             return events.Notice(f"{path} is not used: {self.problem}", "warning")
         cut = f", the first {MAX_CHARACTERS:,} characters of it" if self.text.endswith(_CUT) else ""
@@ -77,10 +77,10 @@ def _nearest(folders: Sequence[str], name: str) -> str | None:
 def _read(space: workspace.Workspace, path: str) -> ContextFile:
     name = os.path.basename(path)
     try:
-        place = space.place(os.path.realpath(path))
+        place = space.resolve(os.path.realpath(path))
         if reason := sensitive_paths.secret(place.parts):
             raise errors.NotAllowed(f"it points to {place.name}. {reason}")
-        with space.reading(place) as file:
+        with space.open_file(place) as file:
             size = os.fstat(file.fileno()).st_size
             # UTF-8 encodes a character in at most four bytes.
             text = file.read(4 * MAX_CHARACTERS + 4).decode("utf-8", "replace").strip()

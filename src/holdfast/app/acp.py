@@ -64,7 +64,7 @@ class EditorProgram(NamedTuple):
             if capabilities.terminal:
                 terminals = client_terminals.ClientTerminals(client, spec.session_id, self.cleanup)
             environment = toolset.command_environment(settings)
-            shell = client_terminals.shell_tool(terminals, spec.folders, environment, risks.described)
+            shell = client_terminals.shell_tool(terminals, spec.folders, environment, risks.describe)
             machine = toolset.build_shell_tools(house.processes, settings, spec.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 

@@ -33,13 +33,13 @@ def build_shell_tools(
     known: background.Processes, settings: config.Settings, folders: Sequence[str]
 ) -> list[base.Tool]:
     """Build the tools that run commands; they start in the first folder."""
-    run = shell.shell(folders, command_environment(settings), risks.described)
-    return [run, *background_tools.tools(known, folders, risks.described)]
+    run = shell.shell(folders, command_environment(settings), risks.describe)
+    return [run, *background_tools.tools(known, folders, risks.describe)]
 
 
 def build_file_tools(folder: str, protected: Sequence[str], epoch: Callable[[], object]) -> list[base.Tool]:
     """Build the tools for files of a folder. `protected` paths are refused."""
-    return file_tools.tools([folder], off_limits=protected, epoch=epoch)
+    return file_tools.file_tools([folder], off_limits=protected, epoch=epoch)
 
 
 def build_recall_tools(store: async_db.AsyncSessionDB) -> list[base.Tool]:

@@ -1,58 +1,63 @@
-"""What a tool is: what the model is told of it, and a function of the arguments the model gave.
+"""The interface of tools: a specification for the model, and a function of the model's arguments.
 
-A tool that only looks around returns what it saw. One that changes something returns a plan instead: what it would
-do, in words a permission can be given for, and the function that does exactly that. The plan is made first, the
-permission is asked for next, and nothing happens in between but that.
+A tool that only reads returns its result. A tool that changes something returns a plan: a description that can be
+approved, and the function that does exactly that. The plan is made first, then approved, then executed.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from holdfast import types
 
+logger = logging.getLogger("holdfast.tools")
+
 Arguments = dict[str, Any]
 
 Kind = Literal["look", "change", "run", "reach"]
-"""Look at something; change files; run a program; reach something outside, such as a server."""
+"""Read something; change files; run a program; contact something outside, such as a server."""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call would do. Rules are matched against it, and people are shown it before they answer."""
+    """Describes what a call would do. Rules are matched against it, and people see it before they approve."""
 
     tool: str
     kind: Kind
     summary: str
-    """One line for people: what will happen, and to what."""
+    """One line: what will happen, and to what."""
     detail: str = ""
-    """More lines, where one is not enough: a difference, the whole of a command."""
+    """Details on several lines: a diff, a complete command."""
     commands: tuple[tuple[str, ...], ...] | None = None
-    """The commands found in a command line, by words; None: it is no command line. The line itself is `detail`.
+    """The commands that the command line in `detail` may run; None: it is no command line.
 
-    They tell what may be forbidden or dangerous; what is allowed is told from the line. A word that is known only when
-    the line runs begins with NUL. A file it writes to or reads is a command too: `>` or `<`, and the path."""
+    Deny rules and risk hints use them; allow rules use the line. A word whose value is known only when the line runs
+    begins with NUL. A redirection is a command of its own: `>` or `<`, and the path."""
     paths: tuple[str, ...] = ()
-    """The files and folders it is about, with links resolved."""
+    """Real paths of the files and folders concerned."""
     danger: str = ""
-    """Why a person should look twice. Such an act is asked for every time."""
+    """Risk hint. An act with a risk hint needs an approval every time."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came of a call."""
+    """The result of a call."""
 
     content: types.Content
     ok: bool = True
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a tool would do, and how it is done once it may be: what the model is to read of it.
+    """What a tool would do, and the function that does it once it is approved.
 
-    That is a Result where something failed though the tool did not, as a command that ends with an error.
+    The function returns a Result with `ok=False` if the action failed although the tool worked, such as a command that
+    ends with an error.
     """
 
     act: Act
@@ -60,47 +65,47 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """One tool. `run` is given arguments that fit the schema, and returns what the model is to read, or a plan.
+    """One tool. `run` gets arguments that match the schema, and returns the result for the model, or a plan.
 
-    It raises ToolFailed with a sentence for the model; anything else it raises is a fault of the tool, which
-    the model is told in general words. Cancelling it must stop whatever it began.
+    It raises ToolFailed with a message for the model. Any other exception is reported to the model in general terms.
+    Cancelling it must stop everything that it has started.
     """
 
     spec: types.ToolSpec
     run: Callable[[Arguments], Awaitable[types.Content | Plan]]
     parallel: bool = False
-    """Whether it may run beside other calls of the same reply: it changes nothing."""
+    """Whether it may run concurrently with other calls of the same reply, because it changes nothing."""
     alters: Callable[[Arguments], bool] = lambda _: False
-    """Whether a call changes something that nobody is asked for, such as a note: it is not run where nothing is to be
-    changed. What comes with a plan need not say so, but for a plan that is allowed as a look is."""
+    """Whether a call changes something without an approval, such as a note. It is refused in read-only mode.
+    A tool that returns plans needs it only for plans of kind `look`."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Tools that come from elsewhere, as of the start of a turn."""
+    """Tools from other sources, such as MCP servers, at the start of a turn."""
 
     tools: tuple[Tool, ...] = ()
-    """One object for as long as they are the same."""
+    """The same object as long as the tools do not change."""
     remarks: tuple[str, ...] = ()
-    """What people should know of them, in sentences; each is told once."""
+    """Sentences for people about these tools; each is shown once."""
 
 
 Source = Callable[[], Awaitable[Offer]]
-"""Asked at the start of each turn, and may make it wait for a bounded time. It raises nothing."""
+"""Called at the start of each turn. It may take a bounded time, and raises nothing."""
 
 
 Gate = Callable[[types.ToolCall, Act], AbstractAsyncContextManager[None]]
-"""Entered before an act is done, left when it is over. Entering waits for a permission, and raises NotAllowed."""
+"""Entered before an act is executed, left afterwards. Entering waits for an approval, or raises NotAllowed."""
 
 
 class Calling(msgspec.Struct, frozen=True):
-    """The call at hand, for a tool that wants to know."""
+    """The current call."""
 
     call_id: str
     conversation_id: str = ""
     say: Callable[[str], None] = lambda _: None
-    """Tell people how far it is; the model is not told."""
+    """Report progress to people, not to the model."""
     hidden: Callable[[str], bool] = lambda _: False
-    """Whether a rule forbids to show this path: a tool that finds files leaves it out."""
+    """Whether a rule denies this path: tools that find files skip it."""
 
 
 _calling: ContextVar[Calling | None] = ContextVar("holdfast_calling", default=None)
@@ -108,7 +113,7 @@ _calling: ContextVar[Calling | None] = ContextVar("holdfast_calling", default=No
 
 @contextmanager
 def calling(now: Calling) -> Iterator[None]:
-    """Within this block, and in tasks begun in it, this is the call at hand."""
+    """Set the current call for this block and for the tasks that are started in it."""
     token = _calling.set(now)
     try:
         yield
@@ -117,5 +122,30 @@ def calling(now: Calling) -> Iterator[None]:
 
 
 def current() -> Calling:
-    """The call at hand; one without a name where a tool is run by hand."""
+    """Return the current call; an empty one if a tool is run directly."""
     return _calling.get() or Calling("")
+
+
+# --- worker threads ------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+Stop = Callable[[], bool]
+"""Return whether the work was cancelled."""
+CANCEL_TIMEOUT_SECONDS = 5.0
+"""A thread that hangs, for example on a network file system, does not block the caller who cancels it for longer."""
+
+
+async def run_in_thread(work: Callable[[Stop], T]) -> T:
+    """Run blocking work in a thread. On cancellation, wait until the work has stopped, so that nothing is left."""
+    stop = threading.Event()
+    task = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop.set()
+        _, left = await asyncio.wait([task], timeout=CANCEL_TIMEOUT_SECONDS)
+        if left:
+            logger.warning("a tool's thread did not stop after it was cancelled")
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("a cancelled tool failed: %s", type(error).__name__)
+        raise

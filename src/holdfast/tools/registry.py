@@ -1,4 +1,4 @@
-"""The tools an agent has, and the border between what a model asked for and what a tool is given."""
+"""The tools of an agent: validates the arguments of a call, asks for approval, and turns errors into results."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 @asynccontextmanager
 async def nobody_answers(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
-    """The gate where nobody can be asked: to look is allowed, all else is not."""
+    """The gate without a person to ask: allow what only reads, refuse everything else."""
     if act.kind != "look" or act.danger:
-        raise errors.NotAllowed(f"Not allowed: {act.summary} Nobody is there to permit it.")
+        raise errors.NotAllowed(f"Not allowed: {act.summary} There is no one to approve it.")
     yield
 
 
 class Registry:
-    """Tools by name. Two of one name are refused. What a tool plans to do passes the gate first.
+    """Tools by name; duplicate names are refused. Plans pass the gate before they are executed.
 
-    An output that is too long is kept whole by `keep`, if one of the tools can read it. What `more` offers is taken
-    at the start of a turn, and stays the same to its end.
+    `keep` stores outputs that are too long, if one of the tools can read them. `more` returns further tools at the
+    start of a turn, which do not change during the turn.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Registry:
         self._told = set[str]()
 
     async def freshen(self) -> Sequence[str]:
-        """Take what is offered now; what there is to tell of it. Nobody can offer what has the name of an own tool."""
+        """Update the tools from `more`, and return new remarks. Own tools win over others of the same name."""
         if self._more is None:
             return ()
         offer = await self._more()
@@ -75,20 +75,20 @@ class Registry:
         return untold
 
     def parallel(self, call: types.ToolCall) -> bool:
-        """Whether a call may run beside others; a call that will be refused may."""
+        """Return whether a call may run concurrently with others; a call that will be refused may."""
         tool = self._tools.get(call.name)
         return tool is None or tool.parallel
 
     async def run(self, call: types.ToolCall) -> base.Result:
-        """The result of a call; whatever goes wrong is a result too, for the model to read. None is too long."""
-        result = await self._ran(call)
+        """Run a call. Errors become results for the model; long results are cut."""
+        result = await self._run(call)
         content = await long_output.bounded(result.content, self._keep)
         if result.ok and not content_parts.is_success(call.name, content):
-            # The words are somebody else's, such as a server's; whoever reads the log has only them.
+            # The text looks like an error but is that of a tool, such as a server's: mark it as a success in the log.
             content = content_parts.mark_success(content)
         return result if content is result.content else base.Result(content, result.ok)
 
-    async def _ran(self, call: types.ToolCall) -> base.Result:
+    async def _run(self, call: types.ToolCall) -> base.Result:
         try:
             tool = self._tools.get(call.name)
             if tool is None:
@@ -106,7 +106,7 @@ class Registry:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return base.Result(f"{content_parts.ERROR}the tool stopped by itself.", ok=False)
+            return base.Result(f"{content_parts.ERROR}the tool cancelled itself.", ok=False)
         except Exception as error:
             logger.exception("the tool %s failed", call.name)
             return base.Result(f"{content_parts.ERROR}the tool failed ({type(error).__name__}).", ok=False)
@@ -125,7 +125,7 @@ def _arguments(call: types.ToolCall) -> base.Arguments:
 
 
 def checked(given: base.Arguments, schema: dict[str, Any]) -> base.Arguments:
-    """Arguments that fit the top level of their schema: nothing missing, nothing unknown, the right kinds."""
+    """Check arguments against the top level of a schema: required and known names, types and enums."""
     properties: dict[str, dict[str, Any]] = schema.get("properties", {})
     missing = [name for name in schema.get("required", ()) if name not in given]
     if missing:
@@ -151,7 +151,7 @@ def _check_kind(name: str, value: object, said: dict[str, Any]) -> None:
 
 
 def readable(output: object) -> types.Content:
-    """What a tool returned, if a message can hold it; text that is no Unicode is mended."""
+    """Return a tool's output as message content, with unpaired surrogates replaced."""
     if isinstance(output, str):
         return output.encode("utf-8", "replace").decode()
     if isinstance(output, list) and all(isinstance(part, dict) for part in output):
@@ -159,10 +159,10 @@ def readable(output: object) -> types.Content:
             parts: list[dict[str, Any]] = json.loads(json.dumps(output, allow_nan=False).encode("utf-8", "replace"))
         except (TypeError, ValueError, RecursionError):
             raise errors.ToolFailed("The tool returned something that cannot be stored.") from None
-        return [_mended(part) for part in parts]
+        return [_repair(part) for part in parts]
     raise errors.ToolFailed(f"The tool returned {type(output).__name__} instead of text or parts.")
 
 
-def _mended(part: dict[str, Any]) -> dict[str, Any]:
+def _repair(part: dict[str, Any]) -> dict[str, Any]:
     text = part.get("text")
     return {**part, "text": text.encode("utf-8", "replace").decode()} if isinstance(text, str) else part

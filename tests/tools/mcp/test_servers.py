@@ -224,7 +224,7 @@ def test_a_server_killed_while_nobody_asks_is_started_again() -> None:
     ("wanted", "told"),
     [
         (stage.raw("dies"), "exit code 3: no licence for you"),
-        (stage.raw("junkflood"), "something else than messages"),
+        (stage.raw("junkflood"), "something other than messages"),
         (stage.raw("longline"), "a line of more than 16 MB"),
         (stage.raw(command="/no/such/program"), "there is no program '/no/such/program'"),
         (stage.raw(cwd="/no/such/folder"), "cannot be started"),

@@ -1,8 +1,7 @@
-"""What would change in a file, line by line, for people to judge. Pure.
+"""Unified diffs for approval, with everything visible and in bounded time.
 
-It is the difference of what is really there and what would really be there, and it hides nothing: characters that
-a terminal would not show, or would obey, are spelled out. Finding the shortest difference can take forever; where it
-might, a longer one is shown.
+Characters that a terminal would not show, or would interpret, are escaped. Where the shortest diff would take too
+long to compute, a longer one is shown.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-AROUND = 3
-LINES = 2_000
-LENGTH = 60_000
-LONGEST = 1_000
-_EFFORT = 300_000
+CONTEXT_LINES = 3
+MAX_LINES = 2_000
+MAX_LENGTH = 60_000
+MAX_LINE_LENGTH = 1_000
+_MAX_EFFORT = 300_000
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
@@ -29,7 +28,7 @@ Block = tuple[str, int, int, int, int]
 
 
 def unified(old: str, new: str) -> tuple[str, int, int]:
-    """The difference as text, how many lines are new in it, and how many gone."""
+    """Return the diff, the number of added lines and the number of removed lines."""
     before, after = (_lines(old), _lines(new)) if not old or not new else (old.split("\n"), new.split("\n"))
     blocks = _blocks(before, after)
     added = sum(b2 - b1 for tag, _, _, b1, b2 in blocks if tag != "equal")
@@ -39,40 +38,44 @@ def unified(old: str, new: str) -> tuple[str, int, int]:
 
 
 def _lines(text: str) -> list[str]:
-    """As people count them: nothing has none, and the end of the last begins no other."""
+    """Split into lines: an empty text has none, and a final line end starts no other."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def shown(line: str) -> str:
-    """A line that does what it shows."""
-    whole = clear(line)
-    return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}[… {len(whole) - LONGEST:,} more characters …]"
+def format_line(line: str) -> str:
+    """Return a line with hidden characters escaped, cut if it is long."""
+    whole = escape_hidden(line)
+    return (
+        whole
+        if len(whole) <= MAX_LINE_LENGTH
+        else f"{whole[:MAX_LINE_LENGTH]}[… {len(whole) - MAX_LINE_LENGTH:,} more characters …]"
+    )
 
 
-def clear(text: str) -> str:
-    """Text in which nothing is hidden: what would not be seen, or obeyed, is spelled out. Lines and tabs stay."""
+def escape_hidden(text: str) -> str:
+    """Escape invisible and control characters, except tabs and line ends."""
     return _HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def is_cut(line: str) -> bool:
-    """Whether a line of a difference ends as one does that was too long."""
+    """Return whether `format_line` has cut a line."""
     return _CUT.search(line) is not None
 
 
 def _grouped(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Changes that stand near each other, with what is equal around them."""
+    """Group changes that are close to each other, with context lines."""
     group = list[Block]()
     for number, (tag, a1, a2, b1, b2) in enumerate(blocks):
         if tag != "equal":
             group.append((tag, a1, a2, b1, b2))
             continue
         length, first, last = a2 - a1, number == 0, number == len(blocks) - 1
-        if group and (last or length > 2 * AROUND):
-            keep = min(AROUND, length)
+        if group and (last or length > 2 * CONTEXT_LINES):
+            keep = min(CONTEXT_LINES, length)
             yield [*group, (tag, a1, a1 + keep, b1, b1 + keep)]
             group = []
         if not last:
-            skip = max(0, length - AROUND) if first or length > 2 * AROUND else 0
+            skip = max(0, length - CONTEXT_LINES) if first or length > 2 * CONTEXT_LINES else 0
             group.append((tag, a1 + skip, a2, b1 + skip, b2))
     if group:
         yield group
@@ -83,17 +86,17 @@ def _hunk(group: Sequence[Block], before: Sequence[str], after: Sequence[str]) -
     yield f"@@ -{a1 + 1},{a2 - a1} +{b1 + 1},{b2 - b1} @@"
     for tag, i1, i2, j1, j2 in group:
         if tag == "equal":
-            yield from (f" {shown(line)}" for line in before[i1:i2])
+            yield from (f" {format_line(line)}" for line in before[i1:i2])
             continue
-        yield from (f"-{shown(line)}" for line in before[i1:i2])
-        yield from (f"+{shown(line)}" for line in after[j1:j2])
+        yield from (f"-{format_line(line)}" for line in before[i1:i2])
+        yield from (f"+{format_line(line)}" for line in after[j1:j2])
 
 
 def _bounded(lines: Sequence[str]) -> str:
     kept, length = list[str](), 0
-    for line in lines[:LINES]:
+    for line in lines[:MAX_LINES]:
         length += len(line) + 1
-        if length > LENGTH:
+        if length > MAX_LENGTH:
             break
         kept.append(line)
     left = len(lines) - len(kept)
@@ -101,7 +104,7 @@ def _bounded(lines: Sequence[str]) -> str:
 
 
 def _blocks(before: Sequence[str], after: Sequence[str]) -> list[Block]:
-    """What is equal and what is not, from the first line to the last."""
+    """Compare two texts, like difflib's opcodes."""
     low = 0
     while low < min(len(before), len(after)) and before[low] == after[low]:
         low += 1
@@ -118,7 +121,7 @@ def _blocks(before: Sequence[str], after: Sequence[str]) -> list[Block]:
 def _middle(a: Sequence[str], b: Sequence[str]) -> list[Block]:
     if not a and not b:
         return []
-    if _effort(a, b) <= _EFFORT:
+    if _effort(a, b) <= _MAX_EFFORT:
         return list(difflib.SequenceMatcher(None, a, b).get_opcodes())
     if len(a) == len(b):
         return _line_by_line(a, b)
@@ -126,7 +129,7 @@ def _middle(a: Sequence[str], b: Sequence[str]) -> list[Block]:
 
 
 def _effort(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many pairs of lines would have to be looked at."""
+    """Estimate the number of line pairs to compare."""
     ours, theirs = Counter(a), Counter(b)
     return len(a) + len(b) + sum(count * theirs[line] for line, count in ours.items())
 

@@ -1,8 +1,7 @@
-"""Files as an editor has them open, with changes that are not saved yet: it is asked before the disk is.
+"""Files as an editor has them open, with unsaved changes: the editor is asked before the disk.
 
-An editor gives and takes text, whole files of it, and no larger than fits into one message. Everything else, pictures
-and what is no UTF-8 among it, is read and written by our own hands. Where a file may lie and what it may be is looked
-at here first, whoever opens it then.
+An editor reads and writes whole text files that fit into one message. Everything else, such as images and files that
+are not UTF-8, is read from and written to the disk. The path is checked here first in both cases.
 """
 
 from __future__ import annotations
@@ -13,75 +12,72 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors
-from holdfast.tools import worker_thread
+from holdfast.tools import base
 from holdfast.tools.files import images, workspace
 
-LARGEST = 2_000_000
-"""Bytes of a file an editor is asked for. As JSON it may take six times as much."""
-BEGINNING = 8_192
+MAX_BYTES = 2_000_000
+"""Size of a file that an editor is asked for. As JSON it may take six times as much."""
 
 
-class Buffers(Protocol):
-    """An editor. Who asks has made sure that the place is inside, and no link."""
+class EditorBuffers(Protocol):
+    """An editor. The caller has made sure that the path is inside the workspace and no link."""
 
-    async def read(self, place: workspace.Place, there: bool) -> str | None:
-        """All that is in a file. `there`: the disk has it. None: the disk is to be asked.
+    async def read(self, path: workspace.WorkspacePath, exists: bool, /) -> str | None:
+        """Return the content of a file; None to read it from the disk. `exists`: whether it is on the disk.
 
-        ToolFailed where the editor says that it is not to be had: the disk is no way around that.
+        Raise ToolFailed if the editor refuses; the disk is not used then.
         """
         ...
 
-    async def write(self, place: workspace.Place, text: str) -> bool:
-        """Have it written; False: nothing was done, and the disk is to be written. ToolFailed where it will not be."""
+    async def write(self, path: workspace.WorkspacePath, text: str, /) -> bool:
+        """Write a file; return False to have it written to the disk. Raise ToolFailed if the editor refuses."""
         ...
 
 
-async def held(buffers: Buffers | None, where: workspace.Workspace, place: workspace.Place) -> bytes | None:
-    """What the editor has of a text file; None: it has nothing to say of it."""
-    if buffers is None:
+async def read(editor: EditorBuffers | None, space: workspace.Workspace, path: workspace.WorkspacePath) -> bytes | None:
+    """Return the editor's content of a text file; None if it has none."""
+    if editor is None:
         return None
-    there = await worker_thread.stoppable(lambda _: _there(where, place))
-    if there is None:
+    exists = await base.run_in_thread(lambda _: _exists(space, path))
+    if exists is None:
         return None
-    text = await buffers.read(place, there)
+    text = await editor.read(path, exists)
     try:
         return None if text is None else text.encode()
     except UnicodeEncodeError:
-        raise errors.ToolFailed("The text holds half a character, and cannot be read.") from None
+        raise errors.ToolFailed("The text has unpaired surrogates and cannot be read.") from None
 
 
-async def handed(buffers: Buffers | None, where: workspace.Workspace, place: workspace.Place, data: bytes) -> bool:
-    """Whether an editor wrote the file."""
-    text = _text(data)
-    if buffers is None or text is None or len(data) > LARGEST:
+async def write(
+    editor: EditorBuffers | None, space: workspace.Workspace, path: workspace.WorkspacePath, data: bytes
+) -> bool:
+    """Have the editor write a file, and return whether it did."""
+    if editor is None or not is_suitable(data):
         return False
-    await worker_thread.stoppable(lambda _: _prepared(where, place))
-    return await buffers.write(place, text)
+    await base.run_in_thread(lambda _: _create_folders(space, path))
+    return await editor.write(path, data.decode())
 
 
-def suits(data: bytes) -> bool:
-    """Whether an editor has the same in it as the disk, but for what is not saved."""
-    return len(data) <= LARGEST and _text(data) is not None
-
-
-def _text(data: bytes) -> str | None:
+def is_suitable(data: bytes) -> bool:
+    """Return whether an editor can hold this content."""
     try:
-        return data.decode()
+        data.decode()
     except UnicodeDecodeError:
-        return None
-
-
-def _there(where: workspace.Workspace, place: workspace.Place) -> bool | None:
-    """Whether the disk has it; None where it is nothing for an editor."""
-    if not os.path.lexists(place.path):
         return False
-    with where.reading(place) as file:
-        beginning = file.read(BEGINNING)
-        fits = os.fstat(file.fileno()).st_size <= LARGEST
-        return True if fits and b"\0" not in beginning and images.kind(beginning) is None else None
+    return len(data) <= MAX_BYTES
 
 
-def _prepared(where: workspace.Workspace, place: workspace.Place) -> None:
-    """The folders a new file needs: editors differ in whether they make them. None of them may be a link by now."""
-    with where.folder(msgspec.structs.replace(place, parts=place.parts[:-1]), make=True):
+def _exists(space: workspace.Workspace, path: workspace.WorkspacePath) -> bool | None:
+    """Return whether the file is on the disk; None if its content is not suitable for an editor."""
+    if not os.path.lexists(path.path):
+        return False
+    with space.open_file(path) as file:
+        beginning = file.read(8_192)
+        fits = os.fstat(file.fileno()).st_size <= MAX_BYTES
+        return True if fits and b"\0" not in beginning and images.media_type(beginning) is None else None
+
+
+def _create_folders(space: workspace.Workspace, path: workspace.WorkspacePath) -> None:
+    """Create missing parent folders, which some editors do not, and check that none has become a link."""
+    with space.open_folder(msgspec.structs.replace(path, parts=path.parts[:-1]), create=True):
         pass

@@ -1,7 +1,7 @@
-"""What kind of picture some bytes are, and how large. Pure.
+"""Media type and size of images.
 
-A provider that is sent something broken refuses the whole conversation from then on. So only what holds together
-counts as a picture: the right beginning, a sensible size, a proper end.
+A provider that is sent a damaged image refuses the whole conversation from then on. So only complete images count:
+the right signature, a valid size, a proper end.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _NO_SIZE = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-class Picture(msgspec.Struct, frozen=True):
-    """A picture that holds together."""
+class ImageInfo(msgspec.Struct, frozen=True):
+    """Describes a complete image."""
 
     media_type: str
     width: int
     height: int
 
 
-def kind(beginning: bytes) -> str | None:
-    """The media type by the first 12 bytes; None where they are of no picture."""
+def media_type(beginning: bytes) -> str | None:
+    """Return the media type by the first 12 bytes; None if they are not of an image."""
     if beginning.startswith(_PNG):
         return "image/png"
     if beginning.startswith(b"\xff\xd8\xff"):
@@ -35,16 +35,16 @@ def kind(beginning: bytes) -> str | None:
     return "image/webp" if beginning[:4] == b"RIFF" and beginning[8:12] == b"WEBP" else None
 
 
-def read(data: bytes) -> Picture | None:
-    """What picture it is; None where it is none, or a broken one."""
-    media_type = kind(data)
-    if media_type is None:
+def read(data: bytes) -> ImageInfo | None:
+    """Return type and size of an image; None if it is damaged or not an image."""
+    kind = media_type(data)
+    if kind is None:
         return None
     try:
-        width, height = _SIZES[media_type](data)
+        width, height = _SIZES[kind](data)
     except (struct.error, IndexError, ValueError):
         return None
-    return Picture(media_type, width, height) if width > 0 and height > 0 else None
+    return ImageInfo(kind, width, height) if width > 0 and height > 0 else None
 
 
 def _png(data: bytes) -> tuple[int, int]:

@@ -1,34 +1,41 @@
-"""Finding files by their names, and searching what is in them."""
+"""The tools find_files and search_files, and the bounded walk over a workspace that both use."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from typing import BinaryIO
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO
 
 import msgspec
+import regex  # type: ignore[import-untyped]
 
 from holdfast import errors, types
-from holdfast.tools import base, worker_thread
-from holdfast.tools.files import globs, text_search, workspace
-from holdfast.tools.files import walk as files_walk
+from holdfast.tools import base
+from holdfast.tools.files import gitignore, workspace
 from holdfast.tools.permissions import sensitive_paths
 
-FILES = 100
-LINES = 100
-SECONDS = 20.0
-PIECE = 1 << 20
-WIDTH = 300
-LONGEST = 1_000
+MAX_FILES_SHOWN = 100
+MAX_LINES_SHOWN = 100
+MAX_LINE_WIDTH = 300
+MAX_PATTERN_LENGTH = 1_000
+MAX_FILES_VISITED = 300_000
+MAX_DEPTH = 60
+MAX_IGNORE_FILE_BYTES = 1_000_000
+TIMEOUT_SECONDS = 20.0
+BLOCK_BYTES = 1 << 20
 
-_WHERE = {
-    "folder": {"type": "string", "description": "Where to look; the whole project when left out."},
-    "include_ignored": {"type": "boolean", "description": "Also what .gitignore leaves out; false when left out."},
+_LOCATION = {
+    "folder": {"type": "string", "description": "Where to look; the whole project by default."},
+    "include_ignored": {"type": "boolean", "description": "Also look at files that .gitignore excludes."},
 }
 
-_FIND = types.ToolSpec(
+_FIND_SPEC = types.ToolSpec(
     "find_files",
-    "Find files of the project by name, newest first. What .gitignore leaves out is not looked at.",
+    "Find files of the project by name, newest first. Files that .gitignore excludes are skipped.",
     {
         "type": "object",
         "properties": {
@@ -36,181 +43,357 @@ _FIND = types.ToolSpec(
                 "type": "string",
                 "description": "Such as *.py (at any depth), src/**/*.{js,ts} or **/test_*; * for all.",
             },
-            **_WHERE,
+            **_LOCATION,
         },
         "required": ["pattern"],
     },
 )
 
-_SEARCH = types.ToolSpec(
+_SEARCH_SPEC = types.ToolSpec(
     "search_files",
-    "Search what is in the files of the project, line by line. Answers are path:line: text. What .gitignore leaves "
-    "out, binary files and files that hold secrets are not looked at.",
+    "Search the contents of the project's files, line by line. Results are path:line: text. Files that .gitignore "
+    "excludes, binary files and files that hold secrets are skipped.",
     {
         "type": "object",
         "properties": {
-            "text": {"type": "string", "description": "What to look for, as it stands there."},
-            "regex": {"type": "boolean", "description": "It is a regular expression (Python's); false when left out."},
-            "any_case": {"type": "boolean", "description": "Case makes no difference; false when left out."},
-            "files": {"type": "string", "description": "Only files that fit this pattern, such as *.py."},
-            **_WHERE,
+            "text": {"type": "string", "description": "The text to search for."},
+            "regex": {"type": "boolean", "description": "Treat `text` as a regular expression (Python syntax)."},
+            "any_case": {"type": "boolean", "description": "Ignore case."},
+            "files": {"type": "string", "description": "Only search files that match this pattern, such as *.py."},
+            **_LOCATION,
         },
         "required": ["text"],
     },
 )
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    start: workspace.Place
-    everything: bool
-    fits: Callable[[tuple[str, ...]], bool]
-    """Whether a file is wanted, by its parts below the start."""
-    hidden: Callable[[str], bool]
-
-    def wanted(self, walk: files_walk.Walk) -> Iterator[files_walk.Found]:
-        depth = len(self.start.parts)
-        fitting = (found for found in walk.files(self.start) if self.fits(found.place.parts[depth:]))
-        return (found for found in fitting if not self.hidden(found.place.path))
-
-
-def _asked(where: workspace.Workspace, arguments: base.Arguments, pattern: str) -> _Asked:
-    everything = arguments.get("include_ignored", False)
-    return _Asked(where.place(arguments.get("folder") or "."), everything, _fitting(pattern), base.current().hidden)
-
-
-def _fitting(pattern: str) -> Callable[[tuple[str, ...]], bool]:
-    """A pattern without a slash is one for names, wherever they are."""
-    if len(pattern) > LONGEST:
-        raise errors.ToolFailed(f"A pattern has at most {LONGEST:,} characters.")
-    given = [each.removeprefix("./") for each in globs.alternatives(pattern)]
-    wanted = [globs.compiled(each if "/" in each.rstrip("/") else f"**/{each}") for each in given]
-    return lambda parts: any(globs.fits(each, parts) for each in wanted)
-
-
-def find_files(where: workspace.Workspace) -> base.Tool:
-    """A tool that finds files by name."""
+def find_files(space: workspace.Workspace) -> base.Tool:
+    """Build the tool that finds files by name."""
 
     async def run(arguments: base.Arguments) -> types.Content:
-        asked = _asked(where, arguments, arguments["pattern"])
-        return await worker_thread.stoppable(lambda stop: _found(where, asked, stop))
+        query = _parse_query(space, arguments, arguments["pattern"])
+        return await base.run_in_thread(lambda stop: _find(space, query, stop))
 
-    return base.Tool(_FIND, run, parallel=True)
-
-
-def _found(where: workspace.Workspace, asked: _Asked, stop: worker_thread.Stop) -> str:
-    walk = files_walk.Walk(where, asked.everything, SECONDS, stop)
-    count, newest = 0, list[tuple[float, int, str]]()
-    for found in asked.wanted(walk):
-        count += 1
-        keep = heapq.heappush if len(newest) < FILES else heapq.heappushpop
-        # The number keeps apart what was changed at one moment: the first comes first.
-        keep(newest, (found.changed, -count, found.place.name))
-    lines = [name for _, _, name in sorted(newest, reverse=True)]
-    if count > FILES:
-        lines.append(f"[… and {count - FILES:,} more, older ones …]")
-    if walk.cut:
-        lines.append(f"[Not everything was looked at: {walk.cut}.]")
-    return "\n".join(lines) or "[No file fits.]"
+    return base.Tool(_FIND_SPEC, run, parallel=True)
 
 
-def search_files(where: workspace.Workspace) -> base.Tool:
-    """A tool that searches what is in files."""
+def search_files(space: workspace.Workspace) -> base.Tool:
+    """Build the tool that searches the contents of files."""
 
     async def run(arguments: base.Arguments) -> types.Content:
         text = arguments["text"]
-        if not text or len(text) > LONGEST or "\n" in text:
-            raise errors.ToolFailed(f"`text` is one line of 1 to {LONGEST:,} characters: lines are looked at singly.")
-        asked = _asked(where, arguments, arguments.get("files") or "*")
-        return await worker_thread.stoppable(lambda stop: _searched(where, asked, arguments, stop))
+        if not text or len(text) > MAX_PATTERN_LENGTH or "\n" in text:
+            raise errors.ToolFailed(
+                f"`text` must be one line of 1 to {MAX_PATTERN_LENGTH:,} characters: files are searched line by line."
+            )
+        matcher = (RegexMatcher if arguments.get("regex", False) else TextMatcher)(
+            text, arguments.get("any_case", False)
+        )
+        query = _parse_query(space, arguments, arguments.get("files") or "*")
 
-    return base.Tool(_SEARCH, run, parallel=True)
+        def search(stop: base.Stop) -> str:
+            found = _Search(space, Walk(space, query.include_ignored, TIMEOUT_SECONDS, stop), matcher)
+            for file in query.matching(found.walk):
+                found.search_file(file)
+            return found.report()
+
+        return await base.run_in_thread(search)
+
+    return base.Tool(_SEARCH_SPEC, run, parallel=True)
 
 
-def _searched(where: workspace.Workspace, asked: _Asked, arguments: base.Arguments, stop: worker_thread.Stop) -> str:
-    text, any_case = arguments["text"], arguments.get("any_case", False)
-    look: text_search.Plain | text_search.Expression
-    if arguments.get("regex", False):
-        look = text_search.Expression(text, any_case, stop)
-    else:
-        look = text_search.Plain(text, any_case)
-    search = _Search(where, files_walk.Walk(where, asked.everything, SECONDS, stop), look)
-    try:
-        for found in asked.wanted(search.walk):
-            search.file(found)
-    finally:
-        look.close()
-    return search.told()
+class _Query(msgspec.Struct, frozen=True):
+    start: workspace.WorkspacePath
+    include_ignored: bool
+    matches: gitignore.Matcher
+    """Whether a file is wanted, by its path below the start."""
+    hidden: Callable[[str], bool]
+
+    def matching(self, walk: Walk) -> Iterator[WalkedFile]:
+        depth = len(self.start.parts)
+        for file in walk.files(self.start):
+            if self.matches("/".join(file.path.parts[depth:])) and not self.hidden(file.path.path):
+                yield file
+
+
+def _parse_query(space: workspace.Workspace, arguments: base.Arguments, pattern: str) -> _Query:
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise errors.ToolFailed(f"A pattern has at most {MAX_PATTERN_LENGTH:,} characters.")
+    start = space.resolve(arguments.get("folder") or ".")
+    ignored = arguments.get("include_ignored", False)
+    return _Query(start, ignored, gitignore.glob(pattern), base.current().hidden)
+
+
+def _find(space: workspace.Workspace, query: _Query, stop: base.Stop) -> str:
+    walk = Walk(space, query.include_ignored, TIMEOUT_SECONDS, stop)
+    count, newest = 0, list[tuple[float, int, str]]()
+    for file in query.matching(walk):
+        count += 1
+        keep = heapq.heappush if len(newest) < MAX_FILES_SHOWN else heapq.heappushpop
+        # The number orders files with the same modification time: the first one found comes first.
+        keep(newest, (file.modified, -count, file.path.name))
+    lines = [name for _, _, name in sorted(newest, reverse=True)]
+    if count > MAX_FILES_SHOWN:
+        lines.append(f"[… and {count - MAX_FILES_SHOWN:,} more, older files …]")
+    if walk.incomplete:
+        lines.append(f"[The search is incomplete: {walk.incomplete}.]")
+    return "\n".join(lines) or "[No file matches.]"
+
+
+# --- searching contents --------------------------------------------------------------------------------
+
+
+class RegexTimeout(Exception):
+    """A regular expression took too long for one block of a file."""
+
+
+class TextMatcher:
+    """Finds the lines that contain a text."""
+
+    def __init__(self, text: str, any_case: bool) -> None:
+        self._text = text.lower() if any_case else text
+        self._any_case = any_case
+        self._bytes = text.encode("utf-8", "surrogatepass")
+
+    def matching_lines(self, block: bytes) -> list[int]:
+        """Return the numbers of the matching lines, from 0."""
+        if not self._any_case:
+            # Most blocks do not contain the text, and need not be decoded.
+            found = self._bytes in block
+            return [number for number, line in enumerate(block.split(b"\n")) if self._bytes in line] if found else []
+        text = block.decode("utf-8", "replace").lower()
+        if self._text not in text:
+            return []
+        return [number for number, line in enumerate(text.split("\n")) if self._text in line]
+
+
+class RegexMatcher:
+    """Finds the lines that match a regular expression, in bounded time and without holding the interpreter lock."""
+
+    timeout_seconds = 2.0
+    """For one block of a file."""
+    prefilter_seconds = 0.1
+
+    def __init__(self, pattern: str, any_case: bool) -> None:
+        flags = regex.IGNORECASE if any_case else 0
+        try:
+            self._line = regex.compile(pattern, flags)
+            # Without these constructs an expression matches the same in a block as in each of its lines.
+            local = regex.search(r"\(\?|\\[AGKRXZ]", pattern) is None
+            self._block: Any = regex.compile(pattern, flags | regex.MULTILINE) if local else None
+        except (regex.error, OverflowError, RecursionError) as error:
+            raise errors.ToolFailed(f"Invalid regular expression: {error}.") from None
+
+    def matching_lines(self, block: bytes) -> list[int]:
+        """Return the numbers of the matching lines, from 0. Raise RegexTimeout if that takes too long."""
+        text = block.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\r")
+        found = self._search_block(text) if self._block is not None else None
+        return self._search_lines(text) if found is None else found
+
+    def _search_block(self, text: str) -> list[int] | None:
+        """Search the whole block at once, which is much faster; None if a match spans lines or it takes too long."""
+        found, at, number = list[int](), 0, 0
+        until = time.monotonic() + self.prefilter_seconds
+        try:
+            while match := self._block.search(text, at, concurrent=True, timeout=max(until - time.monotonic(), 0.001)):
+                if "\n" in match[0]:
+                    return None
+                number += text.count("\n", at, match.start())
+                found.append(number)
+                at, number = text.find("\n", match.end()) + 1, number + 1
+                if not at:
+                    break
+        except TimeoutError:
+            return None
+        return found
+
+    def _search_lines(self, text: str) -> list[int]:
+        found, until = list[int](), time.monotonic() + self.timeout_seconds
+        try:
+            for number, line in enumerate(text.split("\n")):
+                left = max(until - time.monotonic(), 0.001)
+                if self._line.search(line, concurrent=True, timeout=left) is not None:
+                    found.append(number)
+        except TimeoutError:
+            raise RegexTimeout from None
+        return found
 
 
 class _Search:
-    """A search under way, and what it has found."""
+    """A search in progress, and its results."""
 
-    def __init__(
-        self, where: workspace.Workspace, walk: files_walk.Walk, look: text_search.Plain | text_search.Expression
-    ) -> None:
-        self._where, self.walk, self._look = where, walk, look
+    max_timeouts = 3
+    """After so many files in which the expression took too long, the search ends."""
+
+    def __init__(self, space: workspace.Workspace, walk: Walk, matcher: TextMatcher | RegexMatcher) -> None:
+        self._space, self.walk, self._matcher = space, walk, matcher
         self._lines = list[str]()
-        self._count = self._files = self._secret = self._slow = 0
+        self._count = self._files = self._secret = self._timeouts = 0
 
-    def file(self, found: files_walk.Found) -> None:
-        """Look into one file. One that cannot be read, or is gone meanwhile, is passed over."""
-        if sensitive_paths.secret(found.place.parts):
+    def search_file(self, file: WalkedFile) -> None:
+        """Search one file. A file that cannot be read, or was deleted meanwhile, is skipped."""
+        if sensitive_paths.secret(file.path.parts):
             self._secret += 1
             return
         before = self._count
         try:
-            with self._where.opened(found.folder, found.place.parts[-1], self.walk.own) as file:
-                for number, line in self._fitting(file):
-                    self._note(found.place, number, line)
-        except text_search.Slow:
-            self._slow += 1
-        except text_search.Hopeless:
-            self.walk.cut = "the expression takes too long; use a simpler one, or plain text"
+            with self._space.open_in(file.folder, file.path.parts[-1], self.walk.own) as stream:
+                for number, line in self._matches(stream):
+                    self._add(file.path, number, line)
+        except RegexTimeout:
+            self._timeouts += 1
+            if self._timeouts >= self.max_timeouts:
+                self.walk.incomplete = "the expression takes too long; use a simpler one, or plain text"
         except errors.ToolFailed:
             pass
         self._files += self._count > before
 
-    def _fitting(self, file: BinaryIO) -> Iterator[tuple[int, str]]:
+    def _matches(self, stream: BinaryIO) -> Iterator[tuple[int, str]]:
         first = 1
-        for piece, ended in _pieces(file):
-            if self.walk.over():
+        for block, line_ended in _read_blocks(stream):
+            if self.walk.is_over():
                 return
-            numbers = self._look.lines(piece)
-            lines = piece.split(b"\n") if numbers else []
+            numbers = self._matcher.matching_lines(block)
+            lines = block.split(b"\n") if numbers else []
             yield from ((first + number, lines[number].decode("utf-8", "replace")) for number in numbers)
-            first += piece.count(b"\n") + ended
+            first += block.count(b"\n") + line_ended
 
-    def _note(self, place: workspace.Place, number: int, line: str) -> None:
+    def _add(self, path: workspace.WorkspacePath, number: int, line: str) -> None:
         self._count += 1
-        if len(self._lines) < LINES:
-            shown = line.rstrip("\r")
-            shown = shown if len(shown) <= WIDTH else f"{shown[:WIDTH]}[…]"
-            self._lines.append(f"{place.name}:{number}: {shown}")
+        if len(self._lines) < MAX_LINES_SHOWN:
+            text = line.rstrip("\r")
+            text = text if len(text) <= MAX_LINE_WIDTH else f"{text[:MAX_LINE_WIDTH]}[…]"
+            self._lines.append(f"{path.name}:{number}: {text}")
 
-    def told(self) -> str:
+    def report(self) -> str:
         lines = list(self._lines)
-        if self._count > LINES:
-            lines.append(f"[… and {self._count - LINES:,} more lines, in {self._files:,} files in all …]")
-        if self._slow:
-            lines.append(f"[The expression took too long in {self._slow} files; the rest of them was left out.]")
+        if self._count > MAX_LINES_SHOWN:
+            lines.append(f"[… and {self._count - MAX_LINES_SHOWN:,} more lines; {self._files:,} files match …]")
+        if self._timeouts:
+            lines.append(f"[The expression took too long in {self._timeouts} files, which were searched in part.]")
         if self._secret:
             lines.append(f"[{self._secret} files that may hold secrets were not searched.]")
-        if self.walk.cut:
-            lines.append(f"[Not everything was looked at: {self.walk.cut}.]")
-        return "\n".join(lines) if self._lines else "\n".join(["[No line fits.]", *lines])
+        if self.walk.incomplete:
+            lines.append(f"[The search is incomplete: {self.walk.incomplete}.]")
+        return "\n".join(lines) if self._lines else "\n".join(["[No line matches.]", *lines])
 
 
-def _pieces(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """A text file in pieces, and whether a line ends where the piece does; nothing from where it is no text."""
+def _read_blocks(stream: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+    """Yield a text file in blocks, and whether a line ends with the block. Stop where the file is binary."""
     rest = b""
-    while block := file.read(PIECE):
+    while block := stream.read(BLOCK_BYTES):
         if b"\0" in block:
             return
         cut = block.rfind(b"\n") + 1
-        if not cut and len(rest) < PIECE:
+        if not cut and len(rest) < BLOCK_BYTES:
             rest += block
             continue
         whole, rest = (rest + block[: cut - 1], block[cut:]) if cut else (rest + block, b"")
         yield whole, cut > 0
     if rest:
         yield rest, False
+
+
+# --- the walk ------------------------------------------------------------------------------------------
+
+
+class WalkedFile(msgspec.Struct, frozen=True):
+    """A file, and the descriptor of its folder, which is closed when the next file is requested."""
+
+    path: workspace.WorkspacePath
+    folder: int
+    modified: float
+
+
+class Walk:
+    """Visits the files of a workspace, bounded in number, depth and time. Links are not followed."""
+
+    def __init__(
+        self, space: workspace.Workspace, include_ignored: bool, timeout_seconds: float, stop: base.Stop
+    ) -> None:
+        self._space, self._include_ignored, self._stop = space, include_ignored, stop
+        self._until = time.monotonic() + timeout_seconds
+        self._visited = 0
+        self.incomplete = ""
+        """Why the walk ended early; empty if it did not."""
+        self.own = space.own_files()
+
+    def is_over(self) -> bool:
+        """Return whether the walk was cancelled or ran out of time."""
+        if not self.incomplete and (self._stop() or time.monotonic() > self._until):
+            self.incomplete = "the time limit was reached"
+        return bool(self.incomplete)
+
+    def files(self, start: workspace.WorkspacePath) -> Iterator[WalkedFile]:
+        """Yield the regular files below a folder."""
+        with self._space.open_folder(start) as fd:
+            # The rules of parent folders apply here, too.
+            known = [self._read_rules_above(start, depth) for depth in range(len(start.parts))]
+            yield from self._visit(start, fd, [rules for rules in known if rules.rules])
+
+    def _read_rules_above(self, start: workspace.WorkspacePath, depth: int) -> gitignore.IgnoreRules:
+        with self._space.open_folder(msgspec.structs.replace(start, parts=start.parts[:depth])) as fd:
+            return self._read_rules(fd, depth)
+
+    def _visit(
+        self, here: workspace.WorkspacePath, fd: int, known: Sequence[gitignore.IgnoreRules]
+    ) -> Iterator[WalkedFile]:
+        rules = self._read_rules(fd, len(here.parts))
+        known = [*known, rules] if rules.rules else known
+        for entry in self._entries(fd):
+            path = msgspec.structs.replace(here, parts=(*here.parts, entry.name))
+            status = self._stat(entry, path, known)
+            if status is None:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield WalkedFile(path, fd, status.st_mtime)
+            elif len(path.parts) < MAX_DEPTH:
+                yield from self._visit_folder(path, fd, known)
+            else:
+                self.incomplete = self.incomplete or f"folders are nested more than {MAX_DEPTH} levels deep"
+
+    def _entries(self, fd: int) -> Iterator[os.DirEntry[str]]:
+        with suppress(OSError), os.scandir(fd) as entries:
+            for entry in entries:
+                self._visited += 1
+                if self._visited > MAX_FILES_VISITED:
+                    self.incomplete = self.incomplete or f"there are more than {MAX_FILES_VISITED:,} files"
+                if self.is_over():
+                    return
+                yield entry
+
+    def _stat(
+        self, entry: os.DirEntry[str], path: workspace.WorkspacePath, known: Sequence[gitignore.IgnoreRules]
+    ) -> os.stat_result | None:
+        """Return the status of a file or folder; None if it is neither, is ignored or is off limits."""
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            return None
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not is_folder and not stat.S_ISREG(status.st_mode):
+            return None
+        if (status.st_dev, status.st_ino) in self.own or self._space.is_off_limits(path.path):
+            return None
+        if self._include_ignored:
+            return None if entry.name == ".git" else status
+        return None if gitignore.is_ignored(path.parts, is_folder, known) else status
+
+    def _visit_folder(
+        self, path: workspace.WorkspacePath, fd: int, known: Sequence[gitignore.IgnoreRules]
+    ) -> Iterator[WalkedFile]:
+        try:
+            below = os.open(path.parts[-1], workspace.FOLDER_FLAGS, dir_fd=fd)
+        except OSError:
+            return
+        try:
+            yield from self._visit(path, below, known)
+        finally:
+            os.close(below)
+
+    def _read_rules(self, fd: int, depth: int) -> gitignore.IgnoreRules:
+        rules = list[gitignore.IgnoreRule]()
+        for name in () if self._include_ignored else gitignore.IGNORE_FILES:
+            with suppress(errors.ToolFailed), self._space.open_in(fd, name, self.own) as file:
+                rules += gitignore.parse(file.read(MAX_IGNORE_FILE_BYTES).decode("utf-8", "replace"), depth).rules
+        return gitignore.IgnoreRules(depth, tuple(rules))

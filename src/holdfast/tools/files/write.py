@@ -1,4 +1,4 @@
-"""Changing a file: what would become of it, shown first, and done only if it is still the file that was looked at."""
+"""The tool write_file, and the plan for changing a file: a diff to approve, applied only if the file is unchanged."""
 
 from __future__ import annotations
 
@@ -8,179 +8,212 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast import errors, types
-from holdfast.tools import base, worker_thread
-from holdfast.tools.files import diff, editor_buffers, read_cache, workspace
+from holdfast.tools import base
+from holdfast.tools.files import diff, editor_buffers, read, workspace
 from holdfast.tools.permissions import sensitive_paths
 
 MAX_BYTES = 10_000_000
-CHANGED = "The file was changed by somebody else meanwhile; nothing was written. Read it again."
 _BOM = "\ufeff"
 
+_SPEC = types.ToolSpec(
+    "write_file",
+    "Write a whole text file of the project: create it, with missing folders, or replace it. To change a part of a "
+    "file, use edit_file.",
+    {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file, relative to the project's folder or absolute."},
+            "content": {"type": "string", "description": "The complete content."},
+        },
+        "required": ["path", "content"],
+    },
+)
 
-class Text(msgspec.Struct, frozen=True):
-    """What is in a file: its text, without the mark some files begin with. Bytes that are no text are kept as such."""
+
+class FileText(msgspec.Struct, frozen=True):
+    """The text of a file without its byte order mark. Invalid UTF-8 is kept as surrogate escapes."""
 
     text: str
-    marked: bool = False
+    has_bom: bool = False
 
-    def like(self, old: Text) -> Text:
-        """With the line ends and the mark of the old, where all of its lines end as on Windows."""
+    def in_style_of(self, old: FileText) -> FileText:
+        """Return the text with the byte order mark of the old one, and its line ends if all are CRLF."""
         ends = old.text.count("\n")
-        windows = ends and old.text.count("\r\n") == ends
+        crlf = ends and old.text.count("\r\n") == ends
         text = self.text.removeprefix(_BOM)
-        return Text(text.replace("\n", "\r\n") if windows else text, old.marked or text != self.text)
+        return FileText(text.replace("\n", "\r\n") if crlf else text, old.has_bom or text != self.text)
 
-    def data(self) -> bytes:
+    def encode(self) -> bytes:
         try:
-            return (_BOM * self.marked + self.text).encode("utf-8", "surrogateescape")
+            return (_BOM * self.has_bom + self.text).encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            raise errors.ToolFailed("The text holds half a character, and cannot be written.") from None
+            raise errors.ToolFailed("The text has unpaired surrogates and cannot be written.") from None
 
 
-def read(data: bytes) -> Text:
+def decode(data: bytes) -> FileText:
     text = data.decode("utf-8", "surrogateescape")
-    return Text(text.removeprefix(_BOM), text.startswith(_BOM))
+    return FileText(text.removeprefix(_BOM), text.startswith(_BOM))
 
 
-class Before(msgspec.Struct, frozen=True):
-    """A file as it is before the change."""
+class FileSnapshot(msgspec.Struct, frozen=True):
+    """The content of a file before a change."""
 
     data: bytes
-    seen: workspace.Seen | None
-    """None: only an editor has it so far."""
+    version: workspace.FileVersion | None
+    """None: the file exists only in an editor so far."""
 
 
-Change = Callable[[Text | None, worker_thread.Stop], Text]
-"""What is to become of a file; it is given what is in it, or None where there is none. It may take its time, and ends
-early with any error where nobody waits for it."""
+Transform = Callable[[FileText | None, base.Stop], FileText]
+"""Compute the new text of a file from the old one, None if there is none. May raise any error once stopped."""
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """A change, ready to be done."""
+class FileChange(msgspec.Struct, frozen=True):
+    """A change that is ready to be applied."""
 
-    before: Before | None
+    before: FileSnapshot | None
     data: bytes
-    difference: str
+    diff: str
     added: int
-    gone: int
-    new_folders: bool = False
+    removed: int
+    creates_folders: bool = False
 
 
-async def planned(
-    where: workspace.Workspace,
-    known: read_cache.Reads,
+def write_file(
+    space: workspace.Workspace, cache: read.ReadCache, editor: editor_buffers.EditorBuffers | None = None
+) -> base.Tool:
+    """Build the tool that writes whole files."""
+
+    async def run(arguments: base.Arguments) -> base.Plan:
+        path, content = space.resolve(arguments["path"]), arguments["content"]
+
+        def replace(old: FileText | None, _: base.Stop) -> FileText:
+            new = FileText(content)
+            # A file keeps its line ends and byte order mark, unless the new content has line ends of its own.
+            return new if old is None or "\r" in content else new.in_style_of(old)
+
+        return await plan_change(space, cache, "write_file", path, replace, editor)
+
+    return base.Tool(_SPEC, run)
+
+
+async def plan_change(
+    space: workspace.Workspace,
+    cache: read.ReadCache,
     tool: str,
-    place: workspace.Place,
-    change: Change,
-    editor: editor_buffers.Buffers | None = None,
+    path: workspace.WorkspacePath,
+    transform: Transform,
+    editor: editor_buffers.EditorBuffers | None = None,
 ) -> base.Plan:
-    """The plan of a change: its difference for people, and what does it."""
-    where.writable(place)
-    before = await _before(where, place, editor)
-    draft = await worker_thread.stoppable(lambda stop: drafted(place, before, change, stop))
+    """Return the plan of a change: its diff, and the function that applies it."""
+    space.check_writable(path)
+    before = await _snapshot(space, path, editor)
+    change = await base.run_in_thread(lambda stop: prepare(path, before, transform, stop))
 
     async def go() -> types.Content:
         try:
             if editor is None:
-                await worker_thread.stoppable(lambda stop: _done(where, place, draft, stop))
+                await base.run_in_thread(lambda stop: _apply(space, path, change, stop))
             else:
-                await _done_by(editor, where, place, draft)
+                await _apply_in_editor(editor, space, path, change)
         finally:
-            known.forget(place.path)
-        return _said(place, draft)
+            cache.invalidate(path.path)
+        return _report(path, change)
 
-    return base.Plan(_act(tool, place, draft), go)
+    return base.Plan(_describe(tool, path, change), go)
 
 
-async def _before(
-    where: workspace.Workspace, place: workspace.Place, editor: editor_buffers.Buffers | None
-) -> Before | None:
-    """The file as an editor has it, where one has; otherwise as it is on the disk."""
-    found = await worker_thread.stoppable(lambda _: present(where, place))
-    if editor is None or (found is not None and not editor_buffers.suits(found.data)):
+async def _snapshot(
+    space: workspace.Workspace, path: workspace.WorkspacePath, editor: editor_buffers.EditorBuffers | None
+) -> FileSnapshot | None:
+    """Return the file as the editor has it, otherwise as it is on the disk."""
+    found = await base.run_in_thread(lambda _: snapshot(space, path))
+    if editor is None or (found is not None and not editor_buffers.is_suitable(found.data)):
         return found
-    text = await editor_buffers.held(editor, where, place)
-    return found if text is None else Before(text, found.seen if found else None)
+    data = await editor_buffers.read(editor, space, path)
+    return found if data is None else FileSnapshot(data, found.version if found else None)
 
 
-def drafted(place: workspace.Place, before: Before | None, change: Change, stop: worker_thread.Stop) -> Draft:
-    """What the change comes to, for the file as it is; ToolFailed where nobody waits for it any more."""
-    if before is not None and before.seen is not None and not before.seen.mode & 0o222:
+def prepare(
+    path: workspace.WorkspacePath, before: FileSnapshot | None, transform: Transform, stop: base.Stop
+) -> FileChange:
+    """Compute a change. Raise ToolFailed if it was cancelled."""
+    if before is not None and before.version is not None and not before.version.mode & 0o222:
         raise errors.ToolFailed("The file is read-only.")
-    old = None if before is None else _text(before.data)
-    unless(stop)
-    new = change(old, stop)
-    unless(stop)
-    data = new.data()
+    old = None if before is None else _decode_text(before.data)
+    check_cancelled(stop)
+    new = transform(old, stop)
+    check_cancelled(stop)
+    data = new.encode()
     if before is not None and data == before.data:
-        raise errors.ToolFailed("Nothing would change: the file is like that already.")
+        raise errors.ToolFailed("Nothing would change: the file already has this content.")
     if len(data) > MAX_BYTES:
-        raise errors.ToolFailed(f"That makes {len(data):,} bytes; at most {MAX_BYTES:,} are written.")
+        raise errors.ToolFailed(f"The new content has {len(data):,} bytes; the limit is {MAX_BYTES:,}.")
     difference = diff.unified(old.text if old else "", new.text)
-    return Draft(before, data, *difference, not os.path.isdir(os.path.dirname(place.path)))
+    return FileChange(before, data, *difference, not os.path.isdir(os.path.dirname(path.path)))
 
 
-def unless(stop: worker_thread.Stop) -> None:
-    """Go no further where nobody waits."""
+def check_cancelled(stop: base.Stop) -> None:
+    """Raise ToolFailed if the call was cancelled."""
     if stop():
-        raise errors.ToolFailed("It was stopped; nothing was written.")
+        raise errors.ToolFailed("Cancelled; nothing was written.")
 
 
-def present(where: workspace.Workspace, place: workspace.Place) -> Before | None:
-    """The file with all that is in it; None where there is none, nor anything else of that name."""
-    if not os.path.lexists(place.path):
+def snapshot(space: workspace.Workspace, path: workspace.WorkspacePath) -> FileSnapshot | None:
+    """Read a whole file from the disk; None if it does not exist."""
+    if not os.path.lexists(path.path):
         return None
-    with where.reading(place) as file:
+    with space.open_file(path) as file:
         found = os.fstat(file.fileno())
         if found.st_size > MAX_BYTES:
-            raise errors.ToolFailed(f"The file has {found.st_size:,} bytes; up to {MAX_BYTES:,} can be changed.")
-        return Before(file.read(MAX_BYTES + 1), workspace.seen(found))
+            raise errors.ToolFailed(f"The file has {found.st_size:,} bytes; the limit is {MAX_BYTES:,}.")
+        return FileSnapshot(file.read(MAX_BYTES + 1), workspace.file_version(found))
 
 
-def _text(data: bytes) -> Text:
+def _decode_text(data: bytes) -> FileText:
     if b"\0" in data[:8192]:
-        raise errors.ToolFailed("That is not a text file.")
-    return read(data)
+        raise errors.ToolFailed("This is not a text file.")
+    return decode(data)
 
 
-def _done(where: workspace.Workspace, place: workspace.Place, draft: Draft, stop: worker_thread.Stop) -> None:
-    """Do it, if the file is still what the plan saw: a permission was given for that, and for nothing else."""
-    now = present(where, place)
-    if now != draft.before:
-        raise errors.ToolFailed(CHANGED)
-    unless(stop)
-    where.write(place, draft.data, None if now is None else now.seen)
+def _apply(space: workspace.Workspace, path: workspace.WorkspacePath, change: FileChange, stop: base.Stop) -> None:
+    """Write the file if it is still the version that the plan has shown: only that was approved."""
+    now = snapshot(space, path)
+    if now != change.before:
+        raise errors.ToolFailed(workspace.CHANGED)
+    check_cancelled(stop)
+    space.write(path, change.data, None if now is None else now.version)
 
 
-async def _done_by(
-    editor: editor_buffers.Buffers, where: workspace.Workspace, place: workspace.Place, draft: Draft
+async def _apply_in_editor(
+    editor: editor_buffers.EditorBuffers,
+    space: workspace.Workspace,
+    path: workspace.WorkspacePath,
+    change: FileChange,
 ) -> None:
-    """The same by an editor, where it takes it. That it saved meanwhile what it had is no change."""
-    now = await _before(where, place, editor)
-    if (now and now.data) != (draft.before and draft.before.data):
-        raise errors.ToolFailed(CHANGED)
-    if not await editor_buffers.handed(editor, where, place, draft.data):
-        seen = now.seen if now else None
-        await worker_thread.stoppable(lambda _: where.write(place, draft.data, seen))
+    """Like `_apply`, through the editor if it accepts the file. The editor may have saved its buffer meanwhile."""
+    now = await _snapshot(space, path, editor)
+    if (now and now.data) != (change.before and change.before.data):
+        raise errors.ToolFailed(workspace.CHANGED)
+    if not await editor_buffers.write(editor, space, path, change.data):
+        version = now.version if now else None
+        await base.run_in_thread(lambda _: space.write(path, change.data, version))
 
 
-def _act(tool: str, place: workspace.Place, draft: Draft) -> base.Act:
-    what = "Write the new file" if draft.before is None else "Change"
-    folders = ", and the folders it needs" if draft.new_folders else ""
+def _describe(tool: str, path: workspace.WorkspacePath, change: FileChange) -> base.Act:
+    verb = "Write the new file" if change.before is None else "Change"
+    folders = ", and the folders it needs" if change.creates_folders else ""
     return base.Act(
         tool=tool,
         kind="change",
-        summary=f"{what} {errors.shown(place.name, 200)}{folders} (+{draft.added} -{draft.gone} lines).",
-        detail=draft.difference,
-        paths=(place.path,),
-        danger=sensitive_paths.steering(place.parts)
-        or sensitive_paths.repository(place.parts, lambda path: os.path.lexists(os.path.join(place.root, path))),
+        summary=f"{verb} {errors.shown(path.name, 200)}{folders} (+{change.added} -{change.removed} lines).",
+        detail=change.diff,
+        paths=(path.path,),
+        danger=sensitive_paths.steering(path.parts)
+        or sensitive_paths.repository(path.parts, lambda name: os.path.lexists(os.path.join(path.root, name))),
     )
 
 
-def _said(place: workspace.Place, draft: Draft) -> str:
-    done = "Written" if draft.before is None else "Changed"
-    shown = draft.difference if len(draft.difference) <= 4_000 else ""
-    return f"{done}: {place.name} (+{draft.added} -{draft.gone} lines)." + (
-        f"\n{shown}" if shown and draft.before else ""
-    )
+def _report(path: workspace.WorkspacePath, change: FileChange) -> str:
+    verb = "Written" if change.before is None else "Changed"
+    shown = change.diff if change.before and len(change.diff) <= 4_000 else ""
+    return f"{verb}: {path.name} (+{change.added} -{change.removed} lines)." + (f"\n{shown}" if shown else "")

@@ -1,6 +1,6 @@
-"""A connection to a server, by the protocol's own library. Imported by name, as the library takes a second to load.
+"""A connection to an MCP server, through the MCP SDK. Imported on demand, because the SDK takes a second to load.
 
-It is entered and left by one task; anybody may ask over it meanwhile. Nothing is asked twice.
+One task enters and leaves it; any task may send requests meanwhile. No request is sent twice.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from holdfast.tools.mcp import (
 )
 
 PAGES, MOST_TOOLS, MOST_PROMPTS = 50, 100, 100
-# However often it shows signs of life, a call ends after so many times its timeout.
+# A call ends after so many times its timeout, even if the server reports progress.
 LIVES = 20
 SAYING = 0.1
 LONGEST_ERROR = 4_000
 LONGEST_PROMPT = 100_000
 
-# How the library says that a connection ended; by what is said and not by the code, which servers use for their own.
+# Messages by which the SDK reports the end of a connection. Servers use the same error codes for other errors.
 _ENDS = ("Connection closed", "Session terminated", "SSE stream ended", "SSE stream failed")
-# And how it says that there was no more than a status, which is the end of nothing but the call.
+# The message for a response without a body, which ends only the call.
 _STATUS_ONLY = "Server returned an error response"
 
 Say = Callable[[str], None]
@@ -54,20 +54,20 @@ Answer = TypeVar("Answer", protocol.CallToolResult, protocol.GetPromptResult)
 _CALLED: TypeAdapter[Any] = TypeAdapter(protocol.CallToolResult | protocol.InputRequiredResult)
 _PROMPTED: TypeAdapter[Any] = TypeAdapter(protocol.GetPromptResult | protocol.InputRequiredResult)
 
-# What the library has to say goes to the log, if there is one, and never to the terminal.
+# Log records of the SDK must not reach the terminal.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 class Connection:
-    """A server that can be asked. `lost` is called when it no longer can, `changed` when it offers something else."""
+    """A connected server. `lost` is called when the connection has ended, `changed` when its tools have changed."""
 
     def __init__(
         self, wanted: settings.Wanted, folder: str, lost: Callable[[], None], changed: Callable[[], None]
     ) -> None:
         self._wanted, self._folder, self._lost, self._changed = wanted, folder, lost, changed
         self._stack = AsyncExitStack()
-        self._pipe: stdio_transport.Pipe | None = None
-        self._confidence = secret_filter.Confidence(wanted.given)
+        self._process: stdio_transport.ServerProcess | None = None
+        self._secrets = secret_filter.SecretFilter(wanted.given)
         self._malformed: list[object] = []
         self._status, self._in_session = 0, False
         self._over = False
@@ -88,15 +88,16 @@ class Connection:
         wanted = self._wanted
         if wanted.command is not None:
             env = get_default_environment() | wanted.env
-            self._pipe = stdio_transport.Pipe(wanted.command, wanted.args, env, wanted.cwd or self._folder, self._ended)
-            return self._pipe
+            cwd = wanted.cwd or self._folder
+            self._process = stdio_transport.ServerProcess(wanted.command, wanted.args, env, cwd, self._ended)
+            return self._process.connect()
         if wanted.sse:
             return sse_client(wanted.url or "", httpx_client_factory=self._endless)
         spoken = await stack.enter_async_context(http_client.client(wanted.headers, wanted.timeout, self._was_refused))
         return streamable_http_client(wanted.url or "", http_client=spoken, max_sse_event_size=http_client.LONGEST)
 
     def _endless(self, headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:  # noqa: ARG002
-        """The client the library asks for; it knows nothing of what ours is to send and how long it is to wait."""
+        """Build the HTTP client for the SDK, which does not know our headers and timeouts."""
         return http_client.client(self._wanted.headers, self._wanted.timeout, self._was_refused, endless=True)
 
     def _made(self, transport: Any) -> Client:
@@ -108,13 +109,13 @@ class Connection:
             if isinstance(message, protocol.ToolListChangedNotification | protocol.PromptListChangedNotification):
                 self._changed()
 
-        sifted: Any = tool_filter.Sieve(transport, self._malformed.append)
-        # Nobody answers for us: what it asks of a model or of a person is refused.
+        sifted: Any = tool_filter.FilteredTransport(transport, self._malformed.append)
+        # Requests of the server to a model or a person are refused.
         return Client(sifted, list_roots_callback=roots, message_handler=heard, cache=None)
 
     @asynccontextmanager
     async def _hearing_of_changes(self) -> AsyncIterator[None]:
-        """Servers of the newer protocol tell changes only to those who subscribed to them."""
+        """Subscribe to changes, as the newer protocol requires."""
 
         async def listen() -> None:
             with suppress(MCPError, ListenNotSupportedError, SubscriptionLost, TimeoutError):
@@ -136,10 +137,10 @@ class Connection:
         self._over = True
         self._lost()
 
-    # --- what it offers ------------------------------------------------------------------------------
+    # --- listing -------------------------------------------------------------------------------------
 
     async def listed(self) -> catalog.Listing:
-        """All it offers now, as far as it can be used."""
+        """Return the usable tools and prompts of the server."""
         session, offers = self._client.session, self._client.server_capabilities
         self._malformed.clear()
         tools, left_out = [], []
@@ -150,7 +151,7 @@ class Connection:
                 tools.append(catalog.Listed(tool.name, self._spec(tool)))
             except schemas.Unfit as unfit:
                 left_out.append(f"{names.line(tool.name, 60)} ({unfit})")
-        left_out += [f"{names.line(str(each), 60)} (it does not follow the protocol)" for each in self._malformed]
+        left_out += [f"{names.line(str(each), 60)} (it violates the protocol)" for each in self._malformed]
         prompts = await _pages(session.list_prompts, "prompts", MOST_PROMPTS) if offers.prompts else ()
         return catalog.Listing(
             tuple({each.spec.name: each for each in sorted(tools, key=lambda each: each.spec.name)}.values()),
@@ -161,45 +162,45 @@ class Connection:
     def _spec(self, tool: protocol.Tool) -> types.ToolSpec:
         if not tool.name or len(tool.name) > names.LONGEST_GIVEN:
             raise schemas.Unfit("its name is empty or too long")
-        told = names.description(self._wanted.name, self._confidence.kept(tool.description or tool.title or ""))
+        told = names.description(self._wanted.name, self._secrets.redact(tool.description or tool.title or ""))
         return types.ToolSpec(names.name(self._wanted.name, tool.name), told, schemas.passed_on(tool.input_schema))
 
     def _prompt(self, given: protocol.Prompt) -> catalog.Prompt:
         arguments = tuple((each.name, bool(each.required)) for each in given.arguments or ())
-        told = self._confidence.kept(given.description or given.title or "")
+        told = self._secrets.redact(given.description or given.title or "")
         return catalog.Prompt(given.name, names.line(told, 200), arguments)
 
-    # --- asking --------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     async def call(self, tool: str, arguments: base.Arguments, say: Say) -> types.Content:
-        """What a tool answered; ToolFailed with what it said, or with why there is no answer."""
+        """Call a tool. Raise ToolFailed with its error message, or if there is no answer."""
         params = protocol.CallToolRequestParams(name=tool, arguments=arguments)
         result = await self._asked(protocol.CallToolRequest(params=params), protocol.CallToolResult, say)
-        made = content.of_result(result.content, result.structured_content, self._confidence.kept)
+        made = content.of_result(result.content, result.structured_content, self._secrets.redact)
         if result.is_error:
-            told = content.words(made) or "it says that it failed, and not why"
-            raise errors.ToolFailed(self._confidence.untold(f"{self._wanted.name}: {told}"))
+            told = content.words(made) or "it failed without a message"
+            raise errors.ToolFailed(self._secrets.redact_all(f"{self._wanted.name}: {told}"))
         return made
 
     async def prompt(self, prompt: str, arguments: dict[str, str]) -> str:
-        """The text a prompt stands for."""
+        """Return the text of a prompt."""
         params = protocol.GetPromptRequestParams(name=prompt, arguments=arguments)
         request = protocol.GetPromptRequest(params=params)
         result = await self._asked(request, protocol.GetPromptResult, lambda _: None)
         said = []
         for message in result.messages:
-            text = content.words(content.of_result([message.content], None, self._confidence.kept))
+            text = content.words(content.of_result([message.content], None, self._secrets.redact))
             said.append(text if message.role == "user" else f"[assistant] {text}")
         return "\n\n".join(said)[:LONGEST_PROMPT]
 
     async def _asked(self, request: Any, kind: type[Answer], say: Say) -> Answer:
-        """The answer to a request. Whoever is cancelled meanwhile has the server told to stop."""
+        """Send a request and return the answer. On cancellation, the server is notified."""
         answers = _CALLED if kind is protocol.CallToolResult else _PROMPTED
         end = asyncio.get_running_loop().time() + LIVES * self._wanted.timeout
         try:
             async with asyncio.timeout(self._wanted.timeout) as deadline:
                 heard = self._progress(say, deadline, end)
-                # Not the session's own call: that checks by a schema of the server's, for as long as it takes.
+                # Not session.call_tool: it validates the result by a schema of the server, in unbounded time.
                 answer = await self._client.session.send_request(request, answers, progress_callback=heard)
         except TimeoutError:
             raise self._given_up(deadline.when() == end) from None
@@ -213,7 +214,7 @@ class Connection:
         return answer
 
     def _given_up(self, however: bool) -> errors.ToolFailed:
-        """Silent for too long; or not, and all the same it has to end."""
+        """Return the error for a timeout, of silence or of the whole call."""
         seconds = self._wanted.timeout
         what = f"was not done within {LIVES * seconds:g} s" if however else f"gave no sign of life for {seconds:g} s"
         return self._failed(f"{what}; the call was given up")
@@ -225,15 +226,15 @@ class Connection:
             self._ended()
             return self._failed("does not know us any more, as after a restart of it. The next call connects again")
         if _is_end(error):
-            # An address has no process whose end would tell.
+            # For an HTTP server there is no process whose end would be noticed.
             self._ended()
         if self._over:
-            again = "starts it" if self._pipe else "tries it"
+            again = "starts it" if self._process else "tries it"
             return self._failed(f"stopped in the middle of the call. The next call {again} again")
         return self._failed(f"refused: {names.line(self._told(error), LONGEST_ERROR)}")
 
     def _is_forgotten(self, error: MCPError) -> bool:
-        """Whether our session is gone. By the protocol the status is 404; many say 400, as to anything they dislike."""
+        """Return whether the session has expired. The protocol requires status 404; many servers send 400."""
         in_session, self._in_session = self._in_session, False
         return in_session and (self._status == 404 or (self._status == 400 and "session" in error.message.lower()))
 
@@ -252,26 +253,26 @@ class Connection:
             if loop.time() - last >= SAYING:
                 last = loop.time()
                 far = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-                said = names.line(self._confidence.kept(message or ""), 200)
+                said = names.line(self._secrets.redact(message or ""), 200)
                 say(f"{self._wanted.name}: {far} {said}".rstrip())
 
         return heard
 
-    # --- what is said of it --------------------------------------------------------------------------
+    # --- messages ------------------------------------------------------------------------------------
 
     def why(self, error: BaseException | None) -> str:
-        """Why it is down, for people; an error of a library is only named, as it may quote what it was given."""
+        """Return why the server is down. Errors of libraries are only named, because they may quote secrets."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        said = self._pipe.last_words.splitlines()[-1:] if self._pipe else []
-        reason = self._reason(error) or (self._pipe.ended if self._pipe else "") or "the connection ended"
-        return self._safe(": ".join([reason, *said]))
+        lines = self._process.last_lines if self._process else []
+        reason = self._reason(error) or "".join(lines[-1:]) or "the connection ended"
+        return self._safe(": ".join([reason, *lines[:-1]]))
 
     def _failed(self, what: str) -> errors.ToolFailed:
         return errors.ToolFailed(self._safe(f"The MCP server {self._wanted.name} {what}."))
 
     def _safe(self, text: str) -> str:
-        return redaction.redact(names.line(self._confidence.untold(text), LONGEST_ERROR + 200))
+        return redaction.redact(names.line(self._secrets.redact_all(text), LONGEST_ERROR + 200))
 
     def _reason(self, error: BaseException | None) -> str:
         match error:
@@ -289,12 +290,12 @@ class Connection:
 
 
 def _is_end(error: MCPError) -> bool:
-    """Whether the library says by this that the connection is of no more use."""
+    """Return whether this error means that the connection has ended."""
     return error.message.startswith(_ENDS)
 
 
 async def _pages(fetch: Callable[..., Awaitable[Any]], what: str, most: int) -> list[Any]:
-    """All there are, page by page; no more than anybody could use, however long the server goes on."""
+    """Return all items, page by page, up to a limit."""
     found: list[Any] = []
     cursor = None
     for _ in range(PAGES):

@@ -1,8 +1,7 @@
-"""A server that is a process of ours: messages in lines on its input and output, bounded in every direction.
+"""A server that is a child process, through the SDK's stdio client and the common supervisor.
 
-A line that is no message is passed over. What it writes to standard error is kept, the end of it, and never
-shown by itself. When the pipe is left, the process and all it started are gone; so they are when this program dies,
-for a keeper stands between the two.
+The supervisor limits the length of lines, and stops the server with all its descendants when the connection or this
+program ends. The end of the server's standard error is kept for error messages.
 """
 
 from __future__ import annotations
@@ -10,174 +9,83 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import anyio
-from mcp import types as protocol
-from mcp.shared.message import SessionMessage
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from holdfast import errors
+from holdfast.tools.shell import supervisor_client
 
-LONGEST_LINE = 16 * 1024 * 1024
-MOST_JUNK = 1_000
-TAIL = 8_000
-GRACE = 1.0
-PATIENCE = 10.0
-_LOOK = 0.01
-_KEEPER = os.path.join(os.path.dirname(__file__), "supervisor.py")
+MAX_LINE_BYTES = 16 * 1024 * 1024
+MAX_STDERR_BYTES = 8_000
+STOP_TIMEOUT_SECONDS = 15.0
 
 
-class Pipe:
-    """The process and its streams. Entered and left by one task; `lost` is called once when it can no longer answer."""
+class ServerProcess:
+    """The process of a server. `on_end` is called once when it can no longer answer."""
 
-    def __init__(
-        self, command: str, args: tuple[str, ...], env: dict[str, str], cwd: str, lost: Callable[[], None]
-    ) -> None:
-        self._command, self._args, self._env, self._cwd, self._lost = command, args, env, cwd, lost
-        self._process: asyncio.subprocess.Process | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._tail = bytearray()
-        self._lifeline: int | None = None
-        self.why = ""
+    def __init__(self, command: str, args: tuple[str, ...], env: dict[str, str], cwd: str, on_end: Callable[[], None]):
+        self._command, self._args, self._env, self._cwd, self._on_end = command, args, env, cwd, on_end
+        self._stderr, self._reading = bytearray(), -1
+        self._ended = asyncio.Event()
 
-    async def __aenter__(self) -> tuple[Any, Any]:
+    @property
+    def last_lines(self) -> list[str]:
+        """The last line that the server wrote to standard error, and how it ended, as far as that is known."""
+        lines = [line.strip() for line in self._stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+        return lines[-2:] if self._ended.is_set() else []
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[tuple[Any, Any]]:
+        """Start the server and yield its streams; when left, no process of the server is running."""
         if shutil.which(self._command, path=self._env.get("PATH")) is None:
             raise errors.ToolFailed(f"there is no program {errors.shown(self._command)}")
-        theirs, self._lifeline = os.pipe()
+        self._reading, writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        argv = supervisor_client.stdio_argv(MAX_LINE_BYTES, [self._command, *self._args])
+        server = StdioServerParameters(
+            command=argv[0], args=argv[1:], env=self._env, cwd=self._cwd, encoding_error_handler="replace"
+        )
+        with open(writing, "w", encoding="utf-8") as errlog:
+            transport = stdio_client(server, errlog)
+            try:
+                streams = await transport.__aenter__()
+            except (OSError, ValueError) as error:
+                os.close(self._reading)
+                reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+                raise errors.ToolFailed(f"{errors.shown(self._command)} cannot be started: {reason}") from None
+        asyncio.get_running_loop().add_reader(self._reading, self._read_stderr)
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", _KEEPER, str(theirs), self._command, *self._args),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._env,
-                cwd=self._cwd,
-                pass_fds=[theirs],
-                start_new_session=True,
-                limit=LONGEST_LINE,
-            )
-        except (OSError, ValueError) as error:
-            self._let_go()
-            said = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-            raise errors.ToolFailed(f"{errors.shown(self._command)} cannot be started: {said}") from None
+            yield streams
         finally:
-            os.close(theirs)
-        to_us, received = anyio.create_memory_object_stream[Any](0)
-        sent, from_us = anyio.create_memory_object_stream[Any](0)
-        self._tasks = [
-            asyncio.create_task(work) for work in (self._reading(to_us), self._writing(from_us), self._hearing())
-        ]
-        return received, sent
+            try:
+                await transport.__aexit__(*sys.exc_info())
+            finally:
+                await self._wait()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _wait(self) -> None:
+        """Wait until the supervisor has stopped everything; it continues without us if that takes too long."""
         try:
-            await self._asked_to_end()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
+                    await self._ended.wait()
         finally:
-            # Whatever is still there is killed, with all it started.
-            self._let_go()
-            await self._released()
+            if not self._ended.is_set():
+                self._close()
 
-    @property
-    def last_words(self) -> str:
-        """The end of what it wrote to standard error."""
-        return self._tail.decode("utf-8", "replace").strip()
+    def _read_stderr(self) -> None:
+        with suppress(BlockingIOError):
+            data = os.read(self._reading, 65_536)
+            self._stderr += data
+            del self._stderr[:-MAX_STDERR_BYTES]
+            if not data:
+                self._close()
 
-    @property
-    def ended(self) -> str:
-        """How the process ended, as far as it is known."""
-        code = self._process.returncode if self._process else None
-        if self.why or code is None:
-            return self.why
-        return f"it ended with {f'exit code {code}' if code >= 0 else f'signal {-code}'}"
-
-    # --- streams -------------------------------------------------------------------------------------
-
-    async def _reading(self, to_us: Any) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        junk = 0
-        try:
-            while junk < MOST_JUNK and (line := await self._process.stdout.readline()):
-                try:
-                    message = protocol.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValueError:
-                    junk += 1
-                    await asyncio.sleep(0)  # A flood of them must not keep everybody else from working.
-                    continue
-                await to_us.send(SessionMessage(message))
-            self.why = self.why or ("it writes something else than messages" if junk >= MOST_JUNK else "")
-        except ValueError:
-            self.why = f"it sent a line of more than {LONGEST_LINE // 1024 // 1024} MB"
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
-            pass
-        finally:
-            self._lost()
-            await to_us.aclose()
-
-    async def _writing(self, from_us: Any) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        with suppress(ConnectionError, OSError):
-            async with from_us:
-                async for message in from_us:
-                    line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    self._process.stdin.write(line.encode("utf-8", "replace") + b"\n")
-                    await self._process.stdin.drain()
-
-    async def _hearing(self) -> None:
-        assert self._process is not None
-        assert self._process.stderr is not None
-        while piece := await self._process.stderr.read(4096):
-            self._tail += piece
-            del self._tail[:-TAIL]
-
-    # --- the end -------------------------------------------------------------------------------------
-
-    async def _asked_to_end(self) -> None:
-        """As the protocol has it: its input ends, it is given a moment, then a signal."""
-        assert self._process is not None
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        if not await self._ends_within(GRACE):
-            self._signal(signal.SIGTERM)
-            await self._ends_within(GRACE)
-
-    async def _released(self) -> None:
-        assert self._process is not None
-        try:
-            # The keeper itself is never killed: it would leave the work to nobody. If need be it ends after us.
-            await self._ends_within(PATIENCE)
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            # Somebody may still hold the pipes: they are closed from our side.
-            with suppress(PermissionError, ProcessLookupError):
-                self._process._transport.close()  # type: ignore[attr-defined]
-        await asyncio.wait(self._tasks)
-
-    async def _ends_within(self, seconds: float) -> bool:
-        # Not `wait`: that waits for the pipes too.
-        assert self._process is not None
-        until = asyncio.get_running_loop().time() + seconds
-        while self._process.returncode is None:
-            if asyncio.get_running_loop().time() >= until:
-                return False
-            await asyncio.sleep(_LOOK)
-        return True
-
-    def _let_go(self) -> None:
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
-
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        with suppress(ProcessLookupError, PermissionError):
-            self._process.send_signal(number)
+    def _close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._reading)
+        os.close(self._reading)
+        self._ended.set()
+        self._on_end()

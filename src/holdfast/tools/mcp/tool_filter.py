@@ -1,4 +1,4 @@
-"""A connection that lets no malformed tool through: the protocol's library would refuse all the others with it."""
+"""Drops malformed tools from a server's list: the SDK would reject the whole list."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Self
 Dropped = Callable[[object], None]
 
 
-class Sieve:
-    """A transport around another one."""
+class FilteredTransport:
+    """Wraps a transport."""
 
     def __init__(self, inner: Any, dropped: Dropped) -> None:
         self._inner, self._dropped = inner, dropped
 
     async def __aenter__(self) -> tuple[Any, Any]:
         received, sent = await self._inner.__aenter__()
-        return Sifted(received, self._dropped), sent
+        return FilteredStream(received, self._dropped), sent
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -26,8 +26,8 @@ class Sieve:
         return ended
 
 
-class Sifted:
-    """A stream of what the server says; in all else it is the stream it stands before."""
+class FilteredStream:
+    """Wraps the stream of messages from the server."""
 
     def __init__(self, inner: Any, dropped: Dropped) -> None:
         self._inner, self._dropped = inner, dropped
@@ -48,23 +48,23 @@ class Sifted:
         return self
 
     async def __anext__(self) -> Any:
-        return self._sifted(await self._inner.__anext__())
+        return self._filter(await self._inner.__anext__())
 
     async def receive(self) -> Any:
-        return self._sifted(await self._inner.receive())
+        return self._filter(await self._inner.receive())
 
-    def _sifted(self, item: Any) -> Any:
+    def _filter(self, item: Any) -> Any:
         result = getattr(getattr(item, "message", None), "result", None)
         if isinstance(result, dict) and isinstance(result.get("tools"), list):
             for tool in result["tools"]:
-                if not well_formed(tool):
+                if not is_well_formed(tool):
                     self._dropped(tool.get("name") if isinstance(tool, dict) else None)
-            result["tools"] = [tool for tool in result["tools"] if well_formed(tool)]
+            result["tools"] = [tool for tool in result["tools"] if is_well_formed(tool)]
         return item
 
 
-def well_formed(tool: object) -> bool:
-    """Whether a tool has the form the protocol wants; what its schema is worth is looked at later."""
+def is_well_formed(tool: object) -> bool:
+    """Return whether a tool has the form that the protocol requires; its schema is checked later."""
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         return False
     texts = all(isinstance(tool.get(key), str | None) for key in ("title", "description"))

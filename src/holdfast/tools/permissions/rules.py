@@ -1,19 +1,19 @@
-"""Who may do what: rules and grants, and what they say of an act. Pure.
+"""Permission rules: decide whether an act is allowed, denied or needs an approval.
 
-A rule names a tool, or a tool and what it is about:
+A rule names a tool, or a tool and a subject:
 
-    shell                 all of it
-    shell(git diff)       commands of these words, with nothing behind them but names: no option, no `a=b`
-    shell(git diff *)     commands that begin with these words, whatever follows
+    shell                 every command
+    shell(git diff)       commands of these words, followed only by names: no options, no `a=b`
+    shell(git diff *)     commands that begin with these words
     shell(=rm build.log)  exactly this command line
-    write_file(src/**)    files that fit; a path is meant from the working folder unless it begins with / or ~
-    github__*             all tools whose names fit
+    write_file(src/**)    files that match; relative to the working folder unless the pattern begins with / or ~
+    github__*             all tools whose names match
 
-A rule for commands holds in the working folder, or `in` another: `shell(make test) in packages/*`. It covers a line
-only if the line is plain, and all its commands are covered. What is forbidden is never done; where it may hide, a
-person is asked. What is dangerous is asked for every time. Else a grant counts before a rule that asks, and that before
-a rule that allows. What nobody said anything about is asked for, unless it only looks. Rules come from the settings,
-grants from people's answers; nothing else is looked at.
+A rule for commands applies in the working folder, or `in` another: `shell(make test) in packages/*`. It covers a line
+only if the line is plain and all its commands are covered. A denied act is never executed; where it may be hidden, a
+person is asked. An act with a risk hint is asked for every time. Otherwise grants win over `ask` rules, and those over
+`allow` rules. Acts without a rule are asked for unless they only read. Rules come from the settings, grants from
+people's answers.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.tools import base
-from holdfast.tools.permissions import direct_commands, plain_command, sensitive_paths, shell_parse, wrapper_commands
+from holdfast.tools.permissions import sensitive_paths, shell_parse
 
 Say = Literal["allow", "ask", "deny"]
 
 RUNNERS = ("shell", "start_process")
 WRITERS = ("write_file", "edit_file")
-# What is forbidden to the second is forbidden to the first: they do the same.
+# Rules that deny or ask for the second apply to the first, too: both do the same.
 _LIKE = {"start_process": "shell", "edit_file": "write_file"}
-# What these show is all they do, as long as they are given names and no options.
+# Commands that only read, if they are given names and no options.
 _LOOKERS = ("ls", "cat", "head", "tail", "wc", "grep", "git status", "git diff", "git log", "git show")
 
 _TOOL = re.compile(r"[A-Za-z0-9_.:-]*\*?")
@@ -45,33 +45,33 @@ _RULE = re.compile(r"([^()\s]+)(?:\((.*)\)(?: in (\S.*))?)?", re.DOTALL)
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What somebody said of a tool, or of some of what it does."""
+    """A permission rule for a tool, or for some of its calls."""
 
     say: Say
     tool: str
     about: str | None
     text: str
     by: str
-    """Who said it, for the audit."""
+    """Origin of the rule, for the audit log."""
     place: str | None = None
-    """Where it holds; None: in the working folder."""
+    """Folder pattern where it applies; None: the working folder."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is to be done with an act."""
+    """The decision about an act."""
 
     say: Say
     by: str
     remembers: tuple[str, ...] = ()
-    """The rules a lasting answer would be; empty: an answer holds for this once."""
+    """The grants that a lasting approval would create; empty: it can be approved only once."""
     maybe_denied: bool = False
-    """Whether it may turn out to be what is forbidden, so that only a person can allow it."""
+    """Whether it may be a denied act, so that only a person can allow it."""
     unclear: bool = False
-    """Whether rules deny commands, and this line cannot be checked against them: `--yes` does not cover it."""
+    """Whether there are deny rules that this line cannot be checked against: `--yes` does not cover it."""
 
 
 class Law(msgspec.Struct, frozen=True):
-    """The rules of the settings, and the folder relative paths in them are meant from."""
+    """The rules of the settings, and the folder that their relative paths start from."""
 
     rules: tuple[Rule, ...] = ()
     folder: str = "/"
@@ -79,34 +79,34 @@ class Law(msgspec.Struct, frozen=True):
 
 
 def rule(say: Say, text: str, place: str = "", by: str = "") -> Rule:
-    """A rule from its text. Raises SettingInvalid, with the place it stands in."""
+    """Parse a rule. Raise SettingInvalid, with `place` as its prefix."""
     found = _RULE.fullmatch(text.strip())
     if found is None or not _TOOL.fullmatch(found[1]) or not text.isprintable():
-        example = "One looks like shell, shell(git diff) or write_file(src/**)."
-        raise errors.SettingInvalid(f"{place}{errors.shown(text)} is no rule. {example}")
+        example = "Examples: shell, shell(git diff), write_file(src/**)."
+        raise errors.SettingInvalid(f"{place}{errors.shown(text)} is not a valid rule. {example}")
     about = found[2].strip() if found[2] is not None else None
     try:
         wrong = about is not None and (not about or not shlex.split(about.removeprefix("=")))
     except ValueError:
         wrong = True
     if wrong:
-        raise errors.SettingInvalid(f"{place}{errors.shown(text)} has nothing in its brackets that could be read.")
+        raise errors.SettingInvalid(f"{place}{errors.shown(text)} has invalid text in its brackets.")
     if say == "allow" and found[1] in RUNNERS and about is not None and not about.startswith("="):
-        _refuse_idle(about, f"{place}{errors.shown(text)}")
+        _refuse_useless(about, f"{place}{errors.shown(text)}")
     return Rule(say, found[1], about, text.strip(), by or f"rule: {say} {text.strip()}", found[3])
 
 
-def _refuse_idle(about: str, shown: str) -> None:
-    """A rule that could never cover anything is a mistake somebody should hear of."""
+def _refuse_useless(about: str, shown: str) -> None:
+    """Refuse a rule that could never cover anything."""
     words, anything = _words(about)
-    line = plain_command.plain(about.removesuffix("*") if anything else about)
+    line = shell_parse.parse_plain(about.removesuffix("*") if anything else about)
     if line is None or line.commands != (words,):
-        why = "runs other programs or is no plain command"
+        why = "runs other programs or is not a plain command"
         raise errors.SettingInvalid(f"{shown} {why}: allow the whole line instead, as in shell(=uv run pytest).")
 
 
 def granted(grants: Iterable[types.Grant]) -> tuple[Rule, ...]:
-    """Grants as rules; one that cannot be read allows nothing."""
+    """Return grants as rules; invalid ones are skipped."""
     found = []
     for grant in grants:
         try:
@@ -117,18 +117,18 @@ def granted(grants: Iterable[types.Grant]) -> tuple[Rule, ...]:
 
 
 def speaks_of(each: Rule, tool: str) -> bool:
-    """Whether a rule says something of this tool."""
+    """Return whether a rule applies to this tool."""
     return _named(each.tool, tool) or (each.say != "allow" and _named(each.tool, _LIKE.get(tool, tool)))
 
 
 def forbids(law: Law, tool: str, path: str) -> bool:
-    """Whether a tool may have nothing to do with this path."""
+    """Return whether a rule denies this path to a tool."""
     act = base.Act(tool=tool, kind="look", summary="", paths=(path,))
     return any(each.say == "deny" and _speaks(each, act, law) for each in law.rules)
 
 
 def decide(act: base.Act, law: Law, grants: Sequence[types.Grant] = ()) -> Verdict:
-    """What is to be done with an act, and who says so."""
+    """Decide about an act, and name the rule."""
     denies = [(each, _speaks(each, act, law)) for each in law.rules if each.say == "deny"]
     for each, certain in denies:
         if certain:
@@ -138,17 +138,17 @@ def decide(act: base.Act, law: Law, grants: Sequence[types.Grant] = ()) -> Verdi
             return Verdict("ask", each.by, maybe_denied=True)
     if act.danger:
         return Verdict("ask", "danger")
-    said = _said(act, law, granted(grants))
+    said = _decide_by_rules(act, law, granted(grants))
     return said if said.say == "allow" else msgspec.structs.replace(said, remembers=remembers(act, law))
 
 
-def _said(act: base.Act, law: Law, given: Sequence[Rule]) -> Verdict:
-    """What grants and rules say of an act that is neither forbidden nor dangerous."""
+def _decide_by_rules(act: base.Act, law: Law, given: Sequence[Rule]) -> Verdict:
+    """Decide by grants and rules about an act that is neither denied nor risky."""
     asks = next((each for each in law.rules if each.say == "ask" and _speaks(each, act, law) is not False), None)
     rules = [*given, *(each for each in law.rules if each.say == "allow" and asks is None)]
-    # A rule that allows this line or program by name vouches for it; a rule for a whole tool does not.
+    # A rule that names this line or program covers it; a rule for a whole tool may not.
     by = _covered(act, law, [each for each in rules if each.about is not None])
-    hidden = _may_hide(act, law) if by is None else None
+    hidden = _hidden_by(act, law) if by is None else None
     if by is None and hidden is None:
         by = _covered(act, law, rules)
     if by is not None:
@@ -156,24 +156,24 @@ def _said(act: base.Act, law: Law, given: Sequence[Rule]) -> Verdict:
     unclear = hidden is not None and hidden.say == "deny"
     if reason := asks or hidden:
         return Verdict("ask", reason.by, unclear=unclear)
-    return Verdict("allow", "it only looks") if act.kind == "look" else Verdict("ask", "no rule")
+    return Verdict("allow", "read-only") if act.kind == "look" else Verdict("ask", "no rule")
 
 
-def _may_hide(act: base.Act, law: Law) -> Rule | None:
-    """A rule that denies or asks for commands, where this line may run one without saying so; None: it cannot.
+def _hidden_by(act: base.Act, law: Law) -> Rule | None:
+    """Return a deny or ask rule for commands that this line may run in a hidden way; None if it cannot.
 
     Only a plain line of direct commands can be checked against such rules.
     """
     about = [each for each in law.rules if each.say != "allow" and each.about is not None and speaks_of(each, act.tool)]
     if act.commands is None or not about:
         return None
-    line = plain_command.plain(act.detail)
-    if line is not None and all(map(direct_commands.is_direct, line.commands)):
+    line = shell_parse.parse_plain(act.detail)
+    if line is not None and all(map(shell_parse.is_direct, line.commands)):
         return None
     return next((each for each in about if each.say == "deny"), about[0])
 
 
-# --- what is forbidden, or asked for -------------------------------------------------------------------
+# --- deny and ask rules --------------------------------------------------------------------------------
 
 
 def _named(pattern: str, tool: str) -> bool:
@@ -181,7 +181,7 @@ def _named(pattern: str, tool: str) -> bool:
 
 
 def _speaks(each: Rule, act: base.Act, law: Law) -> bool | None:
-    """Whether a rule that forbids or asks is about this act; None: it may turn out to be."""
+    """Return whether a deny or ask rule applies to this act; None: it may."""
     if act.commands is not None and each.tool in (*WRITERS, "read_file"):
         starts = _starts(act, law)
         return _any(_touches(each, words, starts, law) for words in act.commands)
@@ -194,51 +194,51 @@ def _speaks(each: Rule, act: base.Act, law: Law) -> bool | None:
         runs = _any(_runs(_words(each.about)[0], words) for words in act.commands)
         return runs if here or not runs else here
     if act.kind == "run":
-        return None  # Nobody looked what it would run.
+        return None  # The command was not analysed.
     return any(_fits(each.about, path, law, any_case=True) for path in act.paths)
 
 
 def _any(answers: Iterable[bool | None]) -> bool | None:
-    """Yes if one of them is yes, else perhaps if one is perhaps."""
+    """Return True if any is True, else None if any is None, else False."""
     given = set(answers)
     return True if True in given else None if None in given else False
 
 
 def _here(each: Rule, act: base.Act, law: Law) -> bool | None:
-    """Whether a rule holds where a line runs: one that forbids or asks holds everywhere, unless it says where."""
+    """Return whether a deny or ask rule applies where a line runs: everywhere, unless it names a folder."""
     if each.place is None:
         return True
     return None if _moves(act) else _fits(each.place, _folder(act, law), law, any_case=True)
 
 
 def _runs(wanted: Sequence[str], words: shell_parse.Command) -> bool | None:
-    """Whether a command is of this kind, also with options of its program in between; None: it may be."""
-    words = shell_parse.program_first(words)
+    """Return whether a command begins with these words, ignoring options in between; None: it may."""
+    words = shell_parse.strip_assignments(words)
     if not words or words[0] in (">", "<"):
         return False
     program = _bare(wanted[0])
-    if not shell_parse.known(words[0]):
+    if not shell_parse.is_known(words[0]):
         return None
     said = _begins(words[1:], tuple(wanted[1:])) if _bare(words[0]) == program else False
-    return None if said is False and wrapper_commands.hides(words, program) else said
+    return None if said is False and shell_parse.may_run(words, program) else said
 
 
 def _begins(rest: shell_parse.Command, tail: tuple[str, ...]) -> bool | None:
-    """Whether the words behind a program begin with these, options aside; None: they may."""
+    """Return whether the words after a program begin with these, ignoring options; None: they may."""
     for at in range(len(rest) + 1):
         if tuple(rest[at : at + len(tail)]) == tail:
             return True
-        if at < len(rest) and not shell_parse.known(rest[at]):
+        if at < len(rest) and not shell_parse.is_known(rest[at]):
             return None
         option = at < len(rest) and rest[at].startswith("-")
         if not option and not (at > 0 and rest[at - 1].startswith("-")):
             break
-    unknown = next((n for n, word in enumerate(rest[: len(tail)]) if not shell_parse.known(word)), 0)
+    unknown = next((n for n, word in enumerate(rest[: len(tail)]) if not shell_parse.is_known(word)), 0)
     return None if unknown and rest[:unknown] == tail[:unknown] else False
 
 
 def _touches(each: Rule, words: shell_parse.Command, starts: Sequence[str], law: Law) -> bool | None:
-    """Whether a command line has to do with a file a rule is about: what it writes to, or what its words name."""
+    """Return whether a command writes to a file of a rule, or names it; None: it may."""
     writes = words[0] == ">" and each.tool in WRITERS
     if each.about is None:
         return writes
@@ -247,33 +247,33 @@ def _touches(each: Rule, words: shell_parse.Command, starts: Sequence[str], law:
         return None
     if writes:
         return fits[0]
-    # Whether it reads, writes or only names it is not known.
+    # It is not known whether the command reads, writes or only names the file.
     return None if True in fits or (None in fits and words[0] == "<") else False
 
 
 def _reached(pattern: str, word: str, starts: Sequence[str], law: Law) -> bool | None:
-    """Whether a word names a file that fits; None: it may."""
-    text = sensitive_paths.path("", shell_parse.text_of(word))
+    """Return whether a word names a matching file; None: it may."""
+    text = sensitive_paths.path("", shell_parse.source(word))
     if re.search(r"[$`*?\[{]", text) or not text:
         return None
     if not starts and not text.startswith(("~", "/")):
         return None
     fits = [_fits(pattern, sensitive_paths.path(start, text), law, any_case=True) for start in starts or ("/",)]
-    # It may also be that the line does not get to go where it wants to.
+    # The `cd` may fail.
     return fits[-1] or (None if any(fits) else False)
 
 
 def _starts(act: base.Act, law: Law) -> tuple[str, ...]:
-    """The folder a line runs in, and the one it goes to; none where that is not known."""
+    """Return the folder a line runs in, and the one it changes to; nothing if unknown."""
     folder, moves = _folder(act, law), _moves(act)
-    steps = [sensitive_paths.path(folder, shell_parse.text_of(each[1])) for each in moves if len(each) == 2]
+    steps = [sensitive_paths.path(folder, shell_parse.source(each[1])) for each in moves if len(each) == 2]
     sure = len(moves) == len(steps) <= 1 and not re.search(r"[$`*?\[{]|(?:^|/)-", "".join(steps))
     return (folder, *steps) if sure else ()
 
 
 def _moves(act: base.Act) -> list[shell_parse.Command]:
-    """The commands of a line with which it goes elsewhere."""
-    found = map(shell_parse.program_first, act.commands or ())
+    """Return the commands of a line that change the folder."""
+    found = map(shell_parse.strip_assignments, act.commands or ())
     return [words for words in found if words and words[0] in ("cd", "pushd", "popd")]
 
 
@@ -285,11 +285,11 @@ def _bare(program: str) -> str:
     return posixpath.basename(program).lower()
 
 
-# --- what is allowed -----------------------------------------------------------------------------------
+# --- allow rules ---------------------------------------------------------------------------------------
 
 
 def _covered(act: base.Act, law: Law, rules: Sequence[Rule]) -> Rule | None:
-    """One of the rules that together cover all of an act; None: they do not."""
+    """Return one of the rules that together cover an act; None if they do not."""
     about = [each for each in rules if _named(each.tool, act.tool)]
     whole = next((each for each in about if each.about is None or _is_this_line(each, act, law)), None)
     if whole is not None:
@@ -308,24 +308,24 @@ def _is_this_line(each: Rule, act: base.Act, law: Law) -> bool:
 
 
 def _covered_line(act: base.Act, law: Law, about: Sequence[Rule]) -> Rule | None:
-    line = plain_command.plain(act.detail)
+    line = shell_parse.parse_plain(act.detail)
     if line is None:
         return None
     folder = sensitive_paths.path(_folder(act, law), line.folder) if line.folder else _folder(act, law)
     here = [each for each in about if _holds(each, folder, law)]
-    # They do nothing that others would need a permission for; alone they are asked for like the rest.
-    needed = [words for words in line.commands if words[0] not in plain_command.NEUTRAL] or line.commands
+    # Harmless builtins need no rule in a line with other commands.
+    needed = [words for words in line.commands if words[0] not in shell_parse.HARMLESS] or line.commands
     found = [next((each for each in here if _is_of(each, words)), None) for words in needed]
     return found[0] if None not in found else None
 
 
 def _holds(each: Rule, folder: str, law: Law) -> bool:
-    """Elsewhere the same words may do something else: a rule that allows holds in one place."""
+    """Return whether an allow rule applies in a folder: elsewhere the same words may do something else."""
     return folder == law.folder if each.place is None else _fits(each.place, folder, law)
 
 
 def _is_of(each: Rule, words: tuple[str, ...]) -> bool:
-    """Whether a plain command is what a rule allows."""
+    """Return whether a rule allows a plain command."""
     if each.about is None or each.about.startswith("="):
         return False
     wanted, anything = _words(each.about)
@@ -337,7 +337,7 @@ def _is_of(each: Rule, words: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=512)
 def _words(about: str) -> tuple[tuple[str, ...], bool]:
-    """The words of a rule, and whether anything may follow them."""
+    """Return the words of a rule, and whether any words may follow them."""
     words = tuple(shlex.split(about.removeprefix("=")))
     return (words[:-1], True) if words[-1] == "*" and len(words) > 1 else (words, False)
 
@@ -357,16 +357,16 @@ def _glob(pattern: str, any_case: bool) -> re.Pattern[str]:
     pieces = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
     signs = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     text = "".join(signs.get(piece, re.escape(piece)) for piece in pieces)
-    # What is in a folder, and the folder itself.
+    # A trailing /** also matches the folder itself.
     text = text[: -len("/.*")] + "(?:/.*)?" if text.endswith("/.*") and len(text) > 3 else text
     return re.compile(text, re.DOTALL | (re.IGNORECASE if any_case else re.NOFLAG))
 
 
-# --- what is remembered --------------------------------------------------------------------------------
+# --- grants --------------------------------------------------------------------------------------------
 
 
 def remembers(act: base.Act, law: Law | None = None) -> tuple[str, ...]:
-    """The rules that would allow this act from now on; none for what is dangerous, or where none would be sure."""
+    """Return the grants that would allow this act from now on; none for risky acts."""
     law = law or Law()
     if act.danger:
         return ()
@@ -384,8 +384,8 @@ def remembers(act: base.Act, law: Law | None = None) -> tuple[str, ...]:
 
 
 def _remembered_line(act: base.Act, law: Law) -> tuple[str, ...]:
-    """By their first words for those that only look; else this very line, and all of it only in this folder."""
-    folder, line = _folder(act, law), plain_command.plain(act.detail)
+    """Grant read-only commands by their first words, and any other line as a whole, in this folder only."""
+    folder, line = _folder(act, law), shell_parse.parse_plain(act.detail)
     if re.search(r"[*?()]", folder):
         return ()
     looks = [_looker(words) for words in line.commands] if line is not None and not line.folder else [""]

@@ -1,7 +1,7 @@
-"""The one table of names that say "this holds a key or a password": variables of the environment, headers and files.
+"""The names of variables, headers and files that hold keys or passwords.
 
-Command environments, the file tools, command lines and MCP servers all read it. Pure. Names are compared without
-regard to case. A secret under a name that is not here is not recognised.
+Command environments, file tools, risk hints and MCP servers use this table. Case is ignored. A secret under another
+name is not recognised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLES = """
 """
 """Globs. A hyphen counts as an underscore, so that headers are found too."""
 
-# They switch something, or name a file by their vendor's definition.
+# These are switches or file names.
 HARMLESS_VARIABLES = "TOKENIZERS_PARALLELISM GOOGLE_APPLICATION_CREDENTIALS AWS_SHARED_CREDENTIALS_FILE"
 
 FILES = """
@@ -47,7 +47,7 @@ HARMLESS_FILES = """
 """
 
 FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store", "keychains"})
-"""Whatever lies below one of these counts."""
+"""Every file below one of these counts."""
 
 # A password in a URL or in a connection string: scheme://user:password@host, https://token@host (a name is
 # shorter), …?api_key=…, host=… password=…, …;Pwd=…
@@ -59,7 +59,7 @@ _PASSWORD = re.compile(
 
 
 def is_secret_variable(name: str, value: str = "") -> bool:
-    """Whether a variable holds a key, a token or a password: by its name, or by a URL with a password as its value."""
+    """Return whether a variable holds a secret: by its name, or by a password in a URL as its value."""
     plain = name.replace("-", "_")
     if _matches(HARMLESS_VARIABLES, plain):
         return False
@@ -67,7 +67,7 @@ def is_secret_variable(name: str, value: str = "") -> bool:
 
 
 def is_secret_file(parts: Sequence[str]) -> bool:
-    """Whether a file usually holds keys or passwords, by the parts of its path."""
+    """Return whether a file usually holds keys or passwords, by the components of its path."""
     *folders, name = [part.casefold() for part in parts] or [""]
     if _matches(HARMLESS_FILES, name):
         return False
@@ -81,7 +81,7 @@ def _matches(globs: str, name: str) -> bool:
 
 @cache
 def _compiled(globs: str) -> re.Pattern[str]:
-    """All globs as one expression, made when it is first needed. `*` and `?` stay within one part of a path."""
+    """Compile all globs into one expression. `*` and `?` match within one path component."""
     signs = {"*": "[^/]*", "?": "[^/]"}
     return re.compile(
         "|".join(

@@ -1,8 +1,7 @@
-"""Names that need care wherever they lie: files that hold secrets, and files that make programs or agents do things.
+"""Sensitive paths: files that hold secrets, and files that control programs or agents.
 
-Pure: a path as its parts in, a sentence for people out, or nothing. One set of tables serves files and command lines;
-the names of secrets are in secret_names.
-Names are compared without regard to case, since some file systems do the same; links are not followed here.
+The functions return a sentence, or nothing. File tools and risk hints share the tables. Case is ignored, as some file
+systems do; links are not followed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.tools.permissions import secret_names
 
-# A longer path cannot be opened.
+# The system cannot open a longer path.
 LONGEST = 4096
 
 _STEERS = frozenset(
@@ -33,16 +32,16 @@ _RUNS = re.compile(
 _RUNS_FOLDERS = frozenset(
     {".husky", ".githooks", ".vscode", ".idea", ".devcontainer", "autostart", "launchagents", "launchdaemons", ".ssh"}
 )
-# What git takes a folder for a repository by, and what it then goes by.
+# The names by which git recognises a repository, and the files that control it.
 _REPOSITORY = ("HEAD", "objects", "refs", "commondir")
 _IN_REPOSITORY = frozenset(
     {"head", "objects", "refs", "commondir", "config", "config.worktree", "hooks", "packed-refs"}
 )
-# Two folders in each other that make what is below them one of these.
+# Nested folders whose files can run programs.
 _RUNS_BELOW = ((".github", "workflows"), (".local", "bin"), (".config", "systemd"), (".config", "fish"),
                (".config", "git"), (".config", "holdfast"), ("share", "holdfast"),
                ("application support", "holdfast"))  # fmt: skip
-# What a wildcard may turn out to be, where it begins with a dot.
+# Sensitive names that a wildcard with a leading dot may match.
 _DOTTED = (".env", ".envrc", ".ssh", ".aws", ".gnupg", ".kube", ".netrc", ".npmrc", ".git", ".bashrc", ".zshrc",
            ".profile", ".bash_history", ".git-credentials")  # fmt: skip
 _HOME = re.compile(r"(?:~[\w.-]*|\$HOME|\$\{HOME\})(?=/|$)")
@@ -51,41 +50,41 @@ _INSTALLED = re.compile(r"/(?:usr|bin|sbin|lib\w*|opt|System|Library|Application
 
 
 def secret(parts: Sequence[str]) -> str:
-    """Why reading this file should be asked for; empty where it need not be."""
+    """Return why reading this file needs an approval; empty if it does not."""
     known = secret_names.is_secret_file(parts)
-    return "It may hold keys or passwords, and the model would be shown them." if known else ""
+    return "It may hold keys or passwords, which the model would see." if known else ""
 
 
 def forbidden(parts: Sequence[str]) -> str:
-    """Why this file is never written, whoever permits it; empty where it may be."""
+    """Return why this file is never written; empty if it may be."""
     lowered = [part.casefold() for part in parts]
     if ".git" not in lowered:
         return ""
     below = lowered[lowered.index(".git") + 1 :]
     if not below:
-        return "`.git` says where git finds what it runs, and is not written by this tool."
+        return "`.git` controls which programs git runs. This tool does not write it."
     if "hooks" in below or below[-1].startswith("config"):
-        return "Git's hooks and settings make programs run, and are not written by this tool."
+        return "Git's hooks and settings can run programs. This tool does not write them."
     return ""
 
 
 def steering(parts: Sequence[str]) -> str:
-    """Why a person should look twice before this file is written; empty where there is no reason."""
+    """Return the risk hint for writing this file; empty if there is none."""
     *folders, name = [part.casefold() for part in parts] or [""]
     if ".git" in folders:
-        return "It belongs to git's own files: a mistake there can lose work."
+        return "It is one of git's internal files: a mistake can lose work."
     if name in _STEERS or {".cursor", ".claude"} & set(folders):
-        return "Agents do what this file says."
+        return "This file instructs agents."
     if _SHELL.fullmatch(name):
-        return "Programs start by what this file says."
+        return "This file controls how programs start."
     below = any(pair in itertools.pairwise(folders) for pair in _RUNS_BELOW)
     if _RUNS.fullmatch(name) or _RUNS_FOLDERS & set(folders) or below:
-        return "This file makes programs run."
+        return "This file can run programs."
     return secret(parts) and "It may hold keys or passwords."
 
 
 def repository(parts: Sequence[str], exists: Callable[[str], bool]) -> str:
-    """Why a person should look twice before this file is written: a folder would look like a bare repository to git.
+    """Return the risk hint for a file that would turn its folder into a bare git repository.
 
     `exists` returns whether a path exists, relative to where the parts begin.
     """
@@ -94,15 +93,15 @@ def repository(parts: Sequence[str], exists: Callable[[str], bool]) -> str:
             beside = {name.casefold() for name in _REPOSITORY if exists("/".join((*parts[:at], name)))}
             known = beside | ({part.casefold()} & {name.casefold() for name in _REPOSITORY})
             if "head" in known or len(known) > 1:
-                return "Git may take its folder for a repository, whose settings can run programs."
+                return "Git may use its folder as a repository, whose settings can run programs."
     return ""
 
 
-# --- as a command line names them ----------------------------------------------------------------------
+# --- paths in command lines -----------------------------------------------------------------------------
 
 
 def path(place: str, text: str) -> str:
-    """A path from a place, plain; `~` is the home folder."""
+    """Return a normalised path relative to a folder; `~` is the home folder."""
     home = _HOME.match(text)
     text = "~" + text[home.end() :] if home else text
     if place and not text.startswith(("/", "~")):
@@ -112,17 +111,17 @@ def path(place: str, text: str) -> str:
 
 
 def shows_secrets(where: str) -> bool:
-    """Whether keys, passwords or what was typed may be at this path, or at what its wildcards stand for."""
+    """Return whether a path, or a match of its wildcards, may hold secrets."""
     if len(where) > LONGEST:
         return False
     parts = where.split("/")
     gives_access = ".config/gh/" in where or ".config/gcloud/" in where or where.endswith("/environ")
-    # The folder itself stands for all that is in it.
+    # A folder counts like the files in it.
     return bool(secret(parts) or secret([*parts, ""])) or gives_access or _wild(parts)
 
 
 def steers(where: str, *, written: bool = False) -> bool:
-    """Whether other programs run by what is at this path; `written`: also where programs themselves are."""
+    """Return whether a path controls other programs; `written`: also the folders of installed programs."""
     if len(where) > LONGEST:
         return False
     parts = where.split("/")
@@ -131,7 +130,7 @@ def steers(where: str, *, written: bool = False) -> bool:
 
 
 def broad(where: str) -> bool:
-    """Whether nearly everything is below: a root, a home, a whole project, all that fits a wildcard."""
+    """Return whether a path stands for many files: a root, a home, a whole project, a wildcard."""
     if re.search(r"[*?]", where) or where in ("", ".", "..", "~", "/", ".git") or where.startswith("../"):
         return True
     steps = where.strip("/").split("/")
@@ -141,6 +140,6 @@ def broad(where: str) -> bool:
 
 
 def _wild(parts: Sequence[str]) -> bool:
-    """Whether a wildcard may stand for a name that would be known."""
+    """Return whether a wildcard may match a sensitive name."""
     wild = [part for part in parts if part.startswith((".", "?", "[")) and re.search(r"[*?\[]", part)]
     return any(fnmatch.fnmatchcase(name, part) for part in wild[:8] for name in _DOTTED)

@@ -1,9 +1,9 @@
-"""Programs that work beside the turns of a conversation, and outlive the program that started them.
+"""Background processes of a conversation, which continue when the program ends.
 
-Each has a folder, a row in a book that survives us, and a warden that is nobody's child. The row is written before
-the command starts: of a crash in between remains a row without a process, which is reported as gone, never a process
-nobody knows of. Whoever sees an end first writes it into the book together with the notice for the conversation;
-the book takes one end only, so there is one notice, whoever watches.
+Each has a folder, a row in the database, and a detached supervisor. The row is written before the command starts: a
+crash in between leaves a row without a process, which is reported as gone, never an unknown process. The first program
+that sees an end records it together with the notice for the conversation; the database accepts one end only, so there
+is one notice.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from holdfast.tools.shell import process_folders, shell, supervisor_client
 logger = logging.getLogger("holdfast.tools")
 
 PART = 4_000_000
-"""Up to two parts of an output are kept, of so many bytes."""
+"""Bytes of one part of the output; up to two parts are kept."""
 TAIL = 2_000
-"""A notice ends with so many characters of the output."""
+"""Characters of the output in a notice."""
 PATIENCE = 60.0
-"""A row whose process did not begin in this time never will."""
+"""Seconds after which a process that has not started never will."""
 LOST = 7 * 86_400.0
-"""One that ran on another machine, and left no sign for so long, is given up."""
+"""Seconds without a sign of life after which a process of another machine is given up."""
 TIDY = 60.0
-"""Folders are looked through so often, in seconds."""
+"""Seconds between two clean-ups of folders."""
 MOST = 50
-"""A conversation may have so many at once."""
+"""Maximum number of running processes of a conversation."""
 STOPPING = 15.0
 
 
 class Book(Protocol):
-    """Where processes are written down."""
+    """The records of processes."""
 
     async def started(self, process: types.Process) -> None:
-        """A new row. When this returns, it survives a crash."""
+        """Insert a row durably."""
         ...
 
     async def ended(self, id: str, state: types.ProcessState, exit_code: int | None, text: str) -> bool:
-        """The end of one and the notice of it, both or neither. False: somebody else was first."""
+        """Record an end and its notice atomically. Return False if it was recorded already."""
         ...
 
     async def every(self, conversation_id: str | None, running_only: bool) -> list[types.Process]:
-        """Those of a conversation, or of all, in the order they began."""
+        """Return the processes of a conversation, or of all, in the order of their start."""
         ...
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a process is found again."""
+    """Where the folder of a process is: folder, host and boot id."""
 
     folder: str
     host: str
@@ -66,7 +66,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Ending(NamedTuple):
-    """How a process ended, as far as that is known."""
+    """How a process ended, as far as is known."""
 
     state: types.ProcessState
     exit_code: int | None
@@ -74,9 +74,9 @@ class Ending(NamedTuple):
 
 
 class Processes:
-    """Starts, stops and looks at processes. Every program that has the book sees the same ones.
+    """Starts, stops and inspects processes. All programs that share the records see the same processes.
 
-    With a `signature` of the book, the folders of those that are deleted from it are removed promptly.
+    With a `signature` of the database, folders of deleted processes are removed promptly.
     """
 
     def __init__(
@@ -93,16 +93,16 @@ class Processes:
         self.on_start: Callable[[], None] = lambda: None
 
     async def start(self, conversation_id: str, command: str, folder: str, input: bool = False) -> types.Process:
-        """Start one. ToolFailed says why it could not; cancelled in the middle, it leaves none running."""
+        """Start a process. Raise ToolFailed if that fails; on cancellation, the process is stopped."""
         if len(await self.book.every(conversation_id, True)) >= MOST:
-            raise errors.ToolFailed(f"{MOST} processes are running already. Stop one first.")
+            raise errors.ToolFailed(f"{MOST} processes are running already. Stop one of them first.")
         environment, process = dict(self._environment()), self._prepared(conversation_id, command, folder)
         await self.book.started(process)
         starting = asyncio.create_task(asyncio.to_thread(self._launched, process, input, environment))
         try:
             why_not = await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await shell.surely(self._undone(process, starting))
+            await shell.finish(self._undone(process, starting))
             raise
         if why_not:
             await self.report(process, Ending("gone", None, f"never started: {why_not}"))
@@ -137,7 +137,7 @@ class Processes:
         )
 
     async def stop(self, process: types.Process) -> Ending | None:
-        """Stop one and everything it started, and write that down; None when it would not end in time."""
+        """Stop a process with its descendants and record its end; None if it does not end in time."""
         where = place(process)
         if is_elsewhere(where):
             unseen = Ending("gone", None, f"given up: it ran on another machine, {where.host}")
@@ -145,11 +145,11 @@ class Processes:
             await self.report(process, ending)
             return ending
         await asyncio.to_thread(supervisor_client.wake, process.id)
-        # One that did not begin yet is not waited for: it finds its place taken and starts nothing.
+        # A supervisor that has not started yet is prevented from starting.
         return await self._until(process, STOPPING, patience=0, asking=b"k")
 
     async def wait(self, process: types.Process, seconds: float) -> Ending | None:
-        """Its end, if it comes within so many seconds."""
+        """Wait for the end, with a timeout."""
         return await self._until(process, seconds, self.patience)
 
     async def _until(
@@ -164,19 +164,19 @@ class Processes:
         return ending
 
     async def _settled(self, process: types.Process, patience: float) -> Ending | None:
-        """How it ended, None while it runs; an end that nobody wrote into the book is written there."""
+        """Return how it ended, None while it runs. An unrecorded end is recorded."""
         ending = await asyncio.to_thread(looked, process, patience)
         if ending is not None and process.state == "running":
             await self.report(process, ending)
         return ending
 
     async def report(self, process: types.Process, ending: Ending) -> bool:
-        """Write an end down, with its notice. False: somebody else did."""
+        """Record an end with its notice. Return False if it was recorded already."""
         text = await asyncio.to_thread(notice, process, ending)
         return await self.book.ended(process.id, ending.state, ending.exit_code, text)
 
     async def tidy(self, keep: float = process_folders.KEEP) -> int:
-        """Remove the folders of processes that ended long ago, were redacted or are deleted; how many."""
+        """Delete the folders of processes that ended long ago, were redacted or deleted; return their number."""
         found = await asyncio.to_thread(process_folders.seen, self._home)
         every = await self.book.every(None, False) if found else []
         return await asyncio.to_thread(process_folders.tidied, found, self._signature, every, keep)
@@ -186,13 +186,13 @@ NOT_STARTED = "never started: the program died, or could not start it"
 
 
 def launch(process: types.Process, input: bool, environment: dict[str, str]) -> str:
-    """Start its warden; why that could not be done, and nothing when it was."""
+    """Start the supervisor. Return why that failed; empty if it succeeded."""
     where = place(process).folder
     try:
-        # Not a pipe: the warden would keep it open for as long as it lives.
+        # Not a pipe: the supervisor would keep it open as long as it lives.
         with tempfile.TemporaryFile(dir=where) as said:
             done = subprocess.run(
-                supervisor_client.line("kept", where, process.command, size=PART, input=input),
+                supervisor_client.argv("kept", where, process.command, size=PART, input=input),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
@@ -201,18 +201,18 @@ def launch(process: types.Process, input: bool, environment: dict[str, str]) -> 
                 start_new_session=True,
                 check=False,
             )
-            # Should the one that was to tell have been killed, the warden itself still answers.
+            # If the process that waits for the start was killed, the supervisor itself still answers.
             if done.returncode == 0 or supervisor_client.tell(where):
                 return ""
             said.seek(max(said.seek(0, os.SEEK_END) - 1_000, 0))
             last = supervisor_client.clean(said.read().decode("utf-8", "replace")).strip().rpartition("\n")[2]
     except (OSError, ValueError) as error:
         return getattr(error, "strerror", None) or type(error).__name__
-    return last.rstrip(".") or f"its warden ended with code {done.returncode}"
+    return last.rstrip(".") or f"its supervisor ended with code {done.returncode}"
 
 
 def place(process: types.Process) -> Place:
-    """Where it is; one that something else wrote down is nowhere."""
+    """Return the location of a process; an invalid one has no folder."""
     try:
         return msgspec.json.decode(process.place, type=Place)
     except (msgspec.DecodeError, UnicodeError):
@@ -220,19 +220,19 @@ def place(process: types.Process) -> Place:
 
 
 def is_elsewhere(where: Place) -> bool:
-    """Whether it runs where we cannot see it. Another container of this boot is here: it has the same files."""
+    """Return whether it runs on another machine. Another container on this machine has the same boot id."""
     return where.boot != process_info.boot_id() and where.host not in ("", socket.gethostname())
 
 
 def looked(process: types.Process, patience: float = PATIENCE) -> Ending | None:
-    """How it ended; None while it runs, or where that cannot be seen. What a dead warden left is killed."""
+    """Return how it ended; None while it runs, or if unknown. What a dead supervisor has left is killed."""
     where = place(process)
     if is_elsewhere(where):
         return _heard_of(process, where)
     if not supervisor_client.claimed(where.folder):
         waits = abs(time.time() - process.started_at) < patience
         return None if waits or not supervisor_client.give_up(where.folder) else Ending("gone", None, NOT_STARTED)
-    # In this order: a warden writes the status before it goes, so one that is gone has written all it will.
+    # In this order: a supervisor writes the status before it ends.
     runs, status = supervisor_client.tell(where.folder), supervisor_client.status(where.folder)
     if runs or status is not None:
         return _ended(status) if status is not None else None
@@ -242,9 +242,9 @@ def looked(process: types.Process, patience: float = PATIENCE) -> Ending | None:
 
 
 def _heard_of(process: types.Process, where: Place) -> Ending | None:
-    """How one of another machine ended, if its folder is here; that it is lost, when it left no sign for long.
+    """Return how a process of another machine ended, if its folder is shared; lost after a long silence.
 
-    This very machine is another one after a restart under another name, and nobody else will report what ran before.
+    After a restart under another host name, this machine counts as another one.
     """
     if (status := supervisor_client.status(where.folder)) is not None:
         return _ended(status)
@@ -253,7 +253,7 @@ def _heard_of(process: types.Process, where: Place) -> Ending | None:
     return Ending("gone", None, f"gone: it ran on another machine, {errors.shown(where.host)}, and was not heard of")
 
 
-_BY_SOMEBODY = (1, 2, 9, 15)  # HUP, INT, KILL, TERM; other signals are a program's own fault.
+_BY_SOMEBODY = (1, 2, 9, 15)  # HUP, INT, KILL, TERM; other signals are errors of the program itself.
 
 
 def _ended(status: supervisor_client.Status) -> Ending:
@@ -271,12 +271,12 @@ REDACTED = "Its command was redacted, and its output with it."
 
 
 def is_redacted(process: types.Process) -> bool:
-    """Whether its command was taken out of the book. What it wrote may say as much: nobody is to read that either."""
+    """Return whether its command was redacted. Its output is withheld, too."""
     return not process.command
 
 
 def notice(process: types.Process, ending: Ending) -> str:
-    """What the conversation is told of an end. Every line of the output is quoted: none can pass for our words."""
+    """Return the notice for the conversation. Output lines are quoted, so that none looks like part of the notice."""
     head = [
         f"[Notice from the program, not from the person: process {process.id} ended.]",
         f"Status: {ending.words}.",
@@ -300,10 +300,10 @@ def notice(process: types.Process, ending: Ending) -> str:
 
 
 class Watcher:
-    """Sees to it that every end is reported, also of processes that an earlier life of the program started.
+    """Reports the end of every process, including those that an earlier run of the program has started.
 
-    It polls, ever more rarely while nothing happens, and at once when one is started. The book decides who was first
-    to see an end, so that any number of programs may watch the same one.
+    It polls, less often while nothing happens, and at once when a process is started. Any number of programs may watch
+    the same processes: the database accepts one end only.
     """
 
     def __init__(
@@ -322,21 +322,21 @@ class Watcher:
         processes.on_start = self._nudged.set
 
     async def run(self) -> None:
-        """Watch until cancelled, whatever goes wrong."""
+        """Watch until cancelled; errors are logged."""
         pause = self._shortest
         while True:
             try:
                 running, ended = await self.look()
                 await self._tidied()
             except Exception:
-                # A border: nobody would begin to watch again, and no end would be reported any more.
-                logger.exception("processes cannot be looked after")
+                # A border: without it, no end would be reported any more.
+                logger.exception("cannot watch background processes")
                 running, ended = 1, 0
             pause = self._shortest if ended else min(pause * 1.5, self._longest)
             await self._rest(pause if running else self._idle)
 
     async def _rest(self, seconds: float) -> None:
-        # Not wait_for, which in Python 3.11 loses a cancelling that comes together with the nudge.
+        # Not wait_for, which in Python 3.11 loses a cancellation that arrives together with the event.
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._nudged.wait()
@@ -348,15 +348,15 @@ class Watcher:
             await self._processes.tidy()
 
     async def look(self) -> tuple[int, int]:
-        """One look at all that run: how many there were, and how many ends this one reported."""
+        """Check all running processes; return their number and the number of ends reported."""
         running = await self._processes.book.every(None, True)
         return len(running), sum([await self._reported(process) for process in running])
 
     async def _reported(self, process: types.Process) -> bool:
-        """Whether one has ended, and this was the first to say so. One that cannot be looked at is no other's harm."""
+        """Return whether a process has ended and this call has reported it. Errors do not affect other processes."""
         try:
             ending = await asyncio.to_thread(looked, process, self._processes.patience)
             return ending is not None and await self._processes.report(process, ending)
         except Exception:
-            logger.exception("process %s cannot be looked after", process.id)
+            logger.exception("cannot check the process %s", process.id)
             return False

@@ -1,36 +1,42 @@
-"""The environment a command is given: ours without what looks like a key, and with no pager to wait for. Pure."""
+"""The environment of commands: that of this process without secrets, and without pagers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from holdfast.tools.permissions import secret_names
 
-# What the manager of services tells this program: a command that had it could speak for us.
+# Set by the service manager: with them a command could impersonate this program.
 _SERVICE = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
 OURS = "HOLDFAST_"
 
-# Nobody sits at a terminal: nothing should wait for one, or paint for one.
+# There is no terminal: programs should not wait for input or write escape sequences.
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
 
 GIT_SETTINGS = {"safe.bareRepository": "explicit"}
-"""Settings of git for every command. Plain files called HEAD, config, objects/ and refs/ are a repository to git, whose
-settings can run programs: only one in `.git`, or that a command names by --git-dir, is used. Git 2.38 and newer."""
+"""Git settings for every command. Git takes any folder with HEAD, objects/ and refs/ for a repository, whose settings
+can run programs: only `.git`, or a folder that a command names by --git-dir, is used. Git 2.38 and newer."""
 MAX_GIT_SETTINGS = 1_000
 
 
 def is_ours(name: str) -> bool:
-    """Whether it is for this program alone."""
+    """Return whether a variable is for this program only."""
     return name.startswith(OURS) or name in _SERVICE
+
+
+def inherit() -> dict[str, str]:
+    """Return the environment of this process for commands, without secrets."""
+    return of_commands(os.environ)
 
 
 def of_commands(
     environ: Mapping[str, str], passed: Iterable[str] = (), withheld: Iterable[str] = (), **more: str
 ) -> dict[str, str]:
-    """What commands are given of this environment, those secrets that may pass, and what is given besides.
+    """Return the environment for commands: `environ` without secrets except `passed`, and `more`.
 
-    Withheld are those that settings name as a secret, whatever they are called, and what this program itself is told:
-    where its store is, and perhaps with which password.
+    `withheld` are variables that settings name as secrets. Variables of this program itself are withheld, too: they
+    may contain the address of its store with a password.
     """
     allowed, hidden = frozenset(passed), frozenset(withheld)
     secret = {
@@ -43,7 +49,7 @@ def of_commands(
 
 
 def _with_git_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Add our settings of git behind those of the environment. A pair whose key or value was withheld is left out."""
+    """Append our git settings to those of the environment. A pair whose key or value was withheld is dropped."""
     pairs, count = list[tuple[str, str]](), environ.get("GIT_CONFIG_COUNT", "")
     for at in range(min(int(count), MAX_GIT_SETTINGS) if count.isascii() and count.isdigit() else 0):
         key, value = (environ.get(f"GIT_CONFIG_{part}_{at}") for part in ("KEY", "VALUE"))

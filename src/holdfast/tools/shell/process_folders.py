@@ -1,8 +1,8 @@
-"""The folders of processes: each is signed with the book its process is in, and goes when nobody may read it any more.
+"""The folders of background processes: each is labelled with its database, and is deleted some time after the end.
 
-Several books may have their processes in one home. A folder is signed only after its process is in the book, and
-whoever tidies reads the folders first and the book second. So a process that is signed for and not in the book was
-deleted with its conversation, and never is one that only just began.
+Several databases may have their processes in one home. A folder is labelled after its process is in the database, and
+cleaning up lists the folders before it reads the database. So a labelled process that is not in the database was
+deleted with its conversation, and has not just been started.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from holdfast import types
 from holdfast.tools.shell import supervisor_client
 
 KEEP = 7 * 86_400.0
-"""The folder of a process that ended is kept for so long."""
+"""Seconds for which the folder of an ended process is kept."""
 _SIGNED = "book"
 
 
 def within(home: str) -> str:
-    """Where the folders are, in the home of the program."""
+    """Return where the folders are, in the home of the program."""
     return os.path.join(home, "processes")
 
 
 def signature(database: str) -> str:
-    """What folders of processes are signed with that are in this database; nothing where no other program sees it."""
+    """Return the label of folders whose processes are in this database; empty for an in-memory database."""
     if database == ":memory:":
         return ""
     path = database if "://" in database else os.path.realpath(database)
@@ -37,14 +37,14 @@ def signature(database: str) -> str:
 
 
 def sign(folder: str, book: str) -> None:
-    """Say in which book the process of this folder is. Unsigned, the folder is kept as long as any."""
+    """Label a folder with its database. A folder without a label is kept for the full time."""
     if book:
         with contextlib.suppress(OSError), open(os.path.join(folder, _SIGNED), "x", encoding="ascii") as file:
             file.write(book)
 
 
 class Folder(NamedTuple):
-    """One of them, as it was seen before the book was read."""
+    """A folder, as listed before the database was read."""
 
     id: str
     path: str
@@ -52,7 +52,7 @@ class Folder(NamedTuple):
 
 
 def seen(home: str) -> list[Folder]:
-    """All there are."""
+    """Return all folders."""
     try:
         with os.scandir(home) as entries:
             found = [(entry.name, entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -62,7 +62,7 @@ def seen(home: str) -> list[Folder]:
 
 
 def tidied(found: Sequence[Folder], book: str, every: Sequence[types.Process], keep: float = KEEP) -> int:
-    """Remove those of them that may go; how many. `every` are all processes of the book, read after them.
+    """Delete expired folders and return their number. `every` are all processes of the database, read afterwards.
 
     They go a while after the end; at once where the process was redacted, or is gone with its conversation.
     """
@@ -72,7 +72,7 @@ def tidied(found: Sequence[Folder], book: str, every: Sequence[types.Process], k
         row = known.get(folder.id)
         unwanted = not row.command if row else bool(book) and folder.book == book
         ended = row is None or row.state != "running"
-        # One whose conversation was deleted has no row any more, and may still be at work.
+        # A process whose conversation was deleted has no row, and may still run.
         if (
             ended
             and (unwanted or _changed(folder.path) < time.time() - keep)
@@ -92,7 +92,7 @@ def _book(folder: str) -> str:
 
 
 def _changed(folder: str) -> float:
-    """When the last file came to it or got its name, which is at the end of its process."""
+    """Return when the last file was created or renamed, which is at the end of the process."""
     try:
         return os.lstat(folder).st_mtime
     except OSError:
@@ -100,7 +100,7 @@ def _changed(folder: str) -> float:
 
 
 def last_sign(folder: str) -> float:
-    """When something was last written there; long ago where there is no folder."""
+    """Return when a file was last written; 0 if there is no folder."""
     try:
         paths = [folder, *(os.path.join(folder, name) for name in os.listdir(folder))]
         return max(os.lstat(path).st_mtime for path in paths)

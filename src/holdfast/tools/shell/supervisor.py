@@ -1,18 +1,17 @@
-"""Looks after one command, in a process of its own: keeps its output, writes down its end, leaves nothing running.
+"""Supervise one command in a separate process: keep its output, record its end, leave nothing running.
 
-Run as a script, never imported by the program: `python -I -S warden.py MODE FOLDER INPUT BYTES SECONDS MOST SHELL
-COMMAND`. `tied` is for a call somebody waits for: its standard input is a pipe that closes when that somebody dies,
-however that happens, and then everything dies. `kept` goes on by itself; it listens at a named pipe, `control`, whose
-link into the folder is its claim to be the one warden there: whoever finds no reader at that pipe knows it is gone.
+Run as a script, never imported by the program, with `python -I -S`, in one of three modes:
 
-A command may stop or kill its parent, and that is its warden. So on Linux the warden has a parent of its own, the
-guard, which does nothing but wake it when it is stopped, and kill everything once it is dead or late: what the warden
-leaves becomes the guard's, whatever its session or environment. A guard that dies is noticed by the warden, which then
-ends everything. The kernel wakes either when its parent dies.
+- `tied FOLDER INPUT BYTES SECONDS PROCESSES SHELL COMMAND`: for a call that a caller waits for. Standard input is a
+  pipe that closes when the caller dies, and then the command is stopped.
+- `kept …`, with the same arguments: the command continues when the program ends. The supervisor listens on a named
+  pipe, `control`, in the folder. A pipe without a reader means that the supervisor is gone.
+- `stdio BYTES PARENT COMMAND …`: for a server that speaks line by line on its standard streams. Lines are limited to
+  BYTES, and the server is stopped when the process PARENT dies or sends SIGTERM.
 
-In the folder: `out.<n>`, the output from byte n on, of which the last two parts are kept; `pids`; `in`, if input is
-wanted; and `status` at the end. On Linux orphans of the command become children of this process, so that daemons are
-found too. Elsewhere only the process group of the command is stopped.
+The folder contains `out.<n>`, the output from byte n on, of which the last two parts are kept; `pids`; `in`, if input
+is wanted; and finally `status`. On Linux, orphans of the command become children of the supervisor, so that daemons are
+found, too; elsewhere only the process group of the command is stopped.
 """
 
 from __future__ import annotations
@@ -30,20 +29,19 @@ LINUX = sys.platform.startswith("linux")
 SUBREAPER, PARENT_DEATH = 36, 1
 
 GRACE = 2.0
-"""How long what is asked to end may take; then it is killed."""
+"""Seconds that processes have to end after SIGTERM; then they are killed."""
 SETTLE = 0.2
-"""How long after the command its children may end by themselves."""
+"""Seconds that children of the command have to end by themselves after it."""
 PATIENCE = 10.0
-"""How long the killed may take to be gone: one in the middle of a broken disk is not waited for."""
-LATE = GRACE + PATIENCE + 2.0
-"""How long after its time a warden may take to end everything; then its guard does."""
+"""Seconds to wait for killed processes: one that is blocked in the kernel may not die."""
+MAX_INVALID_LINES = 1_000
 ROUNDS = 100
 TICK = 1.0
 CHUNK = 65_536
 
 
-class Spool:
-    """Output in parts, each named by the byte it begins at. Only two are kept, so that a flood fills no disk."""
+class OutputSpool:
+    """Stores output in parts, each named by its first byte. Only two are kept: a flood does not fill the disk."""
 
     def __init__(self, folder: str, size: int) -> None:
         self._folder, self._size = folder, size
@@ -51,18 +49,18 @@ class Spool:
         self._fd = self._open(0)
 
     def add(self, data: bytes) -> None:
-        """Keep it; where the disk is full it is counted as lost, and the command goes on."""
+        """Store output. If the disk is full, it is counted as lost and the command continues."""
         try:
             while data:
                 if self.end == self._begin + self._size:
-                    self._turn()
+                    self._rotate()
                 written = os.write(self._fd, data[: self._begin + self._size - self.end])
                 self.end += written
                 data = data[written:]
         except OSError:
             self.lost += len(data)
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         fd = self._open(self.end)
         os.close(self._fd)
         if self._before >= 0:
@@ -73,15 +71,15 @@ class Spool:
         return os.open(f"{self._folder}/out.{begin}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
 
-class Warden:
-    """One command, from its start to the end of its last descendant."""
+class Supervisor:
+    """Runs one command, from its start to the end of its last descendant."""
 
-    def __init__(self, folder: str, size: int, most: int, guard: int = 0) -> None:
-        self.spool = Spool(folder, size)
+    def __init__(self, folder: str, size: int, max_processes: int) -> None:
+        self.spool = OutputSpool(folder, size)
         self.why = ""
         self.left = 0
         self.orphaned = False
-        self._folder, self._most, self._guard = folder, most, guard
+        self._folder, self._max_processes = folder, max_processes
         self._command, self._status, self._alone, self._input = 0, -1, False, -1
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._poll = select.poll()
@@ -101,22 +99,22 @@ class Warden:
             signal.signal(ignored, signal.SIG_IGN)
         stdin = self._open_input() if wants_input else os.open(os.devnull, os.O_RDONLY)
         reading, writing = os.pipe()
-        # A request to end that comes before the child is the command waits until it is one that can end.
+        # A SIGTERM that arrives before the child has become the command is delivered afterwards.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._command = os.fork()
         if not self._command:
-            become(shell, command, stdin, writing)
+            become(shell, [os.path.basename(shell), "-c", "--", command], (stdin, writing, writing))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.close(writing)
         os.close(stdin)
-        os.chdir("/")  # Nobody's folder is held by this process.
+        os.chdir("/")  # Do not keep a file system busy.
         self._listen(waking, lambda fd: void(os.read(fd, CHUNK)))
         self._listen(reading, self._take)
         self._listen(control, self._obey)
         save(self._folder, "pids", f"{os.getpid()} {self._command}\n", durable=False)
 
     def _open_input(self) -> int:
-        """The end the command reads. Ours only writes: so others can tell whether the command still reads."""
+        """Create the input pipe and keep a write end only: if it has a reader, the command still reads."""
         path = f"{self._folder}/in"
         os.mkfifo(path, 0o600)
         both = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -128,19 +126,19 @@ class Warden:
         self._handlers[fd] = handler
         self._poll.register(fd, select.POLLIN)
 
-    def _deaf(self, fd: int) -> None:
+    def _unlisten(self, fd: int) -> None:
         self._poll.unregister(fd)
         del self._handlers[fd]
         os.close(fd)
 
-    # --- what happens meanwhile ------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------
 
     def _take(self, fd: int) -> None:
         data = os.read(fd, CHUNK)
         if data:
             self.spool.add(data)
         else:
-            self._deaf(fd)
+            self._unlisten(fd)
 
     def _obey(self, fd: int) -> None:
         said = os.read(fd, 1)
@@ -150,7 +148,7 @@ class Warden:
             self._ask("asked")
         elif not said:
             self.orphaned = True
-            self._deaf(fd)
+            self._unlisten(fd)
             self._ask("orphaned")
 
     def _end_input(self) -> None:
@@ -162,7 +160,7 @@ class Warden:
     def _ask(self, why: str) -> None:
         self.why = self.why or why
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         try:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if found[0] == self._command:
@@ -171,29 +169,27 @@ class Warden:
             self._alone = True
 
     def _count(self) -> None:
-        """Stop a command that does nothing but fork. Only when the whole machine has so many more are its counted."""
+        """Stop a command that forks without end. Its processes are counted only when the machine has many more."""
         if time.monotonic() - self._counted < TICK:
             return
         self._counted = time.monotonic()
-        if threads() - self._threads > self._most and len(descendants()) > self._most:
+        if threads() - self._threads > self._max_processes and len(descendants()) > self._max_processes:
             self._ask("processes")
 
     def _pump(self, seconds: float, done: Callable[[], bool]) -> None:
-        """Take output, bury the dead and obey, until it is done or the time is up."""
+        """Handle events until `done` or the timeout."""
         until = time.monotonic() + seconds
-        self._bury()
+        self._reap()
         while not done() and (left := until - time.monotonic()) > 0:
             for fd, _ in self._poll.poll(min(left, TICK) * 1000):
                 self._handlers[fd](fd)
-            self._bury()
+            self._reap()
             self._count()
-            if self._guard and os.getppid() != self._guard:
-                self._ask("asked")
 
-    # --- the end ---------------------------------------------------------------------------------------
+    # --- stopping --------------------------------------------------------------------------------------
 
-    def look_after(self, seconds: float) -> None:
-        """Return when the command has ended, by itself or not, and nothing of it is left."""
+    def supervise(self, seconds: float) -> None:
+        """Return when the command has ended, by itself or not, and none of its processes is left."""
         self._pump(seconds, lambda: self._status >= 0 or bool(self.why))
         if self._status < 0:
             self._ask("time")
@@ -203,37 +199,15 @@ class Warden:
             self._pump(SETTLE, lambda: self._alone)
             self.left = 0 if self._alone else len(descendants())
             self.stop(GRACE / 4)
-        # What it wrote last may still be in the pipe; it closes when nobody is left who could write.
+        # Read the rest of the output. The pipe closes when the last writer is gone.
         self._pump(SETTLE, lambda: self._take not in self._handlers.values())
 
     def stop(self, grace: float) -> None:
-        """End every descendant: ask, wait, kill."""
-        self._request(grace)
-        until = time.monotonic() + PATIENCE
-        while not self._alone and time.monotonic() < until:
-            send(signal.SIGKILL, frozen(self._living))
-            self._pump(0.05, lambda: self._alone)
-        if not LINUX:
-            send(signal.SIGKILL, {self._command})
+        """End every descendant: SIGTERM, wait, SIGKILL."""
+        stop_all(self._command, grace, lambda seconds: self._pump(seconds, lambda: self._alone), lambda: self._alone)
 
-    def _request(self, grace: float) -> None:
-        """Ask each to end, once; also those that were just being born when the others were asked."""
-        asked: set[int] = set()
-        until, pause = time.monotonic() + grace, 0.02
-        while not self._alone and (left := until - time.monotonic()) > 0:
-            # Parents first: one that would clear up should not see its children die before it is asked.
-            fresh = [pid for pid in self._living() if pid not in asked]
-            for number in (signal.SIGTERM, signal.SIGCONT):
-                send(number, fresh)
-            asked.update(fresh)
-            self._pump(min(pause, left), lambda: self._alone)
-            pause = min(pause * 2, 0.25)
-
-    def _living(self) -> list[int]:
-        return descendants() if LINUX else [self._command]
-
-    def told(self) -> str:
-        """How it ended, as JSON."""
+    def status(self) -> str:
+        """Return how the command ended, as JSON."""
         number = os.WTERMSIG(self._status) if self._status >= 0 and os.WIFSIGNALED(self._status) else 0
         code = os.WEXITSTATUS(self._status) if self._status >= 0 and not number else -1
         stuck = 0 if self._alone else len(descendants())
@@ -243,100 +217,160 @@ class Warden:
         )
 
 
-def become(shell: str, command: str, stdin: int, writing: int) -> None:
-    """In the child: turn into the command. Its session is its own, so that there is no terminal it could read."""
+def become(program: str, argv: list[str], streams: tuple[int, int, int]) -> None:
+    """In the child: run the command, in its own session so that it has no terminal."""
     try:
         os.setsid()
         prctl(PARENT_DEATH, signal.SIGKILL)
-        for fd, source in enumerate((stdin, writing, writing)):
+        for fd, source in enumerate(streams):
             os.dup2(source, fd)
         signal.set_wakeup_fd(-1)
-        # What this interpreter and those before it ignore, a command expects to be as usual.
+        # Python and the programs before it may ignore signals that a command expects to have their default action.
         for name in ("SIGPIPE", "SIGXFSZ", "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGCHLD"):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
-        os.execv(shell, [os.path.basename(shell), "-c", "--", command])  # noqa: S606
+        os.execvp(program, argv)  # noqa: S606
+    except OSError as error:
+        os.write(2, f"cannot be started: {error.strerror}\n".encode())
     finally:
         os._exit(127)
 
 
-# --- the guard -----------------------------------------------------------------------------------------
+# --- a server on standard streams ----------------------------------------------------------------------
 
 
-def guarded(folder: str, seconds: float, control: int) -> int:
-    """Go on as the warden, in a child of a process that guards it: the number of that one, 0 where there is none.
+class LineFilter:
+    """Passes on lines that may be JSON messages, each whole, and stops at one that is too long."""
 
-    `control` is a pipe that closes when nobody waits any more, or -1.
-    """
-    if not LINUX:
-        return 0
-    awaited = {signal.SIGCHLD, signal.SIGCONT, signal.SIGTERM}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    prctl(SUBREAPER, 1)
-    prctl(PARENT_DEATH, signal.SIGCONT)
-    guard, warden = os.getpid(), os.fork()
-    if warden:
-        os._exit(guard_it(warden, folder, seconds, control))
-    # A session of its own, so that no signal to a group meets both.
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._rest, self._invalid = max_bytes, bytearray(), 0
+        self.why = ""
+
+    def pass_on(self, data: bytes) -> None:
+        begin = len(self._rest)
+        self._rest += data
+        while (end := self._rest.find(b"\n", begin)) >= 0:
+            line = bytes(self._rest[: end + 1])
+            del self._rest[: end + 1]
+            begin = 0
+            if line.startswith(b"{"):
+                write_all(1, line)
+            else:
+                self._invalid += 1
+        if len(self._rest) > self._max_bytes:
+            self.why = f"it sent a line of more than {self._max_bytes // 1024 // 1024} MB"
+        elif self._invalid >= MAX_INVALID_LINES:
+            self.why = "it writes something other than messages"
+
+
+def serve_stdio(max_bytes: int, parent: int, command: list[str]) -> None:
+    """Run a server with our standard input and error, and pass on its output. Its end is the last line of stderr."""
+    prctl(PARENT_DEATH, signal.SIGTERM)
+    front = os.getpid()
+    if pid := os.fork():
+        # The caller may kill this process; the supervisor itself, in another session, is told and stops the server.
+        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 255)
     os.setsid()
-    prctl(PARENT_DEATH, signal.SIGCONT)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
-    return guard
-
-
-def guard_it(warden: int, folder: str, seconds: float, control: int) -> int:
-    """Until the warden has ended, or should have; then kill what there still is. How it ended, 0 if well."""
+    prctl(PARENT_DEATH, signal.SIGTERM)
+    prctl(SUBREAPER, 1)
+    waking, woken = os.pipe()
+    os.set_blocking(woken, False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    reading, writing = os.pipe()
+    server = os.fork()
+    if not server:
+        become(command[0], command, (0, writing, 2))
+    os.close(writing)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.chdir("/")
-    for ignored in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(ignored, signal.SIG_IGN)
-    code = accompany(warden, time.monotonic() + seconds + LATE, control)
-    until = time.monotonic() + GRACE
-    while not alone() and time.monotonic() < until:
-        send(signal.SIGKILL, frozen(descendants))
-        signal.sigtimedwait({signal.SIGCHLD}, 0.05)
-    if code and closed(control):
-        with contextlib.suppress(OSError):
-            clear(folder)
-    return code
+    why = pass_on_output(server, reading, waking, LineFilter(max_bytes), (front, parent))
+    reaped: list[int] = []
+    stop_all(server, GRACE / 4, lambda seconds: pause(waking, seconds), lambda: reap(reaped, server))
+    os.write(2, f"\n{why or exit_reason(reaped)}\n".encode())
+    os._exit(0)
 
 
-def accompany(warden: int, until: float, control: int) -> int:
-    """Wake the warden whenever it is stopped, and pass on requests to end; how it ended, 1 if it did not in time."""
-    while (left := until - time.monotonic()) > 0:
-        found = signal.sigtimedwait({signal.SIGCHLD, signal.SIGCONT, signal.SIGTERM}, min(left, TICK))
-        if found and found.si_signo == signal.SIGTERM:
-            os.kill(warden, signal.SIGTERM)
-        ended, status = os.waitpid(warden, os.WNOHANG | os.WUNTRACED)
-        if ended and not os.WIFSTOPPED(status):
-            return int(status != 0)
-        if ended:
-            os.kill(warden, signal.SIGCONT)
-        if closed(control):
-            until = min(until, time.monotonic() + LATE)
-    return 1
-
-
-def closed(control: int) -> bool:
-    """Whether the other end of the pipe is gone; nothing is ever written to it."""
-    return control >= 0 and bool(select.select([control], [], [], 0)[0])
-
-
-def alone() -> bool:
-    """Bury the dead; whether there is no child any more."""
+def pass_on_output(server: int, reading: int, waking: int, lines: LineFilter, parents: tuple[int, int]) -> str:
+    """Pass on the output until the server ends or is no longer wanted; return why it is stopped, if it is."""
+    poll = select.poll()
+    for fd in (reading, waking):
+        poll.register(fd, select.POLLIN)
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while not lines.why:
+            events = poll.poll(TICK * 1000)
+            if (reading, select.POLLIN) in events or any(fd == reading for fd, _ in events):
+                data = os.read(reading, CHUNK)
+                if not data:
+                    break
+                lines.pass_on(data)
+            elif (events and signal.SIGTERM in os.read(waking, CHUNK)) or (
+                events and os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ):
+                break
+            if os.getppid() != parents[0] or not exists(parents[1]):
+                break
+    except BrokenPipeError:
+        pass
+    return lines.why
+
+
+def pause(waking: int, seconds: float) -> None:
+    if select.select([waking], [], [], seconds)[0]:
+        os.read(waking, CHUNK)
+
+
+def reap(statuses: list[int], server: int) -> bool:
+    """Collect ended children, and the status of the server; return whether no child is left."""
+    try:
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            if found[0] == server:
+                statuses.append(found[1])
     except ChildProcessError:
         return True
     return False
 
 
+def exit_reason(statuses: list[int]) -> str:
+    if not statuses:
+        return "it was stopped"
+    code = os.waitstatus_to_exitcode(statuses[0])
+    return f"it ended with exit code {code}" if code >= 0 else f"it ended with signal {-code}"
+
+
 # --- processes -----------------------------------------------------------------------------------------
 
 
-def frozen(living: Callable[[], list[int]]) -> set[int]:
-    """All of them, stopped: so none can make another before it is killed."""
+def stop_all(command: int, grace: float, wait: Callable[[float], None], alone: Callable[[], bool]) -> None:
+    """End every descendant: SIGTERM, wait, SIGKILL. `wait` handles events for some seconds; `alone`: none is left."""
+
+    def living() -> list[int]:
+        return descendants() if LINUX else [command]
+
+    asked: set[int] = set()
+    until, delay = time.monotonic() + grace, 0.02
+    while not alone() and (left := until - time.monotonic()) > 0:
+        # Parents first: a parent that cleans up should not see its children die before it is asked to end.
+        fresh = [pid for pid in living() if pid not in asked]
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            send(number, fresh)
+        asked.update(fresh)
+        wait(min(delay, left))
+        delay = min(delay * 2, 0.25)
+    until = time.monotonic() + PATIENCE
+    while not alone() and time.monotonic() < until:
+        send(signal.SIGKILL, freeze(living))
+        wait(0.05)
+    if not LINUX:
+        send(signal.SIGKILL, {command})
+
+
+def freeze(living: Callable[[], list[int]]) -> set[int]:
+    """Stop all processes, so that none can create another before it is killed."""
     found: set[int] = set()
     for _ in range(ROUNDS):
         fresh = [pid for pid in living() if pid not in found]
@@ -353,13 +387,13 @@ def send(number: signal.Signals, to: Iterable[int]) -> None:
 
 
 def descendants() -> list[int]:
-    """Every living process below this one, parents before their children."""
+    """Return every living process below this one, parents before their children."""
     children: dict[int, list[int]] = {}
     dead = set()
     for name in os.listdir("/proc") if LINUX else ():
         if name.isdigit() and (fields := stat(name)):
             children.setdefault(int(fields[1]), []).append(int(name))
-            # A process whose first thread ended looks dead, and is not while it has others.
+            # A process whose first thread has ended looks like a zombie, but is alive while it has other threads.
             if fields[0] in b"ZX" and int(fields[17]) < 2:
                 dead.add(int(name))
     found, look = [], [os.getpid()]
@@ -371,7 +405,7 @@ def descendants() -> list[int]:
 
 
 def stat(pid: str) -> list[bytes]:
-    """What the system says of a process, from its state on; nothing when it is gone."""
+    """Return the fields of /proc/PID/stat from the state on; nothing if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -380,7 +414,7 @@ def stat(pid: str) -> list[bytes]:
 
 
 def threads() -> int:
-    """How many threads the whole machine has; 0 where nobody says."""
+    """Return the number of threads on the machine; 0 if unknown."""
     try:
         with open("/proc/loadavg", "rb") as file:
             return int(file.read().split()[3].split(b"/")[1])
@@ -394,17 +428,32 @@ def prctl(option: int, value: int) -> None:
 
 
 def quietly(act: Callable[[int, int], None], to: int, number: int) -> None:
-    """Send a signal to what may be gone already, or may not be ours to signal."""
+    """Send a signal; ignore processes that are gone or belong to another user."""
     with contextlib.suppress(OSError):
         act(to, number)
 
 
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
 def void(_: object) -> None:
-    """What was read says nothing."""
+    """Discard a value."""
 
 
 def save(folder: str, name: str, text: str, durable: bool) -> None:
-    """A file that is there whole or not at all."""
+    """Write a file atomically."""
     fd = os.open(f"{folder}/{name}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.write(fd, text.encode())
     if durable:
@@ -418,7 +467,7 @@ def save(folder: str, name: str, text: str, durable: bool) -> None:
 
 
 def claim(folder: str) -> int:
-    """Our end of the control pipe. It has a reader before it has its name; FileExistsError: there is a claim."""
+    """Create the control pipe and open it, before it gets its name. FileExistsError: there is another supervisor."""
     path = f"{folder}/control"
     os.mkfifo(f"{path}.new", 0o600)
     control = os.open(f"{path}.new", os.O_RDWR | os.O_NONBLOCK)
@@ -428,7 +477,7 @@ def claim(folder: str) -> int:
 
 
 def detach() -> int:
-    """Go on as a process that nobody waits for; the first one ends well once a byte comes through what this gives."""
+    """Continue in a child. The parent exits with 0 once a byte is written to the returned pipe."""
     reading, ready = os.pipe()
     if os.fork():
         os.close(ready)
@@ -444,24 +493,27 @@ def clear(folder: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    mode, folder, wants_input, size, seconds, most, shell, command = argv
+    if argv[0] == "stdio":
+        serve_stdio(int(argv[1]), int(argv[2]), argv[3:])
+    mode, folder, wants_input, size, seconds, max_processes, shell, command = argv
     kept = mode == "kept"
     ready = detach() if kept else -1
     control = claim(folder) if kept else 0
-    guard = guarded(folder, float(seconds), -1 if kept else control)
     prctl(SUBREAPER, 1)
-    warden = Warden(folder, int(size), int(most), guard)
+    # Wakes a supervisor that its command has stopped when the program dies.
+    prctl(PARENT_DEATH, signal.SIGCONT)
+    supervisor = Supervisor(folder, int(size), int(max_processes))
     try:
-        warden.start(shell, command, control, wants_input == "1")
+        supervisor.start(shell, command, control, wants_input == "1")
         if kept:
             os.write(ready, b".")
             os.close(ready)
-        warden.look_after(float(seconds))
+        supervisor.supervise(float(seconds))
     finally:
-        warden.stop(0)
-    save(folder, "status", warden.told(), durable=kept)
-    if warden.orphaned:
-        clear(folder)  # Nobody is left who would.
+        supervisor.stop(0)
+    save(folder, "status", supervisor.status(), durable=kept)
+    if supervisor.orphaned:
+        clear(folder)  # The program that would do it is gone.
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A command under a warden, as the program sees it: how it is started, what it wrote, how it ended.
+"""The client of a supervisor: start a command, read its output and its end.
 
-Everything is in the folder of the command, so that any program that finds the folder again knows as much as the one
-that started it, and a command that writes without end costs neither of them memory.
+The state is in the folder of the command: any program that finds the folder knows as much as the one that started the
+command, and output without end costs no memory.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ import msgspec
 
 from holdfast import errors, process_info
 
-WARDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py")
+SUPERVISOR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py")
 MARK = "HOLDFAST_PROCESS_ID"
-"""In the environment of everything a warden looks after: what it leaves when it is killed can be told by it."""
+"""Environment variable that identifies the processes of a command if its supervisor was killed."""
 MAX_COMMAND = 100_000
 MOST = 1_000
-"""A command may have so many processes at once."""
+"""Maximum number of processes of a command."""
 
-# Escape sequences move the cursor and paint; to a model, and in a log, they are noise.
+# Escape sequences are useless to a model and in a log.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_()#]?)")
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a command ended, as its warden wrote it down."""
+    """How a command ended, as its supervisor has recorded it."""
 
     code: int
-    """Its exit code; -1 when it had none."""
+    """Exit code; -1 if there is none."""
     signal: int
     why: str
-    """Why the warden stopped it: asked, orphaned, time, processes; empty when it ended by itself."""
+    """Why the supervisor stopped it: asked, orphaned, time, processes; empty if it ended by itself."""
     left: int
-    """How many processes it left, which were stopped."""
+    """Number of processes that it left and that were stopped."""
     stuck: int
-    """How many would not die."""
+    """Number of processes that could not be killed."""
     bytes: int
     lost: int
-    """Bytes of output that could not be kept."""
+    """Bytes of output that could not be stored."""
     at: float
 
     @property
     def exit_code(self) -> int | None:
-        """As a shell would say it."""
+        """The exit code as a shell reports it."""
         if self.signal:
             return 128 + self.signal
         return self.code if self.code >= 0 else None
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A part of an output: the text, the bytes it stands for, and how many there are in all."""
+    """A part of the output: its text, its range in bytes, and the total number of bytes."""
 
     text: str
     begin: int
@@ -64,7 +64,7 @@ class Piece(msgspec.Struct, frozen=True):
     total: int
 
 
-def line(
+def argv(
     mode: str,
     folder: str,
     command: str,
@@ -74,24 +74,29 @@ def line(
     input: bool = False,
     most: int = MOST,
 ) -> list[str]:
-    """How the warden of a command is called; the command is one word of it, whatever it says."""
+    """Build the supervisor's argv. The command is passed as a single argument and never parsed."""
     given = (mode, folder, str(int(input)), str(size), str(seconds), str(most), shell(), command)
-    return [sys.executable, "-I", "-S", WARDEN, *given]
+    return [sys.executable, "-I", "-S", SUPERVISOR, *given]
+
+
+def stdio_argv(max_line_bytes: int, command: list[str]) -> list[str]:
+    """Build the argv that runs a server on standard streams, for as long as this process lives."""
+    return [sys.executable, "-I", "-S", SUPERVISOR, "stdio", str(max_line_bytes), str(os.getpid()), *command]
 
 
 def shell() -> str:
-    """The program that command lines are for."""
+    """Return the shell that runs command lines."""
     return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
-def checked(command: str) -> str:
-    """A command a system can be given. ToolFailed says why it cannot."""
+def check_command(command: str) -> str:
+    """Return the command. Raise ToolFailed if it cannot be run."""
     if os.name != "posix":
         raise errors.ToolFailed("Commands can be run on Linux and macOS only.")
     if not command.strip():
         raise errors.ToolFailed("The command is empty.")
     if "\0" in command or not _is_unicode(command):
-        raise errors.ToolFailed("The command holds characters that no command can.")
+        raise errors.ToolFailed("The command has invalid characters.")
     if len(command.encode()) > MAX_COMMAND:
         raise errors.ToolFailed(f"The command is longer than {MAX_COMMAND:,} bytes. Write it to a file and run that.")
     return command
@@ -106,20 +111,20 @@ def _is_unicode(text: str) -> bool:
 
 
 def working_folder(given: str, roots: list[str]) -> str:
-    """The real path of the folder to work in, from the first root; it has to lie in one of them."""
+    """Return the real path of a working folder, relative to the first root. It must be inside a root."""
     real = os.path.realpath(os.path.join(roots[0], given)) if "\0" not in given and _is_unicode(given) else ""
     if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots):
-        raise errors.ToolFailed(f"{errors.shown(given)} is outside of {' and '.join(roots)}.")
+        raise errors.ToolFailed(f"{errors.shown(given)} is outside of the workspace ({' and '.join(roots)}).")
     if not os.path.isdir(real):
-        raise errors.ToolFailed(f"There is no folder {errors.shown(given)}.")
+        raise errors.ToolFailed(f"Folder {errors.shown(given)} does not exist.")
     return real
 
 
-# --- what its folder tells -------------------------------------------------------------------------------
+# --- status --------------------------------------------------------------------------------------------
 
 
 def status(folder: str) -> Status | None:
-    """How it ended; None while nobody wrote that down."""
+    """Return how the command ended; None if that is not recorded."""
     try:
         with open(os.path.join(folder, "status"), "rb") as file:
             return msgspec.json.decode(file.read(10_000), type=Status)
@@ -128,27 +133,27 @@ def status(folder: str) -> Status | None:
 
 
 def claimed(folder: str) -> bool:
-    """Whether a warden ever began there."""
+    """Return whether a supervisor has started in this folder."""
     return os.path.lexists(os.path.join(folder, "control"))
 
 
 def give_up(folder: str) -> bool:
-    """Take the place of a warden that did not come: if it still does, it finds itself too late. False: it came."""
+    """Prevent a supervisor from starting in this folder. Return False if one has started."""
     try:
         os.close(os.open(os.path.join(folder, "control"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         return False
     except (FileNotFoundError, NotADirectoryError):
-        return True  # Without its folder none can begin.
+        return True  # Without its folder no supervisor can start.
     return True
 
 
 def tell(folder: str, what: bytes = b"") -> bool:
-    """Say something to the warden, `k` to stop or `e` to end the input; nothing asks whether it is there."""
+    """Send a request to the supervisor: `k` stops the command, `e` closes its input, nothing checks that it runs."""
     try:
         control = os.open(os.path.join(folder, "control"), os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
-        return False  # Nobody reads at the other end.
+        return False  # The pipe has no reader.
     try:
         return stat.S_ISFIFO(os.fstat(control).st_mode) and (not what or os.write(control, what) > 0)
     except OSError:
@@ -158,13 +163,13 @@ def tell(folder: str, what: bytes = b"") -> bool:
 
 
 async def write(folder: str, data: bytes, seconds: float) -> int:
-    """Give the command input; how many bytes of it were taken in time. ToolFailed where it takes none."""
+    """Write to the command's input and return the number of bytes written in time. Raise ToolFailed if it is closed."""
     try:
         pipe = os.open(os.path.join(folder, "in"), os.O_WRONLY | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise errors.ToolFailed("Its input is not open. Start it with `input` to write to it.") from None
+        raise errors.ToolFailed("The input of the process is closed. Start it with `input` to write to it.") from None
     except OSError:
-        raise errors.ToolFailed("It does not read its input any more.") from None
+        raise errors.ToolFailed("The process does not read its input any more.") from None
     written, until = 0, time.monotonic() + seconds
     try:
         while written < len(data) and time.monotonic() < until:
@@ -180,20 +185,20 @@ async def write(folder: str, data: bytes, seconds: float) -> int:
 
 
 def wake(mark: str) -> None:
-    """Let a warden go on that somebody stopped, so that it hears what it is told."""
+    """Continue a supervisor that its command has stopped."""
     process_info.resume_by_env(f"{MARK}={mark}")
 
 
 def kill_left(mark: str) -> int:
-    """Kill what a dead warden left behind: all that was started with its mark. How many there were."""
+    """Kill all processes that a dead supervisor has left, and return their number."""
     return process_info.kill_by_env(f"{MARK}={mark}")
 
 
-# --- what it wrote ---------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------
 
 
 def read(folder: str, begin: int = 0, length: int = 1_000_000) -> Piece:
-    """The output from a byte on, at most so many bytes. What is not kept any more is passed over."""
+    """Return output from a byte on, at most `length` bytes. Dropped output is skipped."""
     for _ in range(10):
         parts = _parts(folder)
         first, total = (parts[0][0], sum(parts[-1])) if parts else (0, 0)
@@ -205,13 +210,13 @@ def read(folder: str, begin: int = 0, length: int = 1_000_000) -> Piece:
 
 
 def tail(folder: str, begin: int = 0, length: int = 1_000_000) -> Piece:
-    """The end of the output, not before this byte."""
+    """Return the end of the output, not before this byte."""
     parts = _parts(folder)
     return read(folder, max(begin, sum(parts[-1]) - length) if parts else 0, length)
 
 
 def _piece(data: bytes, begin: int, total: int, ended: bool) -> Piece:
-    """A character may be cut at either side: its rest at the front is dropped, its start at the end comes later."""
+    """Decode output: half a character at the start is dropped, half a character at the end is left for later."""
     cut = next((n for n in range(min(4, len(data))) if data[n] & 0xC0 != 0x80), 0) if begin else 0
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, end = decoder.decode(data[cut:]), begin + len(data)
@@ -221,7 +226,7 @@ def _piece(data: bytes, begin: int, total: int, ended: bool) -> Piece:
 
 
 def _parts(folder: str) -> list[tuple[int, int]]:
-    """Where each part that is kept begins, and its size."""
+    """Return the offset and the size of each stored part."""
     try:
         found = [entry for entry in os.scandir(folder) if re.fullmatch(r"out\.\d+", entry.name)]
         return sorted((int(entry.name[4:]), entry.stat().st_size) for entry in found)
@@ -230,7 +235,7 @@ def _parts(folder: str) -> list[tuple[int, int]]:
 
 
 def _bytes(folder: str, parts: list[tuple[int, int]], begin: int, end: int) -> bytes | None:
-    """What is between these bytes; None when a part was thrown away meanwhile."""
+    """Return a range of bytes; None if a part was deleted meanwhile."""
     found = []
     for start, size in parts:
         if start < end and start + size > begin:
@@ -244,6 +249,6 @@ def _bytes(folder: str, parts: list[tuple[int, int]], begin: int, end: int) -> b
 
 
 def clean(text: str) -> str:
-    """Output as a page would show it: no escape sequences, no control characters, lines as last written over."""
+    """Return output without escape sequences and control characters, with overwritten lines as last written."""
     lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines).translate(_CONTROL)

@@ -1,0 +1,306 @@
+"""The tool read_file: numbered lines of a text file, or an image, and a cache of what the model has read already."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+
+from holdfast import content_parts, errors, types
+from holdfast.tools import base
+from holdfast.tools.files import editor_buffers, images, workspace
+from holdfast.tools.permissions import sensitive_paths
+
+DEFAULT_LINES = 400
+MAX_LINE_LENGTH = 2_000
+MAX_CHARACTERS = 28_000
+"""Per call: less than the limit of any tool result, so that no result is cut in the middle."""
+MAX_OFFSET = 256_000_000
+"""Lines can be requested within so many bytes from the start of a file."""
+MAX_COUNTED_BYTES = 32_000_000
+"""Bytes after the shown lines that are read only to count lines."""
+MAX_IMAGE_BYTES = 3_500_000
+MAX_IMAGE_SIDE = 8_000
+BLOCK_BYTES = 1 << 20
+MAX_CACHED_READS = 500
+_BOM = b"\xef\xbb\xbf"
+
+_SPEC = types.ToolSpec(
+    "read_file",
+    "Read a file of the project: text with numbered lines, or an image (png, jpeg, gif, webp). Long files are read in "
+    "parts: use `from_line` for the next part.",
+    {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file, relative to the project's folder or absolute."},
+            "from_line": {"type": "integer", "description": "The first line to read; 1 by default."},
+            "lines": {"type": "integer", "description": f"Maximum number of lines; {DEFAULT_LINES} by default."},
+        },
+        "required": ["path"],
+    },
+)
+
+CacheKey = tuple[str, str, int, int]
+"""Conversation, real path, first line, number of lines."""
+
+
+class ReadCache:
+    """Remembers what the model has read and what has not changed since, so that it is not sent twice.
+
+    A model that reads a file twice gets a reference to the first result. If it asks once more, it gets the text. All is
+    forgotten when `epoch` returns another value, because the model's context may not contain the result any more.
+    """
+
+    def __init__(self, epoch: Callable[[], object] = lambda: None) -> None:
+        self._epoch = epoch
+        self._at: object = None
+        self._known: OrderedDict[CacheKey, tuple[object, str]] = OrderedDict()
+
+    def pop(self, key: CacheKey, version: object) -> str | None:
+        """Return the id of the call that has read this version; None if there is none or it was just referred to."""
+        self._expire()
+        known = self._known.pop(key, None)
+        return known[1] if known is not None and known[0] == version else None
+
+    def add(self, key: CacheKey, version: object, call_id: str) -> None:
+        """Note what a call is about to return."""
+        self._expire()
+        self._known[key] = (version, call_id)
+        while len(self._known) > MAX_CACHED_READS:
+            self._known.popitem(last=False)
+
+    def invalidate(self, path: str) -> None:
+        """Forget a file that was changed."""
+        for key in [key for key in self._known if key[1] == path]:
+            del self._known[key]
+
+    def _expire(self) -> None:
+        now = self._epoch()
+        if now != self._at:
+            self._known.clear()
+            self._at = now
+
+
+def read_file(
+    space: workspace.Workspace, cache: ReadCache | None = None, editor: editor_buffers.EditorBuffers | None = None
+) -> base.Tool:
+    """Build the tool. Without a cache, every call returns the text."""
+
+    async def run(arguments: base.Arguments) -> types.Content | base.Plan:
+        first = arguments.get("from_line", 1)
+        count = min(arguments.get("lines", DEFAULT_LINES), DEFAULT_LINES)
+        if first < 1 or count < 1:
+            raise errors.ToolFailed("`from_line` and `lines` must be at least 1.")
+        path = space.resolve(arguments["path"])
+
+        async def read() -> types.Content:
+            buffer = await editor_buffers.read(editor, space, path)
+            return (await base.run_in_thread(lambda stop: _read(space, path, (first, count), buffer, stop)))[0]
+
+        if danger := sensitive_paths.secret(path.parts):
+            act = base.Act(tool="read_file", kind="look", summary=f"Read {errors.shown(path.name, 200)}.",
+                           paths=(path.path,), danger=danger)  # fmt: skip
+            return base.Plan(act, read)
+        return await read() if cache is None else await _read_cached(space, cache, path, (first, count), editor)
+
+    return base.Tool(_SPEC, run, parallel=True)
+
+
+async def _read_cached(
+    space: workspace.Workspace,
+    cache: ReadCache,
+    path: workspace.WorkspacePath,
+    lines: tuple[int, int],
+    editor: editor_buffers.EditorBuffers | None,
+) -> types.Content:
+    now = base.current()
+    key = (now.conversation_id, path.path, *lines)
+    buffer = await editor_buffers.read(editor, space, path)
+    version = _digest(buffer) if buffer is not None else await base.run_in_thread(lambda _: _version(space, path))
+    if (call := cache.pop(key, version)) is not None:
+        return (
+            f"[{path.name} has not changed since the call {call or 'before'} read these lines. If that result is no "
+            "longer in view, use `recall`, or read the file once more.]"
+        )
+    content, version = await base.run_in_thread(lambda stop: _read(space, path, lines, buffer, stop))
+    cache.add(key, version, now.call_id)
+    return content
+
+
+def _version(space: workspace.Workspace, path: workspace.WorkspacePath) -> object:
+    with space.open_file(path) as file:
+        return workspace.file_version(os.fstat(file.fileno()))
+
+
+def _digest(buffer: bytes) -> object:
+    return hashlib.sha256(buffer).digest()
+
+
+def _read(
+    space: workspace.Workspace,
+    path: workspace.WorkspacePath,
+    lines: tuple[int, int],
+    buffer: bytes | None,
+    stop: base.Stop,
+) -> tuple[types.Content, object]:
+    """Return the content, and the version of the file from before it was read."""
+    if buffer is not None:
+        return _number_lines(read_lines(io.BytesIO(buffer), *lines, stop), len(buffer)), _digest(buffer)
+    with space.open_file(path) as file:
+        found = os.fstat(file.fileno())
+        beginning = file.read(8192)
+        if images.media_type(beginning) is not None and (image := _read_image(file, path, found.st_size)) is not None:
+            return image, workspace.file_version(found)
+        if b"\0" in beginning:
+            raise errors.ToolFailed(f"{errors.shown(path.parts[-1])} is not a text file.")
+        return _number_lines(read_lines(file, *lines, stop), found.st_size), workspace.file_version(found)
+
+
+def _number_lines(found: LineRange, size: int) -> str:
+    if not found.lines:
+        return "[The file is empty.]"
+    text = "\n".join(f"{number}\t{line}" for number, line in enumerate(found.lines, found.first))
+    last = found.first - 1 + len(found.lines)
+    note = ""
+    if found.total is None:
+        note = f"\n[Lines {found.first}-{last}. More lines follow; the file has {size:,} bytes.]"
+    elif last < found.total:
+        note = f"\n[Lines {found.first}-{last} of {found.total}.]"
+    return f"{text}{note}" + ("\n[Lines end with CRLF; edit_file keeps that.]" if found.crlf else "")
+
+
+def _read_image(file: BinaryIO, path: workspace.WorkspacePath, size: int) -> types.Content | None:
+    """Return an image with a caption; None if the file is damaged or no image after all."""
+    if size > MAX_IMAGE_BYTES:
+        raise errors.ToolFailed(f"The image has {size:,} bytes; the limit is {MAX_IMAGE_BYTES:,}.")
+    file.seek(0)
+    data = file.read(MAX_IMAGE_BYTES + 1)
+    found = images.read(data)
+    if found is None or len(data) > MAX_IMAGE_BYTES:
+        return None
+    if max(found.width, found.height) > MAX_IMAGE_SIDE:
+        raise errors.ToolFailed(f"The image is {found.width} x {found.height}; the limit is {MAX_IMAGE_SIDE} each.")
+    caption = f"[{path.name}: {found.media_type}, {found.width} x {found.height}, {len(data):,} bytes]"
+    image = content_parts.Image(media_type=found.media_type, data=base64.b64encode(data).decode())
+    return content_parts.encode([content_parts.Text(caption), image])
+
+
+# --- lines ---------------------------------------------------------------------------------------------
+
+
+class LineRange(msgspec.Struct, frozen=True):
+    """Consecutive lines of a file."""
+
+    lines: tuple[str, ...]
+    first: int
+    total: int | None
+    """Number of lines of the file; None if it is too long to count."""
+    crlf: bool = False
+    """Whether lines end with CRLF."""
+
+
+def read_lines(file: BinaryIO, first: int, count: int, stop: base.Stop = lambda: False) -> LineRange:
+    """Read up to `count` lines from line `first` on.
+
+    A file, and a single line of it, may be larger than memory: skipped lines are counted in blocks, and long lines are
+    cut as they are read. Raise ToolFailed if the file has fewer lines, or they are too far into it.
+    """
+    reader = _LineReader(file, stop)
+    skipped = reader.skip(first - 1)
+    lines, used, crlf = list[str](), 0, False
+    while skipped == first - 1 and len(lines) < count and (found := reader.line()) is not None:
+        raw, length = found
+        line = _shorten(raw.removesuffix(b"\r"), length)
+        if lines and used + len(line) > MAX_CHARACTERS:
+            # This line has been read already, and is one of those that follow.
+            return LineRange(tuple(lines), first, _sum(first + len(lines), reader.count()), crlf)
+        crlf = crlf or raw.endswith(b"\r")
+        lines.append(line)
+        used += len(line) + 8
+    if not lines and first > 1:
+        raise errors.ToolFailed(f"The file has {skipped} lines.")
+    return LineRange(tuple(lines), first, _sum(first - 1 + len(lines), reader.count()), crlf)
+
+
+def _sum(lines: int, more: int | None) -> int | None:
+    return None if more is None else lines + more
+
+
+def _shorten(raw: bytes, length: int) -> str:
+    line = raw.removeprefix(_BOM).decode("utf-8", "replace")
+    if length <= len(raw) + 1 and len(line) <= MAX_LINE_LENGTH:
+        return line
+    return f"{line[:MAX_LINE_LENGTH]}[… the line has {length:,} bytes …]"
+
+
+class _LineReader:
+    """Reads a file forward, up to a limit in bytes."""
+
+    def __init__(self, file: BinaryIO, stop: base.Stop) -> None:
+        self._file, self._stop, self._left = file, stop, MAX_OFFSET
+        # Ignore what another process appends meanwhile: the file might grow as fast as it is read.
+        self._end = file.seek(0, os.SEEK_END)
+        file.seek(0)
+
+    def skip(self, lines: int) -> int:
+        """Skip lines and return how many there were, at most `lines`."""
+        passed, last = 0, b"\n"
+        while passed < lines:
+            block = self._block()
+            if not block:
+                if self._left <= 0:
+                    raise errors.ToolFailed(
+                        f"Line {lines + 1} is more than {MAX_OFFSET:,} bytes into the file. Use search_files instead."
+                    )
+                return passed + (last != b"\n")
+            found = block.count(b"\n")
+            if passed + found >= lines:
+                self._file.seek(_after(block, lines - passed) - len(block), 1)
+                return lines
+            passed, last = passed + found, block[-1:]
+        return passed
+
+    def line(self) -> tuple[bytes, int] | None:
+        """Return the next line without its end, possibly cut, and its real length in bytes."""
+        raw = self._file.readline(MAX_LINE_LENGTH * 4) if self._left > 0 else b""
+        if not raw:
+            return None
+        self._left -= len(raw)
+        if raw.endswith(b"\n"):
+            return raw[:-1], len(raw) - 1
+        length = len(raw)
+        while block := self._block():
+            at = block.find(b"\n")
+            if at >= 0:
+                self._file.seek(at + 1 - len(block), 1)
+                return raw, length + at
+            length += len(block)
+        return raw, length
+
+    def count(self) -> int | None:
+        """Count the remaining lines; None if that would take too long."""
+        self._left = min(self._left, MAX_COUNTED_BYTES)
+        found, last = 0, b"\n"
+        while block := self._block():
+            found, last = found + block.count(b"\n"), block[-1:]
+        return None if self._left <= 0 else found + (last != b"\n")
+
+    def _block(self) -> bytes:
+        room = min(BLOCK_BYTES, self._end - self._file.tell())
+        block = b"" if room <= 0 or self._left <= 0 or self._stop() else self._file.read(room)
+        self._left -= len(block)
+        return block
+
+
+def _after(block: bytes, count: int) -> int:
+    """Return the offset after the given number of line ends."""
+    at = 0
+    for _ in range(count):
+        at = block.index(b"\n", at) + 1
+    return at
