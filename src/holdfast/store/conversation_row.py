@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import errors
@@ -61,6 +61,31 @@ def not_found(tx: Tx, session_id: str) -> errors.NoSuchSession:
     if tx.one("tombstone", id=session_id):
         return errors.ConversationDeleted(session_id)
     return errors.NoSuchSession(session_id)
+
+
+class LogSegment(NamedTuple):
+    """The part of one log that a conversation reads: the messages with after < seq <= upto."""
+
+    key: int
+    after: int
+    upto: int
+    epoch: int | None
+    """The compaction in force at the fork point; None for the conversation itself."""
+
+
+def lineage(tx: Tx, here: ConversationRow) -> Iterator[LogSegment]:
+    """Yield the log of a conversation, then those of its origins, newest first."""
+    segment = LogSegment(here.key, here.forked_at, here.last_seq, None)
+    origin, forked_epoch, visited = here.origin, here.forked_epoch, {here.key}
+    yield segment
+    while origin is not None:
+        if origin in visited:
+            raise errors.StoreCorrupt(f"The conversation {here.id} is a branch of itself.")
+        visited.add(origin)
+        key, upto, epoch = origin, segment.after, forked_epoch
+        origin, forked_at, forked_epoch = tx.one("origin_of", key=key) or (None, 0, None)
+        segment = LogSegment(key, min(forked_at, upto), upto, epoch)
+        yield segment
 
 
 _SAME: Any = object()

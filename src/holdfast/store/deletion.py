@@ -56,12 +56,10 @@ def _find_owner(tx: Tx, here: ConversationRow, seq: int) -> ConversationRow:
     """Return the conversation whose log has the message: this one, or one that it was branched from."""
     if not 1 <= seq <= here.last_seq:
         raise errors.InvalidArgument(f"There is no message {seq}: the last is {here.last_seq}.", parameter="seq")
-    while seq <= here.forked_at and here.origin is not None:
-        origin = _by_key(tx, here.origin)
-        if origin is None:
-            raise errors.NoSuchSession(here.id)  # both were deleted concurrently
-        here = origin
-    return here
+    found = next((_by_key(tx, log.key) for log in conversation_row.lineage(tx, here) if log.after < seq), None)
+    if found is None:
+        raise errors.NoSuchSession(here.id)  # both were deleted concurrently
+    return found
 
 
 def _lock_readers(tx: Tx, session_id: str, seq: int) -> tuple[ConversationRow, list[ConversationRow]]:

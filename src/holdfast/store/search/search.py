@@ -184,22 +184,13 @@ def _ranges(tx: Tx, session_id: str | None) -> list[IdRange]:
     if session_id is None:
         return EVERYTHING
     here = conversation_row.read(tx, session_id)
-    key, upto, forked_at, origin = here.key, here.last_seq, here.forked_at, here.origin
-    found = [_range(key, forked_at, upto)]
-    while origin is not None:
-        upto, key = min(upto, forked_at), origin
-        origin, forked_at, _, _ = tx.one("origin_of", key=key) or (None, 0, None, None)
-        found.append(_range(key, min(forked_at, upto), upto))
-    return found
+    logs = conversation_row.lineage(tx, here)
+    return [((each.key << 32) + each.after + 1, (each.key << 32) + each.upto) for each in logs]
 
 
 def _keys(ranges: list[IdRange]) -> list[int] | None:
     """Return the keys of the conversations; None means all."""
     return None if ranges is EVERYTHING else [first >> 32 for first, _ in ranges]
-
-
-def _range(key: int, after: int, upto: int) -> IdRange:
-    return (key << 32) + after + 1, (key << 32) + upto
 
 
 def _find_near(

@@ -268,10 +268,10 @@ def _write_page(conversation_id: str, form: render.Form, put: Write, tx: Tx) -> 
 def _read_page(tx: Tx, here: ConversationRow) -> render.ConversationPage:
     shared: list[types.Session] = []
     made: dict[str, types.Compaction] = {}
-    for key, limit in _read_lineage(tx, here):
-        found = [sessions.from_row(row) for row in tx.all("sessions_of", conversation=key)]
-        shared += [session for session in found if key == here.key or session.first_seq <= limit]
-        for row in tx.all("compactions_of", conversation=key):
+    for part in reversed(list(conversation_row.lineage(tx, here))):
+        found = [sessions.from_row(row) for row in tx.all("sessions_of", conversation=part.key)]
+        shared += [session for session in found if part.key == here.key or session.first_seq <= part.upto]
+        for row in tx.all("compactions_of", conversation=part.key):
             compaction = compactions.from_row(row)
             made[compaction.session_id] = compaction
     return render.ConversationPage(
@@ -283,18 +283,6 @@ def _read_page(tx: Tx, here: ConversationRow) -> render.ConversationPage:
         _read_log(tx, here),
         partial(blobs.read_blob, tx),
     )
-
-
-def _read_lineage(tx: Tx, here: ConversationRow) -> list[tuple[int, int]]:
-    """Return the keys of a conversation and its origins, oldest first, each with the last seq read of it."""
-    found, origin, limit = [(here.key, here.last_seq)], here.origin, here.forked_at
-    while origin is not None:
-        if any(key == origin for key, _ in found):
-            raise errors.StoreCorrupt("A conversation is its own origin.")
-        found.insert(0, (origin, limit))
-        origin, forked_at = (tx.one("origin_of", key=origin) or (None, 0))[:2]
-        limit = min(limit, forked_at)
-    return found
 
 
 def _read_log(tx: Tx, here: ConversationRow) -> Iterator[types.Message]:
