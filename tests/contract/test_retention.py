@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors, reports
+from holdfast.store.backup import retention
 from tests.contract import backends, steps
 
 DAY = steps.DAY
@@ -278,3 +279,15 @@ def test_archive_needs_a_path(db: SessionDB, archive: object) -> None:
         db.admin.prune(db.admin.plan_prune(older_than_days=0), archive)
     with pytest.raises(errors.InvalidArgument):
         db.admin.prune(None, "archive.jsonl")
+
+
+def test_prune_reports_what_an_earlier_attempt_removed(db: SessionDB, clock: steps.Clock) -> None:
+    steps.begin(db, "old", *"abc")
+    here = db.conversation("old")
+    archived = {"old": (here.epoch, here.last_seq)}
+    # The second call sees the rows and the retry state that a retry sees after a commit whose outcome is unknown.
+    first, second = db.driver.write(
+        "prune", lambda tx: [retention._remove(tx, ["old"], archived, clock()) for _ in range(2)]
+    )
+    assert first == second
+    assert list(first) == ["old"]

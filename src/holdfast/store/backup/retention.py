@@ -141,6 +141,8 @@ def _remove(tx: Tx, names: Sequence[str], archived: Mapping[str, Version], now: 
         try:
             here = conversation_row.lock(tx, name)
         except errors.NoSuchSession:
+            if name in tx.retry_state:  # by an earlier attempt whose commit outcome is unknown
+                removed[name] = deletion.delete(tx, name, now)
             continue
         routed, read = tx.one("prune_needed", conversation=here.key) or (1, 1)
         if archived.get(name) == (here.epoch, here.last_seq) and _reason_to_keep(tx, name, routed, read) is None:

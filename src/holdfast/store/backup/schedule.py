@@ -63,12 +63,15 @@ class BackupClaim(NamedTuple):
     def acquire(self, tx: Tx) -> bool:
         """Claim the backup if it is due and not claimed. The claim of a dead process expires after an hour."""
         tx.one("lock_meta")
-        done = read_time(tx, store_meta.BACKUP_DONE)
+        done, claimed_at = read_time(tx, store_meta.BACKUP_DONE), read_time(tx, store_meta.BACKUP_CLAIMED)
+        if claimed_at == tx.retry_state.get("claimed_at"):
+            return True  # an earlier attempt whose commit outcome is unknown
         recent = 0 <= self.now - done < self.every and done != self.missing
-        claimed = self.every > 0 and 0 <= self.now - read_time(tx, store_meta.BACKUP_CLAIMED) < CLAIM_TTL_SECONDS
+        claimed = self.every > 0 and 0 <= self.now - claimed_at < CLAIM_TTL_SECONDS
         if recent or claimed:
             return False
         tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value=repr(self.now))
+        tx.retry_state["claimed_at"] = self.now
         return True
 
     def record_success(self, tx: Tx) -> None:
