@@ -88,38 +88,15 @@ def lineage(tx: Tx, here: ConversationRow) -> Iterator[LogSegment]:
         yield segment
 
 
-_SAME: Any = object()
-
-
 def update(
-    tx: Tx,
-    here: ConversationRow,
-    *,
-    head: int | None = None,
-    live: int | None = _SAME,
-    compaction_epoch: int | None = _SAME,
-    redo_epoch: int | None = _SAME,
-    last: Sequence[QueryCall] | None = None,
+    tx: Tx, here: ConversationRow, *, last: Sequence[QueryCall] | None = None, **changes: Any
 ) -> ConversationRow:
-    """Change head, end or view of a locked conversation and increment its epoch, which no other function does.
+    """Change `head`, `live`, `compaction_epoch` or `redo_epoch` of a locked conversation and increment its epoch.
 
-    With `last`, the step ends with these queries: see Tx.finish.
+    No other function increments the epoch. With `last`, the step ends with these queries: see Tx.finish.
     """
-    after = here._replace(
-        epoch=here.epoch + 1,
-        head=here.head if head is None else head,
-        live=here.live if live is _SAME else live,
-        compaction_epoch=here.compaction_epoch if compaction_epoch is _SAME else compaction_epoch,
-        redo_epoch=here.redo_epoch if redo_epoch is _SAME else redo_epoch,
-    )
-    values = {
-        "key": here.key,
-        "epoch": here.epoch,
-        "head": after.head,
-        "live": after.live,
-        "compaction_epoch": after.compaction_epoch,
-        "redo_epoch": after.redo_epoch,
-    }
+    after = here._replace(epoch=here.epoch + 1, **changes)
+    values = {**after._asdict(), "epoch": here.epoch}
     execute = tx.batch if last is None else tx.finish
     updated, *_ = execute(("conversation_update", values), *(last or ()))
     if not updated:

@@ -128,7 +128,6 @@ class SessionDB(
 
     def conversation(self, session_id: str) -> types.Conversation:
         """Return the state of the conversation of this session."""
-
         return self.driver.read(lambda tx: sessions.get_conversation(tx, conversation_row.read(tx, session_id)))
 
     def head(self, session_id: str) -> types.Session:
@@ -137,7 +136,10 @@ class SessionDB(
 
     def sessions(self, session_id: str) -> list[types.Session]:
         """Return every session of the conversation, first to last."""
-        return self.driver.read(lambda tx: sessions.list_of_conversation(tx, session_id))
+        rows = self.driver.read(
+            lambda tx: tx.all("sessions_of", conversation=conversation_row.read(tx, session_id).key)
+        )
+        return [sessions.from_row(row) for row in rows]
 
     def continuations(self, session_id: str) -> list[types.Session]:
         """Return the continuation of this session, or nothing. A session has at most one."""
@@ -146,7 +148,6 @@ class SessionDB(
     def branches(self, session_id: str, *, reading: bool = False) -> list[str]:
         """Return the ids of the conversations that branched off; with `reading`, only those that read this log."""
         validation.check(validation.Flag, reading=reading)
-
         return self.driver.read(lambda tx: branching.list_ids(tx, session_id, reading))
 
     def list_sessions(
@@ -398,7 +399,12 @@ class SessionDB(
 
     def routes(self, session_id: str | None = None) -> list[types.Route]:
         """Return all routes, or those of one conversation."""
-        return self.driver.read(lambda tx: sessions.list_routes(tx, session_id))
+
+        def read(tx: Tx) -> list[types.Route]:
+            key = conversation_row.read(tx, session_id).key if session_id is not None else None
+            return [types.Route(*row) for row in tx.all("routes_all", conversation=key)]
+
+        return self.driver.read(read)
 
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
         """Bind a key to a conversation (None: the next message begins one), if it still has this version."""

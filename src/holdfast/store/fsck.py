@@ -66,18 +66,14 @@ def _check_all(tx: Tx, progress: Progress | None) -> tuple[tuple[int, int, int],
     assert counts is not None  # an aggregate returns one row
     violations: list[types.Violation] = []
     for query, promise in CHECKS.items():
-        violations += _run_check(tx, query, promise)
+        try:
+            with tx.savepoint():
+                violations += [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
+        except errors.StoreBroken as error:
+            violations.append(types.Violation("database", "", str(error)))
     violations += _check_summaries(tx)
     violations += _check_digests(tx, counts[2], progress)
     return (counts[0], counts[1], counts[2]), violations
-
-
-def _run_check(tx: Tx, query: str, promise: str) -> list[types.Violation]:
-    try:
-        with tx.savepoint():
-            return [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
-    except errors.StoreBroken as error:
-        return [types.Violation("database", "", str(error))]
 
 
 def _check_summaries(tx: Tx) -> list[types.Violation]:

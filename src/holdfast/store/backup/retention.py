@@ -86,8 +86,8 @@ class RetentionAdmin(export.ExportAdmin):
         search index are removed, which blocks no process. Backups, archives and exports are not changed.
         """
         validation.check(validation.OptionalFlag, files=files)
-        with atomic_file.translate_errors(self._blob_files.folder):
-            collected = blobs.collect(self.driver, self._blob_files, float("-inf"), float("-inf"))
+        with atomic_file.translate_errors(self.blobs.files.folder):
+            collected = blobs.collect(self.driver, self.blobs.files, float("-inf"), float("-inf"))
         if self.driver.has_file:
             folder = os.path.dirname(self.driver.path)
             with atomic_file.translate_errors(folder):
@@ -170,9 +170,9 @@ def _archive(
         fault_points.reach("prune", "exported")
         _verify(store.driver, path, temp)
         fault_points.reach("prune", "verified")
-        lost = blobs.copy_contents(blobs.files_next_to(path), store._blob_files, wanted)
+        lost = blobs.copy_contents(blobs.files_next_to(path), store.blobs.files, wanted)
         # A missing attachment was lost before; a damaged one may still be of use, so its conversation is kept.
-        damaged = {digest for digest in lost if store._blob_files.state(digest) == "damaged"}
+        damaged = {digest for digest in lost if store.blobs.files.state(digest) == "damaged"}
         return _read_versions(temp, damaged), lost
 
 

@@ -97,10 +97,6 @@ class AdminFacet(Facet):
         self.blobs = blobs
         self.searcher = searcher
 
-    @property
-    def _blob_files(self) -> blob_files.BlobFiles:
-        return self.blobs.files
-
 
 def read_blob(tx: Tx, digest: str) -> types.Blob | None:
     row = tx.one("blob_get", digest=digest)

@@ -38,10 +38,6 @@ class OutgoingBody(msgspec.Struct, frozen=True, omit_defaults=True):
     attachments: tuple[AttachmentRef, ...] = ()
 
 
-class _Address(msgspec.Struct, frozen=True):
-    value: dict[str, Any]
-
-
 class Outbox(Facet):
     """The outbox methods of `db.mail`."""
 
@@ -136,13 +132,8 @@ class Outbox(Facet):
 
 
 def encode_address(address: object) -> str:
-    if not isinstance(address, dict):
-        raise errors.InvalidArgument("`address` must be an object.")
-    message_codec.encode_exact(_Address(address), "address")
-    text = msgspec.json.encode(address)
-    if len(text) > MAX_ADDRESS:
-        raise errors.InvalidArgument(f"`address` must have at most {MAX_ADDRESS:,} bytes as JSON.")
-    return text.decode()
+    # Keys keep their order: the database compares the addresses of a message and its reply as text.
+    return msgspec.json.encode(message_codec.check_object(address, "address", MAX_ADDRESS)).decode()
 
 
 def decode_address(text: str) -> dict[str, Any]:

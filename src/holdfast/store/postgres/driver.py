@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import psycopg
 
@@ -271,7 +271,9 @@ class PostgresDriver:
         return receipts
 
     def _record_append(self, request: log.AppendRequest, conversation_id: str, row: Row) -> list[types.Receipt]:
-        receipt = fast_append.make_receipt(request, conversation_id, row)
+        seq, session_id, epoch = row
+        moved_from = request.session_id if session_id != request.session_id else None
+        receipt = types.Receipt(seq, request.messages[0].uid, session_id, conversation_id, epoch, moved_from)
         self._tails.record_append(conversation_id, receipt.seq, receipt.seq)
         self._tails.record_session(request.session_id, receipt)
         return [receipt]
@@ -355,10 +357,15 @@ class PostgresDriver:
     # --- files and maintenance -----------------------------------------------------------------------
 
     def copy_to(self, *_: object) -> None:
-        raise errors.StoreUnusable(_NO_COPY)
+        raise errors.StoreUnusable(
+            "Copy a PostgreSQL store with `holdfast db copy`, into a file or to another server; use pg_dump to back up "
+            "the whole database."
+        )
 
-    def replace_with(self, *_: object) -> None:
-        raise errors.StoreUnusable(_NO_RESTORE)
+    def replace_with(self, *_: object) -> NoReturn:
+        raise errors.StoreUnusable(
+            "Restore a backup into a new, empty PostgreSQL store with `holdfast db copy`, not over a store in use."
+        )
 
     def open_copy(self, path: str) -> DatabaseCopy:
         """Open a backup, which is a SQLite file also for a PostgreSQL store."""
@@ -402,10 +409,3 @@ class PostgresDriver:
 
     def drop_search_index(self) -> None:
         postgres_index.IndexTables(self).clear()
-
-
-_NO_COPY = (
-    "Copy a PostgreSQL store with `holdfast db copy`, into a file or to another server; use pg_dump to back up the "
-    "whole database."
-)
-_NO_RESTORE = "Restore a backup into a new, empty PostgreSQL store with `holdfast db copy`, not over a store in use."

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
-from holdfast.store.driver import Facet, Row, Tx, struct_from_row
+from holdfast.store.driver import Facet, Row, Tx, read_struct, read_structs, struct_from_row
 
 MAX_TEXT = 4_000
 MAX_RULE = 4_000
@@ -38,7 +38,7 @@ class Permissions(Facet):
 
         def read(tx: Tx) -> list[types.Grant]:
             key = conversation_row.read(tx, session_id).key if session_id is not None else None
-            return [struct_from_row(types.Grant, row) for row in tx.all("grants_of", owner=owner, conversation=key)]
+            return read_structs(tx, types.Grant, "grants_of", owner=owner, conversation=key)
 
         return self.driver.read(read)
 
@@ -90,9 +90,9 @@ class Permissions(Facet):
 def _grant(tx: Tx, session_id: str | None, values: dict[str, Any]) -> types.Grant:
     key = conversation_row.lock(tx, session_id).key if session_id is not None else None
     tx.run("grant_insert", conversation=key, **values)
-    row = tx.one("grant_get", owner=values["owner"], rule=values["rule"], conversation=key)
-    assert row is not None  # there, or just written
-    return struct_from_row(types.Grant, row)
+    found = read_struct(tx, types.Grant, "grant_get", owner=values["owner"], rule=values["rule"], conversation=key)
+    assert found is not None  # there, or just written
+    return found
 
 
 def _begin_audit(tx: Tx, session_id: str, values: dict[str, Any]) -> int:

@@ -68,6 +68,17 @@ def make_directory(folder: str) -> None:
             os.mkdir(folder, 0o700)
 
 
+def sync(path: str) -> None:
+    """Sync a file or a folder to disk."""
+    if os.name != "posix" and os.path.isdir(path):
+        return  # Windows cannot sync a folder.
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def check_not_shared(folder: str) -> None:
     found = os.stat(folder)
     if file_modes.is_shared(found):
@@ -180,19 +191,15 @@ def is_full(folder: str) -> bool:
         fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.unlink(probe)
-            _fill(fd, PROBE_BYTES)
+            left = PROBE_BYTES  # a full disk may accept the first few
+            while left > 0:
+                left -= os.write(fd, bytes(left))
+            os.fsync(fd)
         finally:
             os.close(fd)
     except OSError as error:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return False
-
-
-def _fill(fd: int, size: int) -> None:
-    """Write this many bytes: a full disk may accept the first few."""
-    while size > 0:
-        size -= os.write(fd, bytes(size))
-    os.fsync(fd)
 
 
 def filesystem(folder: str) -> str:

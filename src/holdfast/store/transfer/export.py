@@ -8,6 +8,7 @@ processes. A file at a path is replaced atomically, after its attachments were c
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -60,7 +61,7 @@ class ExportAdmin(blobs.AdminFacet):
                 return report
             replaces = os.path.lexists(path)
             # Before the file gets its name, so that a reader of the file finds its attachments.
-            lost = blobs.copy_contents(blobs.files_next_to(path), self._blob_files, report.blobs)
+            lost = blobs.copy_contents(blobs.files_next_to(path), self.blobs.files, report.blobs)
         if replaces:
             blobs.files_next_to(path).keep_only(report.blobs)
         return msgspec.structs.replace(report, lost_blobs=lost)
@@ -280,11 +281,9 @@ def _read_page(tx: Tx, here: ConversationRow) -> render.ConversationPage:
         made,
         visibility.hidden_ranges(tx, here.key),
         compactions.current(tx, here),
-        _read_log(tx, here),
+        itertools.chain.from_iterable(
+            log.read_range(tx, here, after, min(after + BATCH_ROWS, here.last_seq))
+            for after in range(0, here.last_seq, BATCH_ROWS)
+        ),
         partial(blobs.read_blob, tx),
     )
-
-
-def _read_log(tx: Tx, here: ConversationRow) -> Iterator[types.Message]:
-    for after in range(0, here.last_seq, BATCH_ROWS):
-        yield from log.read_range(tx, here, after, min(after + BATCH_ROWS, here.last_seq))
