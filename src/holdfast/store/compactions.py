@@ -221,11 +221,6 @@ def current(tx: Tx, here: ConversationRow) -> types.Compaction | None:
     return next((compaction for compaction in found if compaction), None)
 
 
-def list_all(tx: Tx, session_id: str) -> list[types.Compaction]:
-    key = conversation_row.read(tx, session_id).key
-    return [from_row(row) for row in tx.all("compactions_of", conversation=key)]
-
-
 def find_covering_upto(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:
     """Return the compaction `epoch`, or the first of its bases, whose summary covers no message after `limit`."""
     while epoch is not None:

@@ -49,6 +49,11 @@ def read(tx: Tx, session_id: str) -> ConversationRow:
     return require(tx, session_id, tx.one("read_conversation", id=validation.check_id(session_id)))
 
 
+def query(tx: Tx, name: str, session_id: str | None, **values: Any) -> list[Row]:
+    """Run a query whose parameter `conversation` is the key of the conversation of a session id, or None."""
+    return tx.all(name, conversation=None if session_id is None else read(tx, session_id).key, **values)
+
+
 def require(tx: Tx, session_id: str, row: Row | None) -> ConversationRow:
     """Return the row as a ConversationRow; raise NoSuchSession or ConversationDeleted if there is none."""
     if row is None:

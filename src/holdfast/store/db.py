@@ -136,9 +136,7 @@ class SessionDB(
 
     def sessions(self, session_id: str) -> list[types.Session]:
         """Return every session of the conversation, first to last."""
-        rows = self.driver.read(
-            lambda tx: tx.all("sessions_of", conversation=conversation_row.read(tx, session_id).key)
-        )
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "sessions_of", session_id))
         return [sessions.from_row(row) for row in rows]
 
     def continuations(self, session_id: str) -> list[types.Session]:
@@ -148,7 +146,8 @@ class SessionDB(
     def branches(self, session_id: str, *, reading: bool = False) -> list[str]:
         """Return the ids of the conversations that branched off; with `reading`, only those that read this log."""
         validation.check(validation.Flag, reading=reading)
-        return self.driver.read(lambda tx: branching.list_ids(tx, session_id, reading))
+        name = "branches_reading" if reading else "branches_of"
+        return [row[0] for row in self.driver.read(lambda tx: conversation_row.query(tx, name, session_id))]
 
     def list_sessions(
         self,
@@ -388,7 +387,8 @@ class SessionDB(
 
     def compactions(self, session_id: str) -> list[types.Compaction]:
         """Return every compaction of the conversation, first to last, undone ones too."""
-        return self.driver.read(lambda tx: compactions.list_all(tx, session_id))
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "compactions_of", session_id))
+        return [compactions.from_row(row) for row in rows]
 
     # --- routes --------------------------------------------------------------------------------------
 
@@ -399,12 +399,8 @@ class SessionDB(
 
     def routes(self, session_id: str | None = None) -> list[types.Route]:
         """Return all routes, or those of one conversation."""
-
-        def read(tx: Tx) -> list[types.Route]:
-            key = conversation_row.read(tx, session_id).key if session_id is not None else None
-            return [types.Route(*row) for row in tx.all("routes_all", conversation=key)]
-
-        return self.driver.read(read)
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "routes_all", session_id))
+        return [types.Route(*row) for row in rows]
 
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
         """Bind a key to a conversation (None: the next message begins one), if it still has this version."""

@@ -32,9 +32,7 @@ class UsageMixin:
 
     def usage(self, session_id: str) -> dict[str, types.Usage]:
         """Return the usage of the conversation by model. This reads all of its messages."""
-        rows = self.driver.read(
-            lambda tx: tx.all("usage_by_model", conversation=conversation_row.read(tx, session_id).key)
-        )
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "usage_by_model", session_id))
         return {model or UNNAMED: types.Usage(*counts) for model, *counts in rows}
 
     def budget(self, session_id: str) -> tuple[int, dict[str, Any]]:

@@ -75,12 +75,8 @@ class InboundMessages(Facet):
     def last_inbound(self, session_id: str, platform: str) -> types.InboundMessage | None:
         """Return the latest inbound message of a platform that became a message of this conversation."""
         validation.check_platform(platform)
-
-        def read(tx: Tx) -> list[Row]:
-            key = conversation_row.read(tx, session_id).key
-            return tx.all("arrival_last", conversation=key, platform=platform)
-
-        return next(map(from_row, self.driver.read(read)), None)
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "arrival_last", session_id, platform=platform))
+        return next(map(from_row, rows), None)
 
     def joined_inbound(self, inbound_id: int) -> list[types.InboundMessage]:
         """Return the messages that were joined into one, oldest first."""
@@ -190,10 +186,8 @@ class InboundMessages(Facet):
     def last_chat(self, session_id: str) -> types.Home | None:
         """Return the chat of the last inbound message of the conversation, or None."""
 
-        row = self.driver.read(
-            lambda tx: tx.one("arrival_home", conversation=conversation_row.read(tx, session_id).key)
-        )
-        return None if row is None else types.Home(row[0], row[1], outbox.decode_address(row[2]), row[3])
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "arrival_home", session_id))
+        return next((types.Home(row[0], row[1], outbox.decode_address(row[2]), row[3]) for row in rows), None)
 
     def counts(self) -> dict[str, int]:
         """Count open inbound messages, their routes, undelivered messages and failed ones."""

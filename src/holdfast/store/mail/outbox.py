@@ -75,12 +75,10 @@ class Outbox(Facet):
     def questions(self, conversation_id: str, limit: int = 100) -> list[types.Outgoing]:
         """Return the questions of a conversation, part by part, newest first. NoSuchSession."""
         validation.check(validation.WholeNumber, limit=limit)
-
-        def read(tx: Tx) -> list[types.Outgoing]:
-            key = conversation_row.read(tx, conversation_id).key
-            return [from_row(row) for row in tx.all("outgoing_questions", conversation=key, limit=limit)]
-
-        return self.driver.read(read)
+        rows = self.driver.read(
+            lambda tx: conversation_row.query(tx, "outgoing_questions", conversation_id, limit=limit)
+        )
+        return [from_row(row) for row in rows]
 
     def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
         """Return the first undelivered message of each chat if it is due, the longest due first."""
