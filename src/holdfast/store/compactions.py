@@ -214,11 +214,11 @@ def current(tx: Tx, here: ConversationRow) -> types.Compaction | None:
     """Return the compaction in force: the conversation's own, or else the one that a branch inherits."""
     if here.compaction_epoch is not None:
         return get(tx, here.key, here.compaction_epoch)
-    found = (
-        find_covering_upto(tx, origin.key, origin.epoch, origin.upto)
-        for origin in itertools.islice(conversation_row.lineage(tx, here), 1, None)
-    )
-    return next((compaction for compaction in found if compaction), None)
+    for origin in itertools.islice(conversation_row.lineage(tx, here), 1, None):
+        found = find_covering_upto(tx, origin.key, origin.epoch, origin.upto)
+        if found:
+            return found
+    return None
 
 
 def find_covering_upto(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:
