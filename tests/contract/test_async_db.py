@@ -17,7 +17,7 @@ from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
 
 # What only the bridge itself uses, or is.
-INSIDE = {"driver", "db", "run", "share", "append"}
+INSIDE = {"driver", "db", "run", "share"}
 
 
 def run(story: Callable[[AsyncSessionDB], Awaitable[object]], db: SessionDB) -> None:

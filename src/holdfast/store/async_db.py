@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from holdfast import errors, types
+from holdfast import errors
 from holdfast.store import async_mirror, executor, group_commit, log, notifications, write_step
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Driver
@@ -74,14 +74,11 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         if self._closed:
             raise errors.StoreClosed()
 
-    async def append(self, request: log.AppendRequest) -> list[types.Receipt]:
-        """Append. The batch may share its commit with the writes of other tasks."""
-        self._check_open()
-        return await self._writes.append(request)
-
     async def share(self, step: write_step.WriteStep[T]) -> T:
         """Run a step, which may share its commit with the writes of other tasks."""
         self._check_open()
+        if isinstance(step.run, log.AppendRequest):
+            return cast("T", await self._writes.append(step.run))
         return await self._writes.write(step)
 
 

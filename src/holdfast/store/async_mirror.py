@@ -13,7 +13,7 @@ import inspect
 from functools import partial
 
 from holdfast import types
-from holdfast.store import log
+from holdfast.store import log, write_step
 from holdfast.store.admin import Admin
 from holdfast.store.blobs.blobs import Blobs
 from holdfast.store.db import SessionDB
@@ -52,8 +52,9 @@ def _make_shared(method):
 @functools.wraps(SessionDB.append_messages)
 async def _append_messages(self, session_id, messages, **options):
     if messages in ([], ()):
-        return []
-    return await self._runner.append(log.AppendRequest(session_id, messages, self._target._clock(), **options))
+        return await self._runner.run(list)  # raises StoreClosed, if it is
+    request = log.AppendRequest(session_id, messages, self._target._clock(), **options)
+    return await self._runner.share(write_step.WriteStep("append", request))
 
 
 @functools.wraps(SessionDB.append_message)

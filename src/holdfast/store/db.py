@@ -306,7 +306,9 @@ class SessionDB(
 
     def find_seq(self, session_id: str, uid: str) -> int | None:
         """Return the seq of the message with this uid, or None if the conversation has none."""
-        return self.driver.read(lambda tx: log.find_seq(tx, session_id, validation.check_id(uid, "uid")))
+        validation.check_id(uid, "uid")
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "message_by_uid", session_id, uid=uid))
+        return int(rows[0][0]) if rows else None
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
         """Hide a range of messages (default: to the last) from the context. Nothing is deleted."""

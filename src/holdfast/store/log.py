@@ -172,11 +172,6 @@ def _insert(
 # --- reading -----------------------------------------------------------------------------------------
 
 
-def find_seq(tx: Tx, session_id: str, uid: str) -> int | None:
-    row = tx.one("message_by_uid", conversation=conversation_row.read(tx, session_id).key, uid=uid)
-    return None if row is None else int(row[0])
-
-
 def transcript(tx: Tx, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
     """Return the log of a conversation in order, including hidden messages and those of its origins."""
     here = conversation_row.read(tx, session_id)

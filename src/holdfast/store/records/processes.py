@@ -81,8 +81,7 @@ class Processes(Facet):
             if session_id is None:
                 rows = tx.all("processes_running" if running_only else "processes_everywhere")
             else:
-                key = conversation_row.read(tx, session_id).key
-                rows = tx.all("processes_of", conversation=key, running=int(bool(running_only)))
+                rows = conversation_row.query(tx, "processes_of", session_id, running=int(bool(running_only)))
             return [struct_from_row(types.Process, row) for row in rows]
 
         return self.driver.read(read)
