@@ -195,7 +195,7 @@ from holdfast import SessionDB, errors
 with SessionDB(sys.argv[1]) as db:
     if sys.argv[2] == "closed":
         db.search("heron")
-        db.searcher.close()
+        db.searcher._release()
     made = Path(sys.argv[1] + ".search").exists() and os.stat(sys.argv[1] + ".search").st_ino
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     for spare in range(8):
