@@ -49,9 +49,14 @@ def read(tx: Tx, session_id: str) -> ConversationRow:
     return require(tx, session_id, tx.one("read_conversation", id=validation.check_id(session_id)))
 
 
-def query(tx: Tx, name: str, session_id: str | None, **values: Any) -> list[Row]:
-    """Run a query whose parameter `conversation` is the key of the conversation of a session id, or None."""
-    return tx.all(name, conversation=None if session_id is None else read(tx, session_id).key, **values)
+def query(tx: Tx, name: str, session_id: str, **values: Any) -> list[Row]:
+    """Run a query whose parameter `conversation` is the key of the conversation of a session id."""
+    return tx.all(name, conversation=read(tx, session_id).key, **values)
+
+
+def query_one_or_all(tx: Tx, name: str, session_id: str | None, **values: Any) -> list[Row]:
+    """Run a query about one conversation, or with `conversation` NULL about all."""
+    return tx.all(name, conversation=None, **values) if session_id is None else query(tx, name, session_id, **values)
 
 
 def require(tx: Tx, session_id: str, row: Row | None) -> ConversationRow:

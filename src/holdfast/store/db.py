@@ -401,7 +401,7 @@ class SessionDB(
 
     def routes(self, session_id: str | None = None) -> list[types.Route]:
         """Return all routes, or those of one conversation."""
-        rows = self.driver.read(lambda tx: conversation_row.query(tx, "routes_all", session_id))
+        rows = self.driver.read(lambda tx: conversation_row.query_one_or_all(tx, "routes_all", session_id))
         return [types.Route(*row) for row in rows]
 
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:

@@ -35,7 +35,7 @@ class Permissions(Facet):
     def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]:
         """Return the grants for all conversations of the owner and for this one, oldest first."""
         validation.check_owner(owner)
-        rows = self.driver.read(lambda tx: conversation_row.query(tx, "grants_of", session_id, owner=owner))
+        rows = self.driver.read(lambda tx: conversation_row.query_one_or_all(tx, "grants_of", session_id, owner=owner))
         return [struct_from_row(types.Grant, row) for row in rows]
 
     def revoke(self, grant_id: int) -> bool:
@@ -75,7 +75,7 @@ class Permissions(Facet):
             "denied": int(validation.convert(validation.Flag, denied, "denied")),
             "limit": limit,
         }
-        rows = self.driver.read(lambda tx: conversation_row.query(tx, "audit_newest", session_id, **values))
+        rows = self.driver.read(lambda tx: conversation_row.query_one_or_all(tx, "audit_newest", session_id, **values))
         return [_audit_from_row(row) for row in rows]
 
 

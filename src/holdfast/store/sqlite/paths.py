@@ -191,15 +191,19 @@ def is_full(folder: str) -> bool:
         fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.unlink(probe)
-            left = PROBE_BYTES  # a full disk may accept the first few
-            while left > 0:
-                left -= os.write(fd, bytes(left))
-            os.fsync(fd)
+            _fill(fd, PROBE_BYTES)
         finally:
             os.close(fd)
     except OSError as error:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return False
+
+
+def _fill(fd: int, size: int) -> None:
+    """Write this many bytes: a full disk may accept the first few."""
+    while size > 0:
+        size -= os.write(fd, bytes(size))
+    os.fsync(fd)
 
 
 def filesystem(folder: str) -> str:
