@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, fault_points, types
+from holdfast.store import async_db, notifications
 from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
 
@@ -486,3 +487,23 @@ def test_what_overrides_a_name_is_called_each_time_and_may_call_what_it_override
         assert calls == {"leases": 3, "release_lease": 3}
 
     asyncio.run(story())
+
+
+def test_subscription_after_a_failed_one_starts_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    hints: list[str] = []
+
+    def refuse(_: object) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    async def story() -> None:
+        with SessionDB(":memory:") as db:
+            hub = async_db.NotificationHub(db.driver)
+            monkeypatch.setattr(db.driver, "listen", refuse)
+            with pytest.raises(RuntimeError), hub.listen(lambda _: hints.append("first")):
+                pass
+            monkeypatch.setattr(db.driver, "listen", lambda handler: handler(notifications.LOST))
+            with hub.listen(lambda _: hints.append("second")):
+                await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert hints == ["second"]

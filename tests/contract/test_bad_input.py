@@ -404,3 +404,9 @@ def test_every_note_a_store_is_made_with_is_kept_for_itself(db: SessionDB) -> No
     for key in made:
         with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             db.admin.set_meta(key, "abc")
+
+
+@pytest.mark.parametrize("call", ["sessions", "compactions", "branches", "usage", "budget", "mail.last_chat"])
+def test_none_is_not_a_session_id(db: SessionDB, call: str) -> None:
+    with pytest.raises(errors.InvalidArgument):
+        operator.attrgetter(call)(db)(None)

@@ -6,11 +6,13 @@ import io
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB, errors, types
+from holdfast.store.blobs import files as blob_files
 from tests.contract import backends, steps
 
 PICTURE = b"\x89PNG\0" * 1000
@@ -235,3 +237,19 @@ def test_fsck_finds_blobs_that_are_named_and_not_sound(db: SessionDB, state: str
     assert (violation.promise, violation.conversation_id) == ("blobs", "talk")
     assert digest[:12] in violation.detail
     assert state in violation.detail
+
+
+def test_first_blobs_of_two_threads_are_stored_in_one_place(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = blob_files.BlobFiles.__init__
+
+    def open_slowly(files: blob_files.BlobFiles, folder: str | None = None) -> None:
+        time.sleep(0.05)
+        opened(files, folder)
+
+    monkeypatch.setattr(blob_files.BlobFiles, "__init__", open_slowly)
+    contents = [b"one", b"two", b"three", b"four"]
+    with ThreadPoolExecutor(len(contents)) as threads:
+        stored = list(threads.map(db.blobs.put, contents))
+    for blob, content in zip(stored, contents, strict=True):
+        with db.blobs.open(blob.digest) as file:
+            assert file.read() == content

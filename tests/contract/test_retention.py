@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors, reports
+from holdfast.store import conversation_row
+from holdfast.store.backup import retention
+from holdfast.store.transfer import export
 from tests.contract import backends, steps
 
 DAY = steps.DAY
@@ -252,7 +255,7 @@ def test_what_changed_or_came_to_be_needed_meanwhile_stays(
     db: SessionDB, clock: steps.Clock, tmp_path: Path, at_point: AtPoint
 ) -> None:
     old_and_new(db, clock)
-    for name in ("routed", "branched", "leased", "deleted"):
+    for name in ("routed", "branched", "leased", "deleted", "titled", "described"):
         steps.begin(db, name, "a")
     clock.advance(DAY)
     plan = db.admin.plan_prune(older_than_days=0)
@@ -265,11 +268,13 @@ def test_what_changed_or_came_to_be_needed_meanwhile_stays(
             db.branch("branched", branch_id="branch")
             db.acquire_lease("leased", "turn", "me")
             db.delete_conversation("deleted")
+            db.set_session_title("titled", "A title that the archive lacks")
+            db.set_session_metadata("described", {"ticket": 7})
 
     at_point(meanwhile)
     report = db.admin.prune(plan, tmp_path / "a.jsonl")
     assert report.removed == ("new",)
-    assert set(report.kept) == {"old", "oldest", "routed", "branched", "leased", "deleted"}
+    assert set(report.kept) == {"old", "oldest", "routed", "branched", "leased", "deleted", "titled", "described"}
 
 
 @pytest.mark.parametrize("archive", [None, 5, "", b"x", "a\0b"])
@@ -278,3 +283,16 @@ def test_archive_needs_a_path(db: SessionDB, archive: object) -> None:
         db.admin.prune(db.admin.plan_prune(older_than_days=0), archive)
     with pytest.raises(errors.InvalidArgument):
         db.admin.prune(None, "archive.jsonl")
+
+
+def test_prune_reports_what_an_earlier_attempt_removed(db: SessionDB, clock: steps.Clock) -> None:
+    steps.begin(db, "old", *"abc")
+    key = db.driver.read(lambda tx: conversation_row.read(tx, "old").key)
+    line = db.driver.read(lambda tx: next(export.read_lines(tx, key)))
+    archived = {"old": retention._without_fence(line)}
+    # The second call sees the rows and the retry state that a retry sees after a commit whose outcome is unknown.
+    first, second = db.driver.write(
+        "prune", lambda tx: [retention._remove(tx, ["old"], archived, clock()) for _ in range(2)]
+    )
+    assert first == second
+    assert list(first) == ["old"]

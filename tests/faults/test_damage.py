@@ -40,14 +40,7 @@ def test_flips_within_a_message_or_a_summary_are_noticed(zygote: zygotes.Zygote,
 @pytest.mark.parametrize("row", ROWS)
 def test_row_that_cannot_be_is_a_typed_error_and_found_by_fsck(row: str, place: Path) -> None:
     sql, c = ROWS[row]
-    with SessionDB(place / "store.db") as db:
-        forbidden.furnish(db)
-    connection = apsw.Connection(str(place / "store.db"))
-    connection.pragma("ignore_check_constraints", True)
-    triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    connection.execute(";".join(f"DROP TRIGGER {name}" for name, _ in triggers))
-    connection.execute(sql)
-    connection.close()
+    _damage(place, sql)
     with SessionDB(place / "store.db") as db:
         with pytest.raises(errors.StoreCorrupt):
             _read(db, c)
@@ -57,3 +50,26 @@ def test_row_that_cannot_be_is_a_typed_error_and_found_by_fsck(row: str, place: 
 def _read(db: SessionDB, c: str) -> None:
     assert [message.content for message in db.context(c)]
     assert [message.content for message in db.transcript(c)]
+
+
+@pytest.mark.parametrize("row", ["branch of itself", "branches of each other"])
+def test_search_and_redaction_of_a_circular_branch_end_with_an_error(row: str, place: Path) -> None:
+    sql, c = ROWS[row]
+    _damage(place, sql)
+    with SessionDB(place / "store.db") as db:
+        with pytest.raises(errors.StoreCorrupt):
+            db.search("answer", session_id=c)
+        with pytest.raises(errors.StoreCorrupt):
+            db.redact(c, 1)
+
+
+def _damage(place: Path, sql: str) -> None:
+    """Execute a statement on a new store without triggers and CHECK constraints."""
+    with SessionDB(place / "store.db") as db:
+        forbidden.furnish(db)
+    connection = apsw.Connection(str(place / "store.db"))
+    connection.pragma("ignore_check_constraints", True)
+    triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    connection.execute(";".join(f"DROP TRIGGER {name}" for name, _ in triggers))
+    connection.execute(sql)
+    connection.close()

@@ -12,7 +12,6 @@ import pytest
 
 from holdfast import SessionDB, errors, fault_points, types
 from holdfast.store import store_meta
-from holdfast.store.backup import backup
 from tests.contract import steps
 
 Open = Callable[..., SessionDB]
@@ -245,7 +244,7 @@ def test_restored_store_is_no_backup_itself(open_db: Open, copy: Path) -> None:
     db, other = open_db(), open_db("other.db")
     fill(db)
     db.admin.backup(copy)
-    assert backup.read_backup_time(db.driver, copy) == steps.Clock()()
+    assert db.admin.backup_made_at(copy) == steps.Clock()()
     other.admin.restore(copy)
     assert other.admin.get_meta(store_meta.BACKUP) is None
     with pytest.raises(errors.InvalidArgument):

@@ -13,7 +13,8 @@ import pytest
 from holdfast import NewMessage, SessionDB, errors, fault_points
 from holdfast.store import conversation_row
 from holdfast.store.driver import Tx
-from holdfast.store.postgres import table_rewrite, transaction
+from holdfast.store.postgres import driver as postgres_driver
+from holdfast.store.postgres import transaction
 from tests import postgres
 from tests.contract import mail, steps
 from tests.store import hosts
@@ -225,7 +226,7 @@ def test_tables_are_written_anew_however_long_it_takes(pair: hosts.Pair) -> None
                 limits.extend(tx.execute("SHOW statement_timeout").fetchone())
             return tx.execute(sql, values)
 
-        table_rewrite.rewrite(execute, ("meta", "audit"), 1.0)
+        postgres_driver.rewrite_tables(execute, ("meta", "audit"), 1.0)
     assert limits == ["0", "0"]
     with SessionDB(pair.one.driver.target) as db:
         db.driver.rewrite("scrub", ("meta",))

@@ -257,3 +257,11 @@ def test_blobs_of_the_store_are_no_place_for_backups(open_db: Open) -> None:
 def test_backups_that_do_not_come_are_told_of(done: str | None, failed: str | None, says: str | None) -> None:
     told = backup_schedule.overdue_warning(done, failed, 24, now=1000.0)
     assert told is None if says is None else says in str(told)
+
+
+def test_claim_whose_commit_outcome_is_unknown_is_recognised_by_the_retry(open_db: Open, clock: steps.Clock) -> None:
+    claim = backup_schedule.BackupClaim(clock(), 3600.0, None)
+    db = open_db()
+    # The second call sees the rows and the retry state that a retry sees after a commit.
+    assert db.driver.write("claim", lambda tx: (claim.acquire(tx), claim.acquire(tx))) == (True, True)
+    assert not db.driver.write("claim", claim.acquire)

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 
 from holdfast import SessionDB, errors
+from holdfast.store.driver import SearchIndex
 from holdfast.store.search import indexer, query_parser
 
 SIDE = ("", "-wal", "-shm", ".queue")
@@ -193,7 +195,7 @@ from holdfast import SessionDB, errors
 with SessionDB(sys.argv[1]) as db:
     if sys.argv[2] == "closed":
         db.search("heron")
-        db.searcher.close()
+        db.searcher._release()
     made = Path(sys.argv[1] + ".search").exists() and os.stat(sys.argv[1] + ".search").st_ino
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     for spare in range(8):
@@ -219,3 +221,26 @@ def test_search_without_descriptors_is_refused_by_name_and_keeps_its_index(path:
     done = subprocess.run([sys.executable, "-c", DESCRIPTORS, path, index], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "refused" in done.stdout
+
+
+def test_search_after_close_opens_no_index(path: str) -> None:
+    db = SessionDB(path)
+    db.close()
+    with pytest.raises(errors.StoreClosed):
+        db.search("heron")
+    assert not [each for each in apsw.connections() if each.filename.startswith(os.path.realpath(path))]
+
+
+def test_search_continues_when_another_thread_discards_the_index(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SessionDB(path) as db:
+        opened, discarded = db.searcher._open, list[bool]()
+
+        def open_then_discard() -> SearchIndex:
+            index = opened()
+            if not discarded:
+                discarded.append(True)
+                db.searcher.discard()
+            return index
+
+        monkeypatch.setattr(db.searcher, "_open", open_then_discard)
+        assert [hit.seq for hit in db.search("heron")] == [1]

@@ -290,6 +290,16 @@ def test_reader_notices_that_the_store_was_replaced(db: SessionDB, path: Path) -
     assert len(db.context("talk")) == 200
 
 
+def test_reader_that_is_returned_while_the_store_is_replaced_is_not_used_again(db: SessionDB, path: Path) -> None:
+    driver = db.driver
+    assert isinstance(driver, sqlite_driver.SqliteDriver)
+    reader = driver._take_reader()
+    replace(path, with_its_log=True)
+    assert len(db.context("talk")) == 200
+    driver._idle.append(reader)  # by a thread that compared the generations just before
+    assert len(db.context("talk")) == 200
+
+
 def test_nothing_is_acknowledged_in_a_file_that_got_the_log_of_another(db: SessionDB, path: Path) -> None:
     replace(path, with_its_log=False)
     before = path.read_bytes()

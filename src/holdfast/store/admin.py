@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from holdfast import errors, reports, types
@@ -36,7 +35,7 @@ class Admin(backups.BackupAdmin, retention.RetentionAdmin, export.ExportAdmin, i
     def fsck(self, progress: Progress | None = None) -> types.Report:
         """Check every promise over the whole store, attachments too; it only reads."""
         report = fsck.check(self.driver, progress, schema=True)
-        return attachments.check_contents(report, self.driver, self._blob_files)
+        return attachments.check_contents(report, self.driver, self.blobs.files)
 
     def schema_faults(self) -> list[SchemaFault]:
         """Return the differences between the schema of the store and the declared one."""
@@ -133,16 +132,8 @@ class Admin(backups.BackupAdmin, retention.RetentionAdmin, export.ExportAdmin, i
         If the copy was interrupted, the same call begins again. Raises CopyRefused when the target holds other data,
         CopyUnfinished when the two differ.
         """
-        return store_copy.copy(self.driver, self._blob_files, target, progress)
+        return store_copy.copy(self.driver, self.blobs.files, target, progress)
 
     def is_unfinished_copy(self) -> bool:
         """Return whether this store is a copy that was begun and not finished."""
         return self.driver.read(store_copy.is_unfinished)
-
-    def backup_made_at(self, path: str | os.PathLike[str]) -> float | None:
-        """Return when the backup at this path was made."""
-        return backups.read_backup_time(self.driver, path)
-
-    def check_restorable(self) -> None:
-        """Raise CopyRefused if `restore` would: this store is on a server and not empty."""
-        backups.check_restorable(self.driver)

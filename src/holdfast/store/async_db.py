@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from holdfast import errors, types
+from holdfast import errors
 from holdfast.store import async_mirror, executor, group_commit, log, notifications, write_step
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Driver
@@ -74,58 +74,11 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         if self._closed:
             raise errors.StoreClosed()
 
-    # --- appends -------------------------------------------------------------------------------------
-
-    async def append_message(
-        self,
-        session_id: str | None,
-        *,
-        role: types.Role,
-        content: types.Content = "",
-        uid: str | None = None,
-        tool_calls: Sequence[types.ToolCall | Mapping[str, Any]] = (),
-        tool_call_id: str | None = None,
-        at: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        expect_head: bool = False,
-        create: types.NewConversation | None = None,
-        lease: types.Lease | None = None,
-    ) -> types.Receipt:
-        """Append like SessionDB.append_message. Cancelling the task does not cancel the append."""
-        message = types.NewMessage(
-            role=role,
-            content=content,
-            uid=uid,
-            tool_calls=tool_calls,
-            tool_call_id=tool_call_id,
-            at=at,
-            metadata=metadata,
-        )
-        receipts = await self.append_messages(
-            session_id, [message], expect_head=expect_head, create=create, lease=lease
-        )
-        return receipts[0]
-
-    async def append_messages(
-        self,
-        session_id: str | None,
-        messages: Sequence[types.NewMessage | Mapping[str, Any]],
-        *,
-        expect_head: bool = False,
-        create: types.NewConversation | None = None,
-        lease: types.Lease | None = None,
-    ) -> list[types.Receipt]:
-        """Append like SessionDB.append_messages. The batch may share its commit with the writes of other tasks."""
-        self._check_open()
-        if messages in ([], ()):
-            return []
-        now = self.db._clock()
-        request = log.AppendRequest(session_id, messages, now, expect_head=expect_head, create=create, lease=lease)
-        return await self._writes.append(request)
-
     async def share(self, step: write_step.WriteStep[T]) -> T:
         """Run a step, which may share its commit with the writes of other tasks."""
         self._check_open()
+        if isinstance(step.run, log.AppendRequest):
+            return cast("T", await self._writes.append(step.run))
         return await self._writes.write(step)
 
 
@@ -176,8 +129,8 @@ class NotificationHub:
     @contextmanager
     def listen(self, handler: HintHandler) -> Iterator[None]:
         """Call `handler` with each hint until the end of the block."""
-        self._handlers.append(handler)
         self._start()
+        self._handlers.append(handler)
         try:
             yield
         finally:
@@ -198,7 +151,6 @@ class NotificationHub:
     def _start(self) -> None:
         if self._started:
             return
-        self._started = True
         loop = asyncio.get_running_loop()
 
         def handler(hint: notifications.Hint) -> None:
@@ -207,6 +159,7 @@ class NotificationHub:
                 loop.call_soon_threadsafe(self._dispatch, hint)
 
         self._driver.listen(handler)
+        self._started = True
 
     def _dispatch(self, hint: notifications.Hint) -> None:
         for handler in tuple(self._handlers):

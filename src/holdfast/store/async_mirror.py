@@ -1,8 +1,9 @@
 """The awaitable counterparts of SessionDB and its facets, built from the synchronous classes.
 
 Each public method of a synchronous class becomes a coroutine method with the same arguments, result and errors. It runs
-on a thread of the store's pool; a method declared with `write_step.shareable` joins a group commit instead. Type
-checkers read async_mirror.pyi, which `python -m tests.async_stubs` generates.
+on a thread of the store's pool; an append, or a method declared with `write_step.shareable`, joins a group commit
+instead, and cancelling its task does not cancel the write. Type checkers read async_mirror.pyi, which
+`python -m tests.async_stubs` generates.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import functools
 import inspect
 from functools import partial
 
+from holdfast import types
+from holdfast.store import log, write_step
 from holdfast.store.admin import Admin
 from holdfast.store.blobs.blobs import Blobs
 from holdfast.store.db import SessionDB
@@ -46,17 +49,34 @@ def _make_shared(method):
     return call
 
 
-def _mirror(target, name, without=()):
+@functools.wraps(SessionDB.append_messages)
+async def _append_messages(self, session_id, messages, **options):
+    if messages in ([], ()):
+        return await self._runner.run(list)  # raises StoreClosed, if it is
+    request = log.AppendRequest(session_id, messages, self._target._clock(), **options)
+    return await self._runner.share(write_step.WriteStep("append", request))
+
+
+@functools.wraps(SessionDB.append_message)
+async def _append_message(self, session_id, *, expect_head=False, create=None, lease=None, **message):
+    options = {"expect_head": expect_head, "create": create, "lease": lease}
+    return (await self.append_messages(session_id, [types.NewMessage(**message)], **options))[0]
+
+
+def _mirror(target, name, without=(), **own):
     methods = {
         each: _make_shared(method) if hasattr(method, "prepare") else _make_awaitable(method)
         for each, method in inspect.getmembers(target, inspect.isfunction)
         if not each.startswith("_") and each not in without
     }
-    return type(name, (AsyncMirror,), {"__doc__": f"{target.__name__}, awaited.", "__module__": __name__, **methods})
+    special = {"__doc__": f"{target.__name__}, awaited.", "__module__": __name__}
+    return type(name, (AsyncMirror,), {**methods, **own, **special})
 
 
-# AsyncSessionDB groups appends, and closes after the last one.
-AsyncSessionBase = _mirror(SessionDB, "AsyncSessionBase", {"append_message", "append_messages", "close"})
+# AsyncSessionDB closes after the last append.
+AsyncSessionBase = _mirror(
+    SessionDB, "AsyncSessionBase", {"close"}, append_message=_append_message, append_messages=_append_messages
+)
 AsyncMail = _mirror(Mail, "AsyncMail")
 AsyncContacts = _mirror(Contacts, "AsyncContacts")
 AsyncMemories = _mirror(Memories, "AsyncMemories")

@@ -28,6 +28,30 @@ class AsyncSessionBase(AsyncMirror):
     async def acquire_lease(
         self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = 30.0
     ) -> types.Lease: ...
+    async def append_message(
+        self,
+        session_id: str | None,
+        *,
+        role: types.Role,
+        content: types.Content = "",
+        uid: str | None = None,
+        tool_calls: Sequence[types.ToolCall | Mapping[str, Any]] = ...,
+        tool_call_id: str | None = None,
+        at: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        expect_head: bool = False,
+        create: types.NewConversation | None = None,
+        lease: types.Lease | None = None,
+    ) -> types.Receipt: ...
+    async def append_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[types.NewMessage | Mapping[str, Any]],
+        *,
+        expect_head: bool = False,
+        create: types.NewConversation | None = None,
+        lease: types.Lease | None = None,
+    ) -> list[types.Receipt]: ...
     async def begin_compaction(
         self, session_id: str, holder: str | None = None, ttl: float = 30.0
     ) -> types.Lease | types.Snapshot: ...

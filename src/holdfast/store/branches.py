@@ -104,11 +104,3 @@ def _session_at(tx: Tx, here: ConversationRow, at_seq: int | None) -> str:
         return here.head_id
     row = tx.one("session_holding", conversation=here.key, seq=max(at_seq, here.forked_at + 1))
     return row[1] if row else here.head_id
-
-
-def list_ids(tx: Tx, session_id: str, reading: bool) -> list[str]:
-    """Return the ids of the branches of a conversation; with `reading`, only of those that read its messages."""
-    key = conversation_row.read(tx, session_id).key
-    if reading:
-        return [row[1] for row in tx.all("branches_reading", conversation=key)]
-    return [row[0] for row in tx.all("branches_of", conversation=key)]

@@ -6,6 +6,7 @@ its token. It changes no message, so its cost does not grow with the log.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence, Set
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -213,27 +214,11 @@ def current(tx: Tx, here: ConversationRow) -> types.Compaction | None:
     """Return the compaction in force: the conversation's own, or else the one that a branch inherits."""
     if here.compaction_epoch is not None:
         return get(tx, here.key, here.compaction_epoch)
-    return _find_inherited(tx, here.origin, here.forked_at, here.forked_epoch)
-
-
-def _find_inherited(tx: Tx, origin: int | None, limit: int, epoch: int | None) -> types.Compaction | None:
-    """Return the newest compaction of an origin, or of the origin's origin and so on, made before the fork point."""
-    visited: set[int] = set()
-    while origin is not None:
-        if origin in visited:
-            raise errors.StoreCorrupt("A conversation is a branch of itself.")
-        visited.add(origin)
-        found = find_covering_upto(tx, origin, epoch, limit)
+    for origin in itertools.islice(conversation_row.lineage(tx, here), 1, None):
+        found = find_covering_upto(tx, origin.key, origin.epoch, origin.upto)
         if found:
             return found
-        origin, forked_at, epoch, _ = tx.one("origin_of", key=origin) or (None, 0, None, None)
-        limit = min(limit, forked_at)
     return None
-
-
-def list_all(tx: Tx, session_id: str) -> list[types.Compaction]:
-    key = conversation_row.read(tx, session_id).key
-    return [from_row(row) for row in tx.all("compactions_of", conversation=key)]
 
 
 def find_covering_upto(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import errors
@@ -49,6 +49,16 @@ def read(tx: Tx, session_id: str) -> ConversationRow:
     return require(tx, session_id, tx.one("read_conversation", id=validation.check_id(session_id)))
 
 
+def query(tx: Tx, name: str, session_id: str, **values: Any) -> list[Row]:
+    """Run a query whose parameter `conversation` is the key of the conversation of a session id."""
+    return tx.all(name, conversation=read(tx, session_id).key, **values)
+
+
+def query_one_or_all(tx: Tx, name: str, session_id: str | None, **values: Any) -> list[Row]:
+    """Run a query about one conversation, or with `conversation` NULL about all."""
+    return tx.all(name, conversation=None, **values) if session_id is None else query(tx, name, session_id, **values)
+
+
 def require(tx: Tx, session_id: str, row: Row | None) -> ConversationRow:
     """Return the row as a ConversationRow; raise NoSuchSession or ConversationDeleted if there is none."""
     if row is None:
@@ -63,38 +73,40 @@ def not_found(tx: Tx, session_id: str) -> errors.NoSuchSession:
     return errors.NoSuchSession(session_id)
 
 
-_SAME: Any = object()
+class LogSegment(NamedTuple):
+    """The part of one log that a conversation reads: the messages with after < seq <= upto."""
+
+    key: int
+    after: int
+    upto: int
+    epoch: int | None
+    """The compaction in force at the fork point; None for the conversation itself."""
+
+
+def lineage(tx: Tx, here: ConversationRow) -> Iterator[LogSegment]:
+    """Yield the log of a conversation, then those of its origins, newest first."""
+    segment = LogSegment(here.key, here.forked_at, here.last_seq, None)
+    origin, forked_epoch, visited = here.origin, here.forked_epoch, {here.key}
+    yield segment
+    while origin is not None:
+        if origin in visited:
+            raise errors.StoreCorrupt(f"The conversation {here.id} is a branch of itself.")
+        visited.add(origin)
+        key, upto, epoch = origin, segment.after, forked_epoch
+        origin, forked_at, forked_epoch = tx.one("origin_of", key=key) or (None, 0, None)
+        segment = LogSegment(key, min(forked_at, upto), upto, epoch)
+        yield segment
 
 
 def update(
-    tx: Tx,
-    here: ConversationRow,
-    *,
-    head: int | None = None,
-    live: int | None = _SAME,
-    compaction_epoch: int | None = _SAME,
-    redo_epoch: int | None = _SAME,
-    last: Sequence[QueryCall] | None = None,
+    tx: Tx, here: ConversationRow, *, last: Sequence[QueryCall] | None = None, **changes: Any
 ) -> ConversationRow:
-    """Change head, end or view of a locked conversation and increment its epoch, which no other function does.
+    """Change `head`, `live`, `compaction_epoch` or `redo_epoch` of a locked conversation and increment its epoch.
 
-    With `last`, the step ends with these queries: see Tx.finish.
+    No other function increments the epoch. With `last`, the step ends with these queries: see Tx.finish.
     """
-    after = here._replace(
-        epoch=here.epoch + 1,
-        head=here.head if head is None else head,
-        live=here.live if live is _SAME else live,
-        compaction_epoch=here.compaction_epoch if compaction_epoch is _SAME else compaction_epoch,
-        redo_epoch=here.redo_epoch if redo_epoch is _SAME else redo_epoch,
-    )
-    values = {
-        "key": here.key,
-        "epoch": here.epoch,
-        "head": after.head,
-        "live": after.live,
-        "compaction_epoch": after.compaction_epoch,
-        "redo_epoch": after.redo_epoch,
-    }
+    after = here._replace(epoch=here.epoch + 1, **changes)
+    values = {**after._asdict(), "epoch": here.epoch}
     execute = tx.batch if last is None else tx.finish
     updated, *_ = execute(("conversation_update", values), *(last or ()))
     if not updated:

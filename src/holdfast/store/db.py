@@ -128,7 +128,6 @@ class SessionDB(
 
     def conversation(self, session_id: str) -> types.Conversation:
         """Return the state of the conversation of this session."""
-
         return self.driver.read(lambda tx: sessions.get_conversation(tx, conversation_row.read(tx, session_id)))
 
     def head(self, session_id: str) -> types.Session:
@@ -137,7 +136,8 @@ class SessionDB(
 
     def sessions(self, session_id: str) -> list[types.Session]:
         """Return every session of the conversation, first to last."""
-        return self.driver.read(lambda tx: sessions.list_of_conversation(tx, session_id))
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "sessions_of", session_id))
+        return [sessions.from_row(row) for row in rows]
 
     def continuations(self, session_id: str) -> list[types.Session]:
         """Return the continuation of this session, or nothing. A session has at most one."""
@@ -146,8 +146,8 @@ class SessionDB(
     def branches(self, session_id: str, *, reading: bool = False) -> list[str]:
         """Return the ids of the conversations that branched off; with `reading`, only those that read this log."""
         validation.check(validation.Flag, reading=reading)
-
-        return self.driver.read(lambda tx: branching.list_ids(tx, session_id, reading))
+        name = "branches_reading" if reading else "branches_of"
+        return [row[0] for row in self.driver.read(lambda tx: conversation_row.query(tx, name, session_id))]
 
     def list_sessions(
         self,
@@ -306,7 +306,9 @@ class SessionDB(
 
     def find_seq(self, session_id: str, uid: str) -> int | None:
         """Return the seq of the message with this uid, or None if the conversation has none."""
-        return self.driver.read(lambda tx: log.find_seq(tx, session_id, validation.check_id(uid, "uid")))
+        validation.check_id(uid, "uid")
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "message_by_uid", session_id, uid=uid))
+        return int(rows[0][0]) if rows else None
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
         """Hide a range of messages (default: to the last) from the context. Nothing is deleted."""
@@ -387,7 +389,8 @@ class SessionDB(
 
     def compactions(self, session_id: str) -> list[types.Compaction]:
         """Return every compaction of the conversation, first to last, undone ones too."""
-        return self.driver.read(lambda tx: compactions.list_all(tx, session_id))
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "compactions_of", session_id))
+        return [compactions.from_row(row) for row in rows]
 
     # --- routes --------------------------------------------------------------------------------------
 
@@ -398,7 +401,8 @@ class SessionDB(
 
     def routes(self, session_id: str | None = None) -> list[types.Route]:
         """Return all routes, or those of one conversation."""
-        return self.driver.read(lambda tx: sessions.list_routes(tx, session_id))
+        rows = self.driver.read(lambda tx: conversation_row.query_one_or_all(tx, "routes_all", session_id))
+        return [types.Route(*row) for row in rows]
 
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
         """Bind a key to a conversation (None: the next message begins one), if it still has this version."""

@@ -56,12 +56,10 @@ def _find_owner(tx: Tx, here: ConversationRow, seq: int) -> ConversationRow:
     """Return the conversation whose log has the message: this one, or one that it was branched from."""
     if not 1 <= seq <= here.last_seq:
         raise errors.InvalidArgument(f"There is no message {seq}: the last is {here.last_seq}.", parameter="seq")
-    while seq <= here.forked_at and here.origin is not None:
-        origin = _by_key(tx, here.origin)
-        if origin is None:
-            raise errors.NoSuchSession(here.id)  # both were deleted concurrently
-        here = origin
-    return here
+    found = next((_by_key(tx, log.key) for log in conversation_row.lineage(tx, here) if log.after < seq), None)
+    if found is None:
+        raise errors.NoSuchSession(here.id)  # both were deleted concurrently
+    return found
 
 
 def _lock_readers(tx: Tx, session_id: str, seq: int) -> tuple[ConversationRow, list[ConversationRow]]:
@@ -130,7 +128,7 @@ def _text_arguments(arguments: str | dict[str, Any]) -> Iterator[str]:
 def _readers(tx: Tx, here: ConversationRow, seq: int) -> list[ConversationRow]:
     """Return this conversation and every branch, at any depth, that reads this message."""
     found = [here]
-    for key, _, forked_at in tx.all("branches_reading", conversation=here.key):
+    for _, key, forked_at in tx.all("branches_reading", conversation=here.key):
         branch = _by_key(tx, key) if forked_at >= seq else None
         if branch is not None:
             found += _readers(tx, branch, seq)
@@ -164,7 +162,7 @@ def delete(tx: Tx, session_id: str, now: float) -> int:
             raise
         return int(tx.retry_state[session_id])
     tx.retry_state[session_id] = here.key
-    branches = [row[1] for row in tx.all("branches_reading", conversation=here.key)]
+    branches = [row[0] for row in tx.all("branches_reading", conversation=here.key)]
     if branches:
         raise errors.HasBranches(branches, here.id)
     tx.run("tombstone_insert", conversation=here.key, at=now)
@@ -242,5 +240,4 @@ def has_lease(tx: Tx, session_id: str) -> bool:
 
 def has_pending_work(tx: Tx, session_id: str) -> bool:
     """Return whether the conversation has unanswered mail or a running process."""
-    row = tx.one("conversation_has_open_work", conversation=conversation_row.read(tx, session_id).key)
-    return row is not None and bool(row[0])
+    return any(row[0] for row in conversation_row.query(tx, "conversation_has_open_work", session_id))

@@ -180,13 +180,9 @@ class SearchIndex(Protocol):
     """The database of the search index, which can be dropped and rebuilt. Its methods are those of Driver."""
 
     def write(self, operation: str, step: Callable[[Tx], T]) -> T: ...
-
     def read(self, step: Callable[[Tx], T]) -> T: ...
-
     def scrub(self) -> None: ...
-
     def integrity_errors(self) -> list[str]: ...
-
     def close(self) -> None: ...
 
 
@@ -238,8 +234,8 @@ class Driver(DatabaseReader, Protocol):
     def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
         """Copy one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
 
-    def replace_with(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None = None) -> None:
-        """Replace the whole content by that of a file, in one transaction.
+    def replace_with(self, path: str, finish: Callable[[Tx, Tx], T], progress: Progress | None = None) -> T:
+        """Replace the whole content by that of a file, in one transaction; return the result of `finish`.
 
         `finish` reads the old content (first) and may change the new (second). No other process writes meanwhile.
         """
@@ -285,3 +281,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 def struct_from_row(kind: type[S], row: Iterable[Any]) -> S:
     """Build a struct from the values of its fields, in the order of their declaration."""
     return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))
+
+
+def read_structs(tx: Tx, kind: type[S], query: str, /, **values: Any) -> list[S]:
+    """Run a query and build a struct from each row."""
+    return [struct_from_row(kind, row) for row in tx.all(query, **values)]
+
+
+def read_struct(tx: Tx, kind: type[S], query: str, /, **values: Any) -> S | None:
+    """Run a query and build a struct from its first row; None if it has no row."""
+    row = tx.one(query, **values)
+    return None if row is None else struct_from_row(kind, row)

@@ -5,46 +5,22 @@ from __future__ import annotations
 import time
 
 from holdfast import errors, types
-from holdfast.store import message_codec
+from holdfast.store import message_codec, queries
 from holdfast.store.driver import MISSING, DatabaseReader, Progress, SchemaFault, Tx
 
 ROWS_PER_PAGE = 5_000
 
-CHECKS = {
-    "fsck_p1_orphan_messages": "P1",
-    "fsck_p1_uids": "P1",
-    "fsck_p2_gaps": "P2",
-    "fsck_p2_places": "P2",
-    "fsck_p3_heads": "P3",
-    "fsck_p3_live": "P3",
-    "fsck_p3_ends": "P3",
-    "fsck_p4_continuations": "P4",
-    "fsck_p4_forks": "P4",
-    "fsck_p4_ids": "P4",
-    "fsck_p5_cuts": "P5",
-    "fsck_p5_view": "P5",
-    "fsck_p5_hides": "P5",
-    "fsck_p6_tokens": "P6",
-    "fsck_p6_epochs": "P6",
-    "fsck_branches": "branches",
-    "fsck_routes": "routes",
-    "fsck_tombstones": "deletion",
-    "fsck_titles": "titles",
-    "fsck_message_values": "messages",
-    "fsck_conversation_values": "conversations",
-    "fsck_leases": "leases",
-    "fsck_budgets": "budgets",
-    "fsck_memories": "memories",
-    "fsck_inbox": "inbox",
-    "fsck_processes": "processes",
-    "fsck_grants": "grants",
-    "fsck_audit": "audit",
-    "fsck_pins": "pins",
-    "fsck_arrivals": "arrivals",
-    "fsck_outbox": "outbox",
-    "fsck_claims": "claims",
-    "fsck_people": "people",
-}
+# Every query of this prefix is a check: it returns a place and a description of each violation. The word after the
+# prefix is a promise, or the subject of other rules.
+_PREFIX = "check_"
+
+
+def _promise(query: str) -> str:
+    subject = query.removeprefix(_PREFIX).partition("_")[0]
+    return subject.upper() if subject[0] == "p" and subject[1:].isdigit() else subject
+
+
+CHECKS = {name: _promise(name) for name in queries.load("sqlite") if name.startswith(_PREFIX)}
 
 
 def check(driver: DatabaseReader, progress: Progress | None = None, *, schema: bool = False) -> types.Report:
@@ -90,18 +66,14 @@ def _check_all(tx: Tx, progress: Progress | None) -> tuple[tuple[int, int, int],
     assert counts is not None  # an aggregate returns one row
     violations: list[types.Violation] = []
     for query, promise in CHECKS.items():
-        violations += _run_check(tx, query, promise)
+        try:
+            with tx.savepoint():
+                violations += [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
+        except errors.StoreBroken as error:
+            violations.append(types.Violation("database", "", str(error)))
     violations += _check_summaries(tx)
     violations += _check_digests(tx, counts[2], progress)
     return (counts[0], counts[1], counts[2]), violations
-
-
-def _run_check(tx: Tx, query: str, promise: str) -> list[types.Violation]:
-    try:
-        with tx.savepoint():
-            return [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
-    except errors.StoreBroken as error:
-        return [types.Violation("database", "", str(error))]
 
 
 def _check_summaries(tx: Tx) -> list[types.Violation]:

@@ -248,22 +248,19 @@ class GroupCommit:
         queues = Counter(each.queue for each in group)
         if len(queues) == 1:
             return self._commit_together(group)
-        return self._append_to_each(group, [place for place, each in enumerate(group) if queues[each.queue] == 1])
+        # Append to the conversations that have a single append in the group; other appends are blocked.
+        single = [place for place, each in enumerate(group) if queues[each.queue] == 1]
+        outcomes: list[Outcome] = [_BLOCKED] * len(group)
+        found = self._driver.append_to_each([group[place].step.run for place in single])
+        for place, receipts in zip(single, found, strict=True):
+            outcomes[place] = _BLOCKED if receipts is None else receipts
+        return outcomes
 
     def _commit_queue(self, group: Sequence[Pending]) -> list[Outcome]:
         """Run the writes of one queue; steps one by one, as two processes could wait for each other's rows."""
         if isinstance(group[0].step.run, log.AppendRequest):
             return self._commit_together(group)
         return self._run_each(group)
-
-    def _append_to_each(self, group: Sequence[Pending], single: Sequence[int]) -> list[Outcome]:
-        """Append to the conversations that have a single append in the group; other appends are blocked."""
-        outcomes: list[Outcome] = [_BLOCKED] * len(group)
-        found = self._driver.append_to_each([group[place].step.run for place in single])
-        for place, receipts in zip(single, found, strict=True):
-            if receipts is not None:
-                outcomes[place] = receipts
-        return outcomes
 
     def _commit_together(self, group: Sequence[Pending], lock_timeout: float | None = None) -> list[Outcome]:
         """Run writes in one transaction; if it fails because of one of them, run each alone.

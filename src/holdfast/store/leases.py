@@ -20,11 +20,11 @@ import socket
 import threading
 import uuid
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from holdfast.store.conversation_row import ConversationRow
 from holdfast.store.driver import Driver, LeaseClock, QueryCall, Tx
 
 logger = logging.getLogger("holdfast.store")
+T = TypeVar("T")
 
 PURPOSES: tuple[types.Purpose, ...] = ("compact", "turn")
 PURPOSE = validation.ArgumentType(types.Purpose)
@@ -137,14 +138,16 @@ class LeaseMixin:
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Take the lock unless another holder has it, and return whether it was taken."""
         _check_lock(holder, ttl_seconds)
-        try:
-            self.acquire_lease(session_id, "compact", holder, ttl_seconds)
-        except errors.Busy:
-            return False
-        except Exception as error:  # noqa: BLE001 -- the lock saves work only; the commit decides
-            # A caller that is refused would never compact again; one that is let through still cannot fork.
-            self._fail_open(error)
-        return True
+
+        def acquire_lock() -> bool:
+            try:
+                self.acquire_lease(session_id, "compact", holder, ttl_seconds)
+            except errors.Busy:
+                return False
+            return True
+
+        # A caller that is refused would never compact again; one that is let through still cannot fork.
+        return self._fail_open(acquire_lock, True)
 
     def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Extend the lock, and return whether this holder still had it."""
@@ -157,12 +160,9 @@ class LeaseMixin:
             return lease is not None
 
         try:
-            return self.driver.write("renew", step)
+            return self._fail_open(lambda: self.driver.write("renew", step), True)
         except errors.LeaseLost:
             return False
-        except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
-            self._fail_open(error)
-            return True
 
     def release_compression_lock(self, session_id: str, holder: str) -> bool:
         """Free the lock if this holder has it, and return whether it did."""
@@ -172,25 +172,21 @@ class LeaseMixin:
             lease = find_by_holder(tx, session_id, "compact", holder, LOCK_TTL)
             return lease is not None and release(tx, lease)
 
-        try:
-            return self.driver.write("release", step)
-        except Exception as error:  # noqa: BLE001 -- the lock expires anyway
-            self._fail_open(error)
-            return False
+        return self._fail_open(lambda: self.driver.write("release", step), False)
 
     def get_compression_lock_holder(self, session_id: str) -> str | None:
         """Return the holder of the lock; None if it is free or expired, or its process died."""
-        try:
-            return self.driver.read(lambda tx: holder_name(tx, session_id, "compact"))
-        except Exception as error:  # noqa: BLE001 -- an unknown holder blocks no work
-            self._fail_open(error)
-            return None
+        return self._fail_open(lambda: self.driver.read(lambda tx: holder_name(tx, session_id, "compact")), None)
 
-    def _fail_open(self, error: Exception) -> None:
-        """Log a failure of the lock subsystem once, and raise any other error."""
-        if not is_lock_failure(error):
-            raise error
-        self.lease_failures.report(error)
+    def _fail_open(self, call: Callable[[], T], otherwise: T) -> T:
+        """Return the result of a call; if the lock subsystem fails, log that once and return `otherwise`."""
+        try:
+            return call()
+        except Exception as error:
+            if not is_lock_failure(error):
+                raise
+            self.lease_failures.report(error)
+            return otherwise
 
 
 def is_lock_failure(error: Exception) -> bool:

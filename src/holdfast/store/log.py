@@ -172,11 +172,6 @@ def _insert(
 # --- reading -----------------------------------------------------------------------------------------
 
 
-def find_seq(tx: Tx, session_id: str, uid: str) -> int | None:
-    row = tx.one("message_by_uid", conversation=conversation_row.read(tx, session_id).key, uid=uid)
-    return None if row is None else int(row[0])
-
-
 def transcript(tx: Tx, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
     """Return the log of a conversation in order, including hidden messages and those of its origins."""
     here = conversation_row.read(tx, session_id)
@@ -225,18 +220,12 @@ def _summary_message(compaction: types.Compaction | None) -> list[types.Message]
 def read_range(tx: Tx, here: ConversationRow, after: int, upto: int) -> list[types.Message]:
     """Return the messages with after < seq <= upto; a branch reads those up to its fork point from its origin."""
     messages: list[types.Message] = []
-    key, origin, forked_at = here.key, here.origin, here.forked_at
-    visited = {key}
-    while upto > after:
-        if upto > forked_at:
-            messages = _read_own_range(tx, key, max(after, forked_at), upto) + messages
-        if origin is None:
+    for segment in conversation_row.lineage(tx, here):
+        low, high = max(after, segment.after), min(upto, segment.upto)
+        if low < high:
+            messages = _read_own_range(tx, segment.key, low, high) + messages
+        if segment.after <= after:
             break
-        upto, key = min(upto, forked_at), origin
-        if key in visited:
-            raise errors.StoreCorrupt(f"The conversation {here.id} is a branch of itself.")
-        visited.add(key)
-        origin, forked_at = (tx.one("origin_of", key=key) or (None, 0))[:2]
     return messages
 
 

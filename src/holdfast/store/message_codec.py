@@ -111,28 +111,29 @@ def encode(
     return encode_exact(body, "message")
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _Object(msgspec.Struct, frozen=True):
     value: dict[str, Any]
+
+
+def check_object(value: object, name: str, max_bytes: int, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """Return a small JSON object as a dict, or raise InvalidArgument."""
+    if not isinstance(value, Mapping):
+        raise errors.InvalidArgument(f"`{name}` must be an object.", parameter=name)
+    found = dict(value)
+    if is_too_deep(found, max_depth):
+        raise errors.InvalidArgument(f"`{name}` must be nested at most {max_depth} deep.", parameter=name)
+    encode_exact(_Object(found), name)
+    size = len(_encode(found))
+    if size > max_bytes:
+        raise errors.InvalidArgument(
+            f"`{name}` must have at most {max_bytes:,} bytes as JSON, not {size:,}.", parameter=name
+        )
+    return found
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
     """Return metadata as a dict, empty for None; raise InvalidArgument if it is not a small JSON object."""
-    if metadata is None:
-        return {}
-    if not isinstance(metadata, Mapping):
-        raise errors.InvalidArgument("`metadata` must be an object.", parameter="metadata")
-    found = dict(metadata)
-    if is_too_deep(found, MAX_METADATA_DEPTH):
-        raise errors.InvalidArgument(
-            f"`metadata` must be nested at most {MAX_METADATA_DEPTH} deep.", parameter="metadata"
-        )
-    encode_exact(_Metadata(found), "metadata")
-    size = len(_encode(found))
-    if size > MAX_METADATA:
-        raise errors.InvalidArgument(
-            f"`metadata` must have at most {MAX_METADATA:,} bytes as JSON, not {size:,}.", parameter="metadata"
-        )
-    return found
+    return {} if metadata is None else check_object(metadata, "metadata", MAX_METADATA, MAX_METADATA_DEPTH)
 
 
 def encode_metadata(metadata: object) -> str | None:

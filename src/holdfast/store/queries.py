@@ -87,16 +87,11 @@ def schema(folder: str, file: str = "schema.sql") -> str:
 
 def parse(text: str) -> list[tuple[list[str], str]]:
     """Split one file into queries: their names, and their SQL without comments."""
-    parts = _HEADER.split(text)[1:]
-    return [
-        ([name.strip() for name in names.split(",")], _without_comments(sql))
-        for names, sql in zip(parts[::2], parts[1::2], strict=True)
-    ]
-
-
-def _without_comments(sql: str) -> str:
-    lines = [line for line in sql.splitlines() if not line.lstrip().startswith("--")]
-    return "\n".join(lines).strip().rstrip(";")
+    parts, found = _HEADER.split(text)[1:], list[tuple[list[str], str]]()
+    for names, sql in zip(parts[::2], parts[1::2], strict=True):
+        lines = [line for line in sql.splitlines() if not line.lstrip().startswith("--")]
+        found.append(([name.strip() for name in names.split(",")], "\n".join(lines).strip().rstrip(";")))
+    return found
 
 
 def columns(sql: str) -> list[tuple[str, str]]:

@@ -51,20 +51,10 @@ def insert_conversation(
     if new.title is not None:
         titles.check_title_free(tx, new.owner, new.title)
     last_seq = forked_at or 0
-    values = {
-        "id": conversation_id,
-        "owner": new.owner,
-        "source": new.source,
-        "title": new.title,
-        "at": now,
-        "last_seq": last_seq,
-        "forked_from": forked_from,
-        "forked_at": forked_at,
-        "forked_epoch": forked_epoch,
-        "origin": origin,
-        "folder": new.folder,
-        "metadata": message_codec.encode_metadata(new.metadata),
-    }
+    fork = {"forked_from": forked_from, "forked_at": forked_at, "forked_epoch": forked_epoch, "origin": origin}
+    metadata = message_codec.encode_metadata(new.metadata)
+    values = {**msgspec.structs.asdict(new), **fork, "id": conversation_id, "at": now, "last_seq": last_seq}
+    values["metadata"] = metadata
     (((key,),),) = tx.batch(("conversation_insert", values))
     tx.defer(
         "session_insert",
@@ -160,11 +150,6 @@ def get_conversation(tx: Tx, here: ConversationRow) -> types.Conversation:
     return msgspec.structs.replace(found, live=bool(found.live))  # SQLite has no booleans
 
 
-def list_of_conversation(tx: Tx, session_id: str) -> list[types.Session]:
-    here = conversation_row.read(tx, session_id)
-    return [from_row(row) for row in tx.all("sessions_of", conversation=here.key)]
-
-
 def continuations(tx: Tx, session_id: str) -> list[types.Session]:
     """Return the continuation of this session, or nothing."""
     here = conversation_row.read(tx, session_id)
@@ -237,11 +222,6 @@ def get_route(tx: Tx, key: str) -> types.Route:
     """Return a route; version 0 means that it was never bound."""
     row = tx.one("route_get", key=key)
     return types.Route(*row) if row else types.Route(key, None, 0)
-
-
-def list_routes(tx: Tx, session_id: str | None) -> list[types.Route]:
-    conversation = conversation_row.read(tx, session_id).key if session_id is not None else None
-    return [types.Route(*row) for row in tx.all("routes_all", conversation=conversation)]
 
 
 def bind_route(tx: Tx, key: str, session_id: str | None, version: int, now: float) -> types.Route:

@@ -52,7 +52,9 @@ class TitleMixin:
         The folder need not exist. A running turn is not interrupted. Raises InvalidArgument, a ValueError.
         """
         cleaned = clean_folder_or_none(folder)
-        self.driver.write("folder", lambda tx: set_folder(tx, session_id, cleaned))
+        self.driver.write(
+            "folder", lambda tx: tx.run("folder_set", key=conversation_row.lock(tx, session_id).key, folder=cleaned)
+        )
         return cleaned
 
     def set_session_metadata(self, session_id: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,10 +168,6 @@ def local_folder(folder: str | None) -> str | None:
         return clean_folder(os.path.abspath(folder)) if folder is not None else None
     except (errors.InvalidArgument, OSError, ValueError):
         return None
-
-
-def set_folder(tx: Tx, session_id: str, folder: str | None) -> None:
-    tx.run("folder_set", key=conversation_row.lock(tx, session_id).key, folder=folder)
 
 
 def merge_metadata(tx: Tx, here: ConversationRow, patch: Mapping[str, Any]) -> dict[str, Any]:

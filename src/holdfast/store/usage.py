@@ -32,11 +32,18 @@ class UsageMixin:
 
     def usage(self, session_id: str) -> dict[str, types.Usage]:
         """Return the usage of the conversation by model. This reads all of its messages."""
-        return self.driver.read(lambda tx: _sum_usage(tx, session_id))
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "usage_by_model", session_id))
+        return {model or UNNAMED: types.Usage(*counts) for model, *counts in rows}
 
     def budget(self, session_id: str) -> tuple[int, dict[str, Any]]:
         """Return the version and content of the conversation's budget; 0 and {} when nothing was spent."""
-        return self.driver.read(lambda tx: get_budget(tx, session_id))
+        row = self.driver.read(lambda tx: tx.one("budget_get", conversation=conversation_row.read(tx, session_id).key))
+        if row is None:
+            return 0, {}
+        try:
+            return row[0], msgspec.json.decode(row[2], type=BudgetBody).spent
+        except msgspec.DecodeError:
+            raise errors.StoreCorrupt(f"The budget of {session_id} cannot be read.") from None
 
     def update_budget(self, session_id: str, version: int, body: Mapping[str, Any]) -> bool:
         """Write the budget as version + 1 if its version is still this one; return whether it was written.
@@ -47,22 +54,6 @@ class UsageMixin:
         validation.check(validation.whole_number(0, 2**63 - 2), version=version)
         text, uid = encode_budget(body), message_codec.generate_uid()
         return self.driver.write("budget", lambda tx: put_budget(tx, session_id, version, text, uid))
-
-
-def _sum_usage(tx: Tx, session_id: str) -> dict[str, types.Usage]:
-    rows = tx.all("usage_by_model", conversation=conversation_row.read(tx, session_id).key)
-    return {model or UNNAMED: types.Usage(*counts) for model, *counts in rows}
-
-
-def get_budget(tx: Tx, session_id: str) -> tuple[int, dict[str, Any]]:
-    here = conversation_row.read(tx, session_id)
-    row = tx.one("budget_get", conversation=here.key)
-    if row is None:
-        return 0, {}
-    try:
-        return row[0], msgspec.json.decode(row[2], type=BudgetBody).spent
-    except msgspec.DecodeError:
-        raise errors.StoreCorrupt(f"The budget of conversation {here.id} cannot be read.") from None
 
 
 def put_budget(tx: Tx, session_id: str, version: int, text: str, uid: str) -> bool:

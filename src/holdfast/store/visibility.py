@@ -103,7 +103,9 @@ class PinMixin:
     def unpin(self, session_id: str, seq: int) -> bool:
         """Unpin a message, so that compactions may summarize it; return whether it was pinned."""
         validation.check(validation.WholeNumber, seq=seq)
-        return self.driver.write("pin", lambda tx: unpin(tx, session_id, seq))
+        return self.driver.write(
+            "pin", lambda tx: tx.run("pin_delete", conversation=conversation_row.lock(tx, session_id).key, seq=seq) == 1
+        )
 
     def pins(self, session_id: str) -> list[types.Pin]:
         """Return the pinned messages in the order of the log."""
@@ -124,10 +126,6 @@ def pin(tx: Tx, session_id: str, seq: int, now: float) -> types.Pin:
     # A new epoch, because a compaction in progress may be about to replace this message.
     conversation_row.update(tx, here)
     return types.Pin(seq, now)
-
-
-def unpin(tx: Tx, session_id: str, seq: int) -> bool:
-    return tx.run("pin_delete", conversation=conversation_row.lock(tx, session_id).key, seq=seq) == 1
 
 
 def pins(tx: Tx, key: int) -> list[types.Pin]:

@@ -66,22 +66,12 @@ def create(folder: str, name: str) -> str:
 
 def rename_into_place(temp: str, path: str, operation: str) -> None:
     """Rename a temporary file so that it survives a power loss."""
-    sync(temp)
+    sqlite_paths.sync(temp)
     fault_points.reach(operation, "synced")
     os.replace(temp, path)
     fault_points.reach(operation, "renamed")
-    sync(os.path.dirname(os.path.abspath(path)))
+    sqlite_paths.sync(os.path.dirname(os.path.abspath(path)))
     fault_points.reach(operation, "kept")
-
-
-def sync(path: str) -> None:
-    if os.name != "posix" and os.path.isdir(path):
-        return  # Windows cannot sync a folder.
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def discard(temp: str) -> None:

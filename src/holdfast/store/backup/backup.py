@@ -42,13 +42,28 @@ class BackupAdmin(blobs.AdminFacet):
         """
         target = _check_target(self.driver, path, overwrite)
         with _open_as_file(self.driver, target, progress) as driver:
-            return _write_backup(driver, self._blob_files, target, self._clock(), progress)
+            return _write_backup(driver, self.blobs.files, target, self._clock(), progress)
 
     def check_backup(self, path: str | os.PathLike[str]) -> types.Report:
         """Count what a backup holds, and check it as `restore` does first."""
         source = _check_source(self.driver, path)
         with _copy_backup(self.driver, source) as temp, _open_current(self.driver, temp, source) as copy:
             return fsck.check(copy)
+
+    def backup_made_at(self, path: str | os.PathLike[str]) -> float | None:
+        """Return when the backup at this path was made, or None if that is not recorded."""
+        source = _check_source(self.driver, path)
+        with _translate_damage(source), contextlib.closing(self.driver.open_copy(source)) as copy:
+            at = copy.read(lambda tx: backup_schedule.read_time(tx, store_meta.BACKUP))
+        return at if at > 0 else None
+
+    def check_restorable(self) -> None:
+        """Raise CopyRefused if `restore` would: a PostgreSQL store that holds data, to which other hosts may write."""
+        if self.driver.name != FILE and not self.driver.read(store_copy.can_copy_into):
+            raise errors.CopyRefused(
+                f"{self.driver.path} holds data already. A backup can be restored into an empty PostgreSQL store only: "
+                "name another schema or database, restore there, and use that one."
+            )
 
     def restore(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> reports.RestoreReport:
         """Replace everything the store holds by a backup that passed every check of fsck.
@@ -64,13 +79,12 @@ class BackupAdmin(blobs.AdminFacet):
             with _open_current(self.driver, temp, source) as copy:
                 report = fsck.raise_if_damaged(fsck.check(copy), source)
                 wanted = copy.read(blobs.read_digests)
-            lost = blobs.copy_contents(self._blob_files, blobs.files_next_to(source), wanted)
-            change = _RestoreStep()
-            self.driver.replace_with(temp, change, progress)
+            lost = blobs.copy_contents(self.blobs.files, blobs.files_next_to(source), wanted)
+            generation, brought_back = self.driver.replace_with(temp, _prepare_restored, progress)
         self.searcher.discard()
         counts = (report.conversations, report.sessions, report.messages)
         seconds = time.monotonic() - began
-        return reports.RestoreReport(source, change.generation, *counts, lost, tuple(change.brought_back), seconds)
+        return reports.RestoreReport(source, generation, *counts, lost, brought_back, seconds)
 
     def backup_if_due(
         self, folder: str | os.PathLike[str], every_hours: float = 24, keep: int = 7
@@ -95,7 +109,7 @@ class BackupAdmin(blobs.AdminFacet):
             link_from = blobs.files_next_to(earlier[-1]) if earlier else None
             target = _check_target(self.driver, backup_schedule.next_path(home, store, now), False)
             with _open_as_file(self.driver, target) as driver:
-                report = _write_backup(driver, self._blob_files, target, now, None, link_from)
+                report = _write_backup(driver, self.blobs.files, target, now, None, link_from)
         except BaseException as error:
             # An error while releasing the claim must not replace the backup's error.
             with contextlib.suppress(errors.StoreError):
@@ -178,14 +192,6 @@ def is_backup(driver: Driver, path: str) -> bool:
         return False
 
 
-def read_backup_time(driver: Driver, path: str | os.PathLike[str]) -> float | None:
-    """Return the time of a backup, or None if it is not recorded."""
-    source = _check_source(driver, path)
-    with _translate_damage(source), contextlib.closing(driver.open_copy(source)) as copy:
-        at = copy.read(lambda tx: backup_schedule.read_time(tx, store_meta.BACKUP))
-    return at if at > 0 else None
-
-
 # --- restore -------------------------------------------------------------------------------------------
 
 
@@ -233,17 +239,8 @@ def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
             yield copy
 
 
-def check_restorable(driver: Driver) -> None:
-    """Refuse to restore into a PostgreSQL store that holds data, because other hosts may write to it."""
-    if driver.name != FILE and not driver.read(store_copy.can_copy_into):
-        raise errors.CopyRefused(
-            f"{driver.path} holds data already. A backup can be restored into an empty PostgreSQL store only: name "
-            "another schema or database, restore there, and use that one."
-        )
-
-
 def _restore_by_copy(store: BackupAdmin, source: str, progress: Progress | None) -> reports.RestoreReport:
-    check_restorable(store.driver)
+    store.check_restorable()
     with _copy_backup(store.driver, source) as temp, _open_current(store.driver, temp, source) as copy:
         fsck.raise_if_damaged(fsck.check(copy), source)
         copy.write("restore", settle_open_mail)
@@ -263,30 +260,26 @@ def settle_open_mail(tx: Tx) -> None:
     tx.run("restore_outgoing", error=NOT_SENT)
 
 
-class _RestoreStep:
-    """The step of a restore: makes the content of a backup the next state of the store, with advanced counters."""
+def _prepare_restored(old: Tx, new: Tx) -> tuple[int, tuple[str, ...]]:
+    """Make the content of a backup the next state of the store, with advanced counters.
 
-    def __init__(self) -> None:
-        self.generation = 0
-        self.brought_back: list[str] = []
-
-    def __call__(self, old: Tx, new: Tx) -> None:
-        deleted: list[Row] = []
-        store_id: Row | None = None
-        self.generation = store_meta.get_generation(new) + 1
-        # The store to be replaced may be damaged.
-        with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
-            self.generation = max(self.generation, store_meta.get_generation(old) + 1)
-            store_id = old.one("meta_get", key=store_meta.STORE_ID)
-            deleted = old.all("tombstones_all")
-        store_meta.begin_generation(new, self.generation)
-        settle_open_mail(new)
-        new.run("meta_delete", key=store_meta.BACKUP)
-        backup_schedule.delete_attempts(new)
-        # With the id of another store it would manage the scheduled backups of that store.
-        new.run("meta_delete", key=store_meta.STORE_ID)
-        if store_id is not None:
-            new.run("meta_set", key=store_meta.STORE_ID, value=store_id[0])
-        for id_, at in deleted:
-            if not new.run("tombstone_keep", id=id_, at=at) and new.one("conversation_key", id=id_):
-                self.brought_back.append(id_)
+    Returns the generation, and the conversations that come back although they were deleted.
+    """
+    deleted: list[Row] = []
+    store_id: Row | None = None
+    generation = store_meta.get_generation(new) + 1
+    # The store to be replaced may be damaged.
+    with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
+        generation = max(generation, store_meta.get_generation(old) + 1)
+        store_id = old.one("meta_get", key=store_meta.STORE_ID)
+        deleted = old.all("tombstones_all")
+    store_meta.begin_generation(new, generation)
+    settle_open_mail(new)
+    new.run("meta_delete", key=store_meta.BACKUP)
+    backup_schedule.delete_attempts(new)
+    # With the id of another store it would manage the scheduled backups of that store.
+    new.run("meta_delete", key=store_meta.STORE_ID)
+    if store_id is not None:
+        new.run("meta_set", key=store_meta.STORE_ID, value=store_id[0])
+    kept = [id_ for id_, at in deleted if not new.run("tombstone_keep", id=id_, at=at)]
+    return generation, tuple(id_ for id_ in kept if new.one("conversation_key", id=id_))

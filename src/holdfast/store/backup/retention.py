@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from holdfast import errors, fault_points, reports, types
 from holdfast.store import conversation_row, deletion, validation
 from holdfast.store.backup import atomic_file
@@ -20,9 +22,6 @@ from holdfast.store.driver import Driver, Progress, Tx
 from holdfast.store.search import search
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import export, import_, jsonl
-
-# The epoch and last seq of a conversation.
-Version = tuple[int, int]
 
 
 class RetentionAdmin(export.ExportAdmin):
@@ -86,8 +85,8 @@ class RetentionAdmin(export.ExportAdmin):
         search index are removed, which blocks no process. Backups, archives and exports are not changed.
         """
         validation.check(validation.OptionalFlag, files=files)
-        with atomic_file.translate_errors(self._blob_files.folder):
-            collected = blobs.collect(self.driver, self._blob_files, float("-inf"), float("-inf"))
+        with atomic_file.translate_errors(self.blobs.files.folder):
+            collected = blobs.collect(self.driver, self.blobs.files, float("-inf"), float("-inf"))
         if self.driver.has_file:
             folder = os.path.dirname(self.driver.path)
             with atomic_file.translate_errors(folder):
@@ -133,7 +132,7 @@ def _reason_to_keep(tx: Tx, conversation_id: str, routed: int, read: int) -> str
     return "a branch reads from it" if read else None
 
 
-def _remove(tx: Tx, names: Sequence[str], archived: Mapping[str, Version], now: float) -> dict[str, int]:
+def _remove(tx: Tx, names: Sequence[str], archived: Mapping[str, jsonl.Line], now: float) -> dict[str, int]:
     """Remove the conversations that are unchanged since the archive and still not needed; return their keys."""
     removed: dict[str, int] = {}
     conversation_row.lock_all(tx, names)
@@ -141,11 +140,19 @@ def _remove(tx: Tx, names: Sequence[str], archived: Mapping[str, Version], now: 
         try:
             here = conversation_row.lock(tx, name)
         except errors.NoSuchSession:
+            if name in tx.retry_state:  # by an earlier attempt whose commit outcome is unknown
+                removed[name] = deletion.delete(tx, name, now)
             continue
         routed, read = tx.one("prune_needed", conversation=here.key) or (1, 1)
-        if archived.get(name) == (here.epoch, here.last_seq) and _reason_to_keep(tx, name, routed, read) is None:
+        unchanged = archived.get(name) == next(map(_without_fence, export.read_lines(tx, here.key)))
+        if unchanged and _reason_to_keep(tx, name, routed, read) is None:
             removed[name] = deletion.delete(tx, name, now)
     return removed
+
+
+def _without_fence(line: jsonl.Line) -> jsonl.Line:
+    """Return the line of a conversation without the counter that every lease advances."""
+    return msgspec.structs.replace(line, fence=0) if isinstance(line, jsonl.ConversationLine) else line
 
 
 # --- the archive ---------------------------------------------------------------------------------------
@@ -157,10 +164,10 @@ class _VerificationStore(export.ExportAdmin, import_.ImportAdmin):
 
 def _archive(
     store: RetentionAdmin, path: str, names: list[str], progress: Progress | None
-) -> tuple[dict[str, Version], tuple[str, ...]]:
+) -> tuple[dict[str, jsonl.Line], tuple[str, ...]]:
     """Write an archive and its attachments, and verify it.
 
-    Return the versions of the conversations that are complete in it, and the attachments that it lacks.
+    Return the lines of the conversations that are complete in it, and the attachments that it lacks.
     """
     with atomic_file.replace(path, "prune") as temp, atomic_file.translate_errors(path):
         with open(temp, "w", encoding="utf-8", newline="\n") as file:
@@ -168,10 +175,10 @@ def _archive(
         fault_points.reach("prune", "exported")
         _verify(store.driver, path, temp)
         fault_points.reach("prune", "verified")
-        lost = blobs.copy_contents(blobs.files_next_to(path), store._blob_files, wanted)
+        lost = blobs.copy_contents(blobs.files_next_to(path), store.blobs.files, wanted)
         # A missing attachment was lost before; a damaged one may still be of use, so its conversation is kept.
-        damaged = {digest for digest in lost if store._blob_files.state(digest) == "damaged"}
-        return _read_versions(temp, damaged), lost
+        damaged = {digest for digest in lost if store.blobs.files.state(digest) == "damaged"}
+        return _read_conversations(temp, damaged), lost
 
 
 def _verify(driver: Driver, path: str, temp: str) -> None:
@@ -189,16 +196,16 @@ def _verify(driver: Driver, path: str, temp: str) -> None:
             raise errors.CopyDamaged(path, bad or ["exporting its import gives different bytes"])
 
 
-def _read_versions(temp: str, damaged: set[str]) -> dict[str, Version]:
-    """Return the versions of the conversations of an archive that refer to no damaged attachment."""
-    found: dict[str, Version] = {}
+def _read_conversations(temp: str, damaged: set[str]) -> dict[str, jsonl.Line]:
+    """Return the lines of the conversations of an archive that refer to no damaged attachment, by id."""
+    found: dict[str, jsonl.Line] = {}
     name = ""
     with open(temp, "rb") as file:
         for data in file:
             # Most lines are messages, which need not be decoded.
             line = jsonl.decode(data) if b'"kind":"conversation"' in data or b'"kind":"blob"' in data else None
             if isinstance(line, jsonl.ConversationLine):
-                name, found[line.id] = line.id, (line.epoch, line.last_seq)
+                name, found[line.id] = line.id, _without_fence(line)
             elif isinstance(line, jsonl.BlobLine) and line.digest in damaged:
                 found.pop(name, None)
     return found

@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import time
-from functools import partial
 from typing import NamedTuple
 
 from holdfast.store import store_meta
@@ -36,18 +35,19 @@ def identify_store(driver: Driver) -> StoreName:
     """Return the name of the store, with a new id if it has none."""
     row = driver.read(lambda tx: tx.one("meta_get", key=store_meta.STORE_ID))
     if row is None or not _ID.fullmatch(str(row[0])):
-        row = (driver.write("claim", partial(_assign_id, fresh=secrets.token_hex(4))),)
+        fresh = secrets.token_hex(4)
+
+        def assign(tx: Tx) -> str:
+            tx.one("lock_meta")
+            row = tx.one("meta_get", key=store_meta.STORE_ID)
+            if row is not None and _ID.fullmatch(str(row[0])):
+                return str(row[0])
+            tx.run("meta_set", key=store_meta.STORE_ID, value=fresh)
+            return fresh
+
+        row = (driver.write("claim", assign),)
     stem = os.path.splitext(os.path.basename(driver.path))[0] if driver.has_file else "store"
     return StoreName(stem, row[0])
-
-
-def _assign_id(tx: Tx, fresh: str) -> str:
-    tx.one("lock_meta")
-    row = tx.one("meta_get", key=store_meta.STORE_ID)
-    if row is not None and _ID.fullmatch(str(row[0])):
-        return str(row[0])
-    tx.run("meta_set", key=store_meta.STORE_ID, value=fresh)
-    return fresh
 
 
 class BackupClaim(NamedTuple):
@@ -63,12 +63,15 @@ class BackupClaim(NamedTuple):
     def acquire(self, tx: Tx) -> bool:
         """Claim the backup if it is due and not claimed. The claim of a dead process expires after an hour."""
         tx.one("lock_meta")
-        done = read_time(tx, store_meta.BACKUP_DONE)
+        done, claimed_at = read_time(tx, store_meta.BACKUP_DONE), read_time(tx, store_meta.BACKUP_CLAIMED)
+        if claimed_at == tx.retry_state.get("claimed_at"):
+            return True  # an earlier attempt whose commit outcome is unknown
         recent = 0 <= self.now - done < self.every and done != self.missing
-        claimed = self.every > 0 and 0 <= self.now - read_time(tx, store_meta.BACKUP_CLAIMED) < CLAIM_TTL_SECONDS
+        claimed = self.every > 0 and 0 <= self.now - claimed_at < CLAIM_TTL_SECONDS
         if recent or claimed:
             return False
         tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value=repr(self.now))
+        tx.retry_state["claimed_at"] = self.now
         return True
 
     def record_success(self, tx: Tx) -> None:

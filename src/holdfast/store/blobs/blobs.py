@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, BinaryIO
@@ -43,16 +44,20 @@ LastSeqs = dict[int, int]
 class Blobs(Facet):
     """`db.blobs`: attachments, named by their digest."""
 
-    _opened_files: blob_files.BlobFiles | None = None
+    def __init__(self, driver: Driver, clock: Callable[[], float]) -> None:
+        super().__init__(driver, clock)
+        self._lock = threading.Lock()
+        self._opened_files: blob_files.BlobFiles | None = None
 
     @property
     def files(self) -> blob_files.BlobFiles:
-        if self._opened_files is None:
-            if self.driver.stores_blobs:
+        # Opened once: a temporary folder is removed with its object.
+        with self._lock:
+            if self._opened_files is None and self.driver.stores_blobs:
                 self._opened_files = blob_tables.BlobTables(self.driver)
-            else:
-                self._opened_files = files_next_to(self.driver.path) if self.driver.has_file else blob_files.BlobFiles()
-        return self._opened_files
+            elif self._opened_files is None:
+                self._opened_files = blob_files.BlobFiles(f"{self.driver.path}.blobs" if self.driver.has_file else None)
+            return self._opened_files
 
     def put(self, content: bytes | str | os.PathLike[str], media_type: str = "application/octet-stream") -> types.Blob:
         """Store these bytes, or the file at this path. Messages refer to it by its digest.
@@ -91,10 +96,6 @@ class AdminFacet(Facet):
         super().__init__(driver, clock)
         self.blobs = blobs
         self.searcher = searcher
-
-    @property
-    def _blob_files(self) -> blob_files.BlobFiles:
-        return self.blobs.files
 
 
 def read_blob(tx: Tx, digest: str) -> types.Blob | None:

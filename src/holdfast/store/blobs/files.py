@@ -59,7 +59,7 @@ class BlobFiles:
                     file.write(part)
                     digest.update(part)
                     size += len(part)
-            atomic_file.sync(temp)
+            sqlite_paths.sync(temp)
             fault_points.reach("blob", "drafted")
         except BaseException:
             atomic_file.discard(temp)
@@ -79,8 +79,8 @@ class BlobFiles:
             if not os.path.exists(path):  # The driver may run a step again.
                 raise
         fault_points.reach("blob", "renamed")
-        atomic_file.sync(os.path.dirname(path))
-        atomic_file.sync(self.folder)
+        sqlite_paths.sync(os.path.dirname(path))
+        sqlite_paths.sync(self.folder)
         fault_points.reach("blob", "kept")
 
     def has(self, digest: str, tx: Tx | None = None) -> bool:  # noqa: ARG002

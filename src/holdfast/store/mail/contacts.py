@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from holdfast import errors, types
 from holdfast.store import validation
-from holdfast.store.driver import Facet, Tx, struct_from_row
+from holdfast.store.driver import Facet, Tx, read_struct, read_structs, struct_from_row
 
 # Without characters that look alike: 0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B, U and V.
 CODE_ALPHABET = "34679ACDEFGHJKMNPQRTWXY"
@@ -38,14 +38,12 @@ class Contacts(Facet):
     def get(self, platform: str, sender: str) -> types.Contact | None:
         """Return a contact who was allowed or denied; None for a stranger."""
         key = _check_key(platform, sender)
-        return self.driver.read(lambda tx: get(tx, key))
+        return self.driver.read(lambda tx: read_struct(tx, types.Contact, "contact_get", **key))
 
     def all(self, platform: str | None = None) -> list[types.Contact]:
         """Return all contacts who were allowed or denied."""
         only = None if platform is None else validation.check_platform(platform)
-        return self.driver.read(
-            lambda tx: [struct_from_row(types.Contact, row) for row in tx.all("contacts_all", platform=only)]
-        )
+        return self.driver.read(lambda tx: read_structs(tx, types.Contact, "contacts_all", platform=only))
 
     def allow(
         self, platform: str, sender: str, role: types.ContactRole = "user", by: str = "", name: str = ""
@@ -73,7 +71,14 @@ class Contacts(Facet):
     def mark_stranger_notified(self, platform: str, sender: str, now: float | None = None) -> bool:
         """Record that a stranger is notified; return True the first time only."""
         key, at = _check_key(platform, sender), self._clock() if now is None else validation.check_time(now)
-        return self.driver.write("contacts", lambda tx: mark_notified(tx, key, at))
+
+        def step(tx: Tx) -> bool:
+            tx.run("stranger_insert", **key)
+            if tx.run("stranger_mark_notified", **key, at=at) == 1:
+                tx.retry_state["notified"] = True
+            return "notified" in tx.retry_state
+
+        return self.driver.write("contacts", step)
 
     def create_pairing_code(self, platform: str, sender: str, name: str = "", now: float | None = None) -> str | None:
         """Return a code that a stranger passes on to the operator.
@@ -98,7 +103,8 @@ class Contacts(Facet):
         only = None if platform is None else validation.check_platform(platform)
         if not isinstance(code, str):
             raise errors.InvalidArgument("`code` must be text.")
-        given, operator, now = normalize_code(code), clean_name(by), self._clock()
+        given = "".join(each for each in code[:100].upper() if each.isalnum())
+        operator, now = clean_name(by), self._clock()
         # Raised outside of the transaction, whose rollback would undo the count of failures.
         found = self.driver.write("contacts", lambda tx: pair(tx, only, given, operator, now))
         if isinstance(found, errors.PairingRefused):
@@ -117,11 +123,6 @@ def clean_name(name: object) -> str:
     return " ".join("".join(each if each.isprintable() else " " for each in name).split())[:MAX_NAME]
 
 
-def normalize_code(code: str) -> str:
-    """Return a typed code in upper case, letters and digits only."""
-    return "".join(each for each in code[:100].upper() if each.isalnum())
-
-
 def _generate_code(now: float) -> tuple[str, dict[str, object]]:
     """Return a new code, and the parameters of the query that stores it."""
     code, salt = "".join(secrets.choice(CODE_ALPHABET) for _ in range(CODE_LENGTH)), os.urandom(16)
@@ -133,22 +134,10 @@ def digest_code(code: str, salt: bytes) -> bytes:
     return blake2b(code.encode(), digest_size=32, salt=salt, person=b"pairing").digest()
 
 
-def get(tx: Tx, key: SenderKey) -> types.Contact | None:
-    row = tx.one("contact_get", **key)
-    return None if row is None else struct_from_row(types.Contact, row)
-
-
 def put(tx: Tx, key: SenderKey, role: types.ContactRole, name: str, by: str, now: float) -> types.Contact:
     values = {**key, "role": role, "name": name, "at": now, "by": by}
     *_, rows = tx.batch(("contact_put", values), ("stranger_void_code", key), ("contact_get", key))
     return struct_from_row(types.Contact, rows[0])
-
-
-def mark_notified(tx: Tx, key: SenderKey, now: float) -> bool:
-    tx.run("stranger_insert", **key)
-    if tx.run("stranger_mark_notified", **key, at=now) == 1:
-        tx.retry_state["notified"] = True
-    return bool(tx.retry_state.get("notified", False))
 
 
 def store_code(tx: Tx, key: SenderKey, name: str, code: dict[str, object], now: float) -> bool:
@@ -157,9 +146,8 @@ def store_code(tx: Tx, key: SenderKey, name: str, code: dict[str, object], now: 
     requested_at, digest = tx.one("stranger_get", **key) or (None, None)
     if digest == code["digest"]:
         return True  # an earlier attempt whose commit outcome is unknown
-    if get(tx, key) is not None or _is_locked(tx, key["platform"], now):
-        return False
-    if requested_at is not None and now < requested_at + MIN_CODE_INTERVAL:
+    is_early = requested_at is not None and now < requested_at + MIN_CODE_INTERVAL
+    if is_early or tx.one("contact_get", **key) or _is_locked(tx, key["platform"], now):
         return False
     (pending,) = tx.one("pairing_codes_count", platform=key["platform"], now=now) or (0,)
     return pending < MAX_PENDING_CODES and tx.run("stranger_set_code", **key, **code, name=name, at=now) == 1
@@ -181,9 +169,10 @@ def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.
         tx.run("lockout_set", platform=counter, failures=0, at=now)
         tx.retry_state["paired"] = match[0]
         return put(tx, match[0], "user", match[1], by, now)
-    paired = tx.retry_state.get("paired")
-    if paired is not None and (contact := get(tx, paired)) is not None:
-        return contact  # an earlier attempt whose commit outcome is unknown
+    if paired := tx.retry_state.get("paired"):  # an earlier attempt whose commit outcome is unknown
+        contact = read_struct(tx, types.Contact, "contact_get", **paired)
+        if contact is not None:
+            return contact
     recent = failures if now < failed_at + LOCKOUT_SECONDS else 0
     tx.run("lockout_set", platform=counter, failures=recent + 1, at=now)
     return errors.PairingRefused(locked_for=_lockout_left(recent + 1, now, now))

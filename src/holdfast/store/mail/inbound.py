@@ -75,12 +75,8 @@ class InboundMessages(Facet):
     def last_inbound(self, session_id: str, platform: str) -> types.InboundMessage | None:
         """Return the latest inbound message of a platform that became a message of this conversation."""
         validation.check_platform(platform)
-
-        def read(tx: Tx) -> types.InboundMessage | None:
-            row = tx.one("arrival_last", conversation=conversation_row.read(tx, session_id).key, platform=platform)
-            return None if row is None else from_row(row)
-
-        return self.driver.read(read)
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "arrival_last", session_id, platform=platform))
+        return next(map(from_row, rows), None)
 
     def joined_inbound(self, inbound_id: int) -> list[types.InboundMessage]:
         """Return the messages that were joined into one, oldest first."""
@@ -97,12 +93,10 @@ class InboundMessages(Facet):
 
     def count_inbound_from(self, platform: str, sender: str, at: float) -> int:
         """Count the inbound messages of a sender since a time, on all routes."""
-        values = {
-            "platform": validation.check_platform(platform),
-            "sender": validation.check_id(sender, "sender"),
-            "at": validation.check_time(at),
-        }
-        return int(self.driver.read(lambda tx: tx.one("arrivals_count_from_sender", **values) or (0,))[0])
+        validation.check_platform(platform)
+        values = {"sender": validation.check_id(sender, "sender"), "at": validation.check_time(at)}
+        query = "arrivals_count_from_sender"
+        return int(self.driver.read(lambda tx: tx.one(query, platform=platform, **values) or (0,))[0])
 
     @write_step.shareable
     def begin_next_inbound(
@@ -192,11 +186,8 @@ class InboundMessages(Facet):
     def last_chat(self, session_id: str) -> types.Home | None:
         """Return the chat of the last inbound message of the conversation, or None."""
 
-        def read(tx: Tx) -> types.Home | None:
-            row = tx.one("arrival_home", conversation=conversation_row.read(tx, session_id).key)
-            return None if row is None else types.Home(row[0], row[1], outbox.decode_address(row[2]), row[3])
-
-        return self.driver.read(read)
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, "arrival_home", session_id))
+        return next((types.Home(row[0], row[1], outbox.decode_address(row[2]), row[3]) for row in rows), None)
 
     def counts(self) -> dict[str, int]:
         """Count open inbound messages, their routes, undelivered messages and failed ones."""

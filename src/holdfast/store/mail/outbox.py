@@ -38,10 +38,6 @@ class OutgoingBody(msgspec.Struct, frozen=True, omit_defaults=True):
     attachments: tuple[AttachmentRef, ...] = ()
 
 
-class _Address(msgspec.Struct, frozen=True):
-    value: dict[str, Any]
-
-
 class Outbox(Facet):
     """The outbox methods of `db.mail`."""
 
@@ -79,12 +75,10 @@ class Outbox(Facet):
     def questions(self, conversation_id: str, limit: int = 100) -> list[types.Outgoing]:
         """Return the questions of a conversation, part by part, newest first. NoSuchSession."""
         validation.check(validation.WholeNumber, limit=limit)
-
-        def read(tx: Tx) -> list[types.Outgoing]:
-            key = conversation_row.read(tx, conversation_id).key
-            return [from_row(row) for row in tx.all("outgoing_questions", conversation=key, limit=limit)]
-
-        return self.driver.read(read)
+        rows = self.driver.read(
+            lambda tx: conversation_row.query(tx, "outgoing_questions", conversation_id, limit=limit)
+        )
+        return [from_row(row) for row in rows]
 
     def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
         """Return the first undelivered message of each chat if it is due, the longest due first."""
@@ -136,13 +130,8 @@ class Outbox(Facet):
 
 
 def encode_address(address: object) -> str:
-    if not isinstance(address, dict):
-        raise errors.InvalidArgument("`address` must be an object.")
-    message_codec.encode_exact(_Address(address), "address")
-    text = msgspec.json.encode(address)
-    if len(text) > MAX_ADDRESS:
-        raise errors.InvalidArgument(f"`address` must have at most {MAX_ADDRESS:,} bytes as JSON.")
-    return text.decode()
+    # Keys keep their order: the database compares the addresses of a message and its reply as text.
+    return msgspec.json.encode(message_codec.check_object(address, "address", MAX_ADDRESS)).decode()
 
 
 def decode_address(text: str) -> dict[str, Any]:

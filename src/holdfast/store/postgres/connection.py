@@ -142,7 +142,9 @@ class Connector:
             given = conninfo.conninfo_to_dict(target)
         except psycopg.ProgrammingError:
             raise errors.StoreUnusable(_MALFORMED) from None  # libpq's message quotes the address with its password
-        defaults = _libpq_defaults()
+        # The settings that libpq reads from the environment.
+        found = psycopg.pq.Conninfo.get_defaults()
+        defaults = {option.keyword.decode(): option.val.decode() for option in found if option.val}
         self._settings = build_settings(given, write_timeout, defaults)
         self.location = describe_location({**defaults, **self._settings})
         self._write_timeout, self._durable = write_timeout, durable
@@ -206,12 +208,6 @@ class Connector:
         server = {"host": info.host, "hostaddr": info.hostaddr, "port": info.port}
         rest = {name: value for name, value in self._settings.items() if name not in server}
         return {**rest, **{name: value for name, value in server.items() if value}}
-
-
-def _libpq_defaults() -> dict[str, str]:
-    """Return the settings that libpq reads from the environment."""
-    found = psycopg.pq.Conninfo.get_defaults()
-    return {option.keyword.decode(): option.val.decode() for option in found if option.val}
 
 
 def build_settings(given: Mapping[str, Any], write_timeout: float, defaults: Mapping[str, str]) -> dict[str, Any]:

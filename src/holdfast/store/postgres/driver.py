@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import psycopg
 
@@ -34,7 +34,7 @@ from holdfast.store.driver import (
 )
 from holdfast.store.postgres import connection as postgres_connection
 from holdfast.store.postgres import errors as postgres_errors
-from holdfast.store.postgres import fast_append, notify, server_status, table_rewrite, transaction
+from holdfast.store.postgres import fast_append, notify, server_status, transaction
 from holdfast.store.postgres.migration import Migration
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import driver as sqlite_driver
@@ -48,6 +48,18 @@ MAX_IDLE = 40
 # The number of retries of a step that conflicts with concurrent writers.
 MAX_CONFLICTS = 10
 
+# The tables that contain conversation text.
+TEXT_TABLES = (
+    *("conversations", "messages", "compactions", "inbox", "arrivals", "outbox", "processes", "audit", "memories"),
+    *("blob_parts", "meta"),
+)
+# No time limit for a rewrite, but one for its lock: writers queue behind it while it waits for a reader.
+_REWRITE_TIMEOUTS = "SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', %(wait)s, false)"
+_OWNED_BY_OTHERS = """
+SELECT 1 FROM pg_class c
+ WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relname = ANY(%(tables)s)
+   AND NOT pg_has_role(c.relowner, 'USAGE')
+"""
 _ASYNC_COMMIT = "; SET LOCAL synchronous_commit = off"
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '1h'"
 
@@ -271,7 +283,9 @@ class PostgresDriver:
         return receipts
 
     def _record_append(self, request: log.AppendRequest, conversation_id: str, row: Row) -> list[types.Receipt]:
-        receipt = fast_append.make_receipt(request, conversation_id, row)
+        seq, session_id, epoch = row
+        moved_from = request.session_id if session_id != request.session_id else None
+        receipt = types.Receipt(seq, request.messages[0].uid, session_id, conversation_id, epoch, moved_from)
         self._tails.record_append(conversation_id, receipt.seq, receipt.seq)
         self._tails.record_session(request.session_id, receipt)
         return [receipt]
@@ -355,10 +369,15 @@ class PostgresDriver:
     # --- files and maintenance -----------------------------------------------------------------------
 
     def copy_to(self, *_: object) -> None:
-        raise errors.StoreUnusable(_NO_COPY)
+        raise errors.StoreUnusable(
+            "Copy a PostgreSQL store with `holdfast db copy`, into a file or to another server; use pg_dump to back up "
+            "the whole database."
+        )
 
-    def replace_with(self, *_: object) -> None:
-        raise errors.StoreUnusable(_NO_RESTORE)
+    def replace_with(self, *_: object) -> NoReturn:
+        raise errors.StoreUnusable(
+            "Restore a backup into a new, empty PostgreSQL store with `holdfast db copy`, not over a store in use."
+        )
 
     def open_copy(self, path: str) -> DatabaseCopy:
         """Open a backup, which is a SQLite file also for a PostgreSQL store."""
@@ -379,11 +398,16 @@ class PostgresDriver:
     def shrink(self) -> None:
         self.rewrite("shrink")
 
-    def rewrite(self, operation: str, tables: tuple[str, ...] = table_rewrite.TEXT_TABLES) -> None:
+    def rewrite(self, operation: str, tables: tuple[str, ...] = TEXT_TABLES) -> None:
+        """Rewrite tables with VACUUM FULL, which removes the bytes of deleted rows from the files.
+
+        A table is locked meanwhile, so this runs only on request of the owner of the tables.
+        """
+
         def work(tx: transaction.PostgresTransaction) -> None:
             try:
                 tx.connection.total_timeout = math.inf
-                table_rewrite.rewrite(tx.execute, tables, self.write_timeout)
+                rewrite_tables(tx.execute, tables, self.write_timeout)
             finally:
                 if not tx.connection.closed:
                     self._connector.configure(tx.connection, tx.execute)
@@ -404,8 +428,11 @@ class PostgresDriver:
         postgres_index.IndexTables(self).clear()
 
 
-_NO_COPY = (
-    "Copy a PostgreSQL store with `holdfast db copy`, into a file or to another server; use pg_dump to back up the "
-    "whole database."
-)
-_NO_RESTORE = "Restore a backup into a new, empty PostgreSQL store with `holdfast db copy`, not over a store in use."
+def rewrite_tables(execute: Callable[..., Any], tables: tuple[str, ...], write_timeout: float) -> None:
+    """Rewrite the tables in turn. Changes the timeouts of the session."""
+    # VACUUM skips the tables of other owners with a mere warning.
+    if execute(_OWNED_BY_OTHERS, {"tables": list(tables)}).fetchone():
+        raise errors.StoreUnusable("Only the owner of the tables can rewrite them. Connect as that role.")
+    execute(_REWRITE_TIMEOUTS, {"wait": f"{max(1, int(write_timeout * 500))}ms"})
+    for table in tables:
+        execute(f"VACUUM (FULL) {table}")

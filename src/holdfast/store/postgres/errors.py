@@ -52,7 +52,7 @@ _ERRORS_BY_SQLSTATE: tuple[tuple[str, type[errors.StoreError]], ...] = (
 _CONFLICTS = ("23505", "23503", "40001", "40P01", "0A000", "XX000")
 # The connection keeps failing while a new one may not: its prepared statements belong to an older schema, or its
 # server is read-only.
-_STALE_CONNECTION = ("0A000", "XX000", "25006")
+STALE_CONNECTION = ("0A000", "XX000", "25006")
 # For a refused login, which has no SQLSTATE in psycopg.
 _LOGIN_REFUSED = "08004"
 
@@ -136,10 +136,6 @@ def parse_connection_failure(text: str) -> ConnectionFailure:
 
 
 # --- retries ------------------------------------------------------------------------------------------
-
-
-def should_close_connection(error: errors.StoreError) -> bool:
-    return error.sqlstate in _STALE_CONNECTION
 
 
 def should_run_in_transaction(error: errors.StoreError) -> bool:

@@ -129,11 +129,3 @@ class TailCache:
             if key not in cache and len(cache) >= MAX_CONVERSATIONS:
                 cache.pop(next(iter(cache)))
             cache[key] = value
-
-
-def make_receipt(request: log.AppendRequest, conversation_id: str, row: tuple[Any, ...]) -> types.Receipt:
-    seq, session_id, epoch = row
-    moved_from = request.session_id if session_id != request.session_id else None
-    return types.Receipt(
-        seq, request.messages[0].uid, session_id, conversation_id, epoch, moved_from, duplicate=False, resumed=False
-    )

@@ -158,7 +158,7 @@ class PostgresTransaction:
             return results[len(pending) :]
         except psycopg.Error as error:
             failure = self._translate(error)
-        if postgres_errors.should_close_connection(failure):
+        if failure.sqlstate in postgres_errors.STALE_CONNECTION:
             self.connection.close()
         # Raised outside of the handler: psycopg's error may quote the refused row.
         raise failure

@@ -5,9 +5,11 @@ A memory belongs to its owner. It outlives the conversation it was learned in, a
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast import errors, types
 from holdfast.store import conversation_row, store_meta, titles, validation
-from holdfast.store.driver import Facet, Tx, struct_from_row
+from holdfast.store.driver import Facet, Tx, read_struct, read_structs
 
 MAX_MEMORIES = 500
 MAX_LENGTH = 500
@@ -29,9 +31,7 @@ class Memories(Facet):
     def all(self, owner: str) -> list[types.Memory]:
         """Return the memories of an owner, oldest first."""
         validation.check_owner(owner)
-        return self.driver.read(
-            lambda tx: [struct_from_row(types.Memory, row) for row in tx.all("memories_of", owner=owner)]
-        )
+        return self.driver.read(lambda tx: read_structs(tx, types.Memory, "memories_of", owner=owner))
 
     def update(self, owner: str, memory_id: int, text: str) -> types.Memory:
         """Replace the text of a memory. Raises NotFound if the owner has no memory of this id.
@@ -50,8 +50,7 @@ class Memories(Facet):
 
 
 def find(tx: Tx, owner: str, text: str) -> types.Memory | None:
-    row = tx.one("memory_by_text", owner=owner, text=text)
-    return None if row is None else struct_from_row(types.Memory, row)
+    return read_struct(tx, types.Memory, "memory_by_text", owner=owner, text=text)
 
 
 def is_full(tx: Tx, owner: str) -> bool:
@@ -103,8 +102,7 @@ def import_memory(tx: Tx, memory: types.Memory) -> None:
     """Store a memory of another store, unless it exists here or the owner has reached the limit."""
     if find(tx, memory.owner, memory.text) is None and not is_full(tx, memory.owner):
         (source,) = tx.one("conversation_key", id=memory.source) or (None,)
-        values = {name: getattr(memory, name) for name in ("owner", "text", "at", "updated_at")}
-        tx.run("memory_insert", **values, source=source)
+        tx.run("memory_insert", **msgspec.structs.asdict(memory) | {"source": source})
 
 
 def clean(text: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
-from holdfast.store.driver import Facet, Row, Tx, struct_from_row
+from holdfast.store.driver import Facet, Row, Tx, read_struct, struct_from_row
 
 MAX_TEXT = 4_000
 MAX_RULE = 4_000
@@ -35,12 +35,8 @@ class Permissions(Facet):
     def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]:
         """Return the grants for all conversations of the owner and for this one, oldest first."""
         validation.check_owner(owner)
-
-        def read(tx: Tx) -> list[types.Grant]:
-            key = conversation_row.read(tx, session_id).key if session_id is not None else None
-            return [struct_from_row(types.Grant, row) for row in tx.all("grants_of", owner=owner, conversation=key)]
-
-        return self.driver.read(read)
+        rows = self.driver.read(lambda tx: conversation_row.query_one_or_all(tx, "grants_of", session_id, owner=owner))
+        return [struct_from_row(types.Grant, row) for row in rows]
 
     def revoke(self, grant_id: int) -> bool:
         """Revoke a grant; return whether it existed."""
@@ -79,20 +75,16 @@ class Permissions(Facet):
             "denied": int(validation.convert(validation.Flag, denied, "denied")),
             "limit": limit,
         }
-
-        def read(tx: Tx) -> list[types.Audited]:
-            key = conversation_row.read(tx, session_id).key if session_id is not None else None
-            return [_audit_from_row(row) for row in tx.all("audit_newest", conversation=key, **values)]
-
-        return self.driver.read(read)
+        rows = self.driver.read(lambda tx: conversation_row.query_one_or_all(tx, "audit_newest", session_id, **values))
+        return [_audit_from_row(row) for row in rows]
 
 
 def _grant(tx: Tx, session_id: str | None, values: dict[str, Any]) -> types.Grant:
     key = conversation_row.lock(tx, session_id).key if session_id is not None else None
     tx.run("grant_insert", conversation=key, **values)
-    row = tx.one("grant_get", owner=values["owner"], rule=values["rule"], conversation=key)
-    assert row is not None  # there, or just written
-    return struct_from_row(types.Grant, row)
+    found = read_struct(tx, types.Grant, "grant_get", owner=values["owner"], rule=values["rule"], conversation=key)
+    assert found is not None  # there, or just written
+    return found
 
 
 def _begin_audit(tx: Tx, session_id: str, values: dict[str, Any]) -> int:

@@ -36,7 +36,17 @@ class Processes(Facet):
 
         Deleting the conversation deletes the row, and does not kill the process.
         """
-        _check_process(process)
+        validation.check_type(types.Process, process, "process")
+        validation.check_text(process.id, "process.id", validation.MAX_ID - len(inbox.PROCESS_PREFIX))
+        if (process.state, process.ended_at, process.exit_code) != ("running", None, None):
+            raise errors.InvalidArgument("`process` must have the state running, no end and no exit code.")
+        validation.check_time(process.started_at)
+        for name in ("command", "folder", "place"):
+            validation.check_content(getattr(process, name), f"process.{name}", validation.MAX_TEXT)
+        try:
+            msgspec.json.decode(process.place)
+        except (msgspec.DecodeError, RecursionError):
+            raise errors.InvalidArgument("`process.place` must be JSON.", parameter="process.place") from None
         self.driver.write("process", lambda tx: record_start(tx, process))
 
     def record_end(
@@ -71,8 +81,7 @@ class Processes(Facet):
             if session_id is None:
                 rows = tx.all("processes_running" if running_only else "processes_everywhere")
             else:
-                key = conversation_row.read(tx, session_id).key
-                rows = tx.all("processes_of", conversation=key, running=int(bool(running_only)))
+                rows = conversation_row.query(tx, "processes_of", session_id, running=int(bool(running_only)))
             return [struct_from_row(types.Process, row) for row in rows]
 
         return self.driver.read(read)
@@ -108,17 +117,3 @@ def record_end(tx: Tx, end: dict[str, Any], text: str, now: float) -> bool:
     notice = text if row[2] else REDACTED_NOTICE.format(id=end["id"], state=end["state"])
     inbox.add_entry(tx, here, notice_key(end["id"]), "process", notice, now)
     return tx.run("process_end", **end) == 1
-
-
-def _check_process(given: object) -> None:
-    process = validation.check_type(types.Process, given, "process")
-    validation.check_text(process.id, "process.id", validation.MAX_ID - len(inbox.PROCESS_PREFIX))
-    if (process.state, process.ended_at, process.exit_code) != ("running", None, None):
-        raise errors.InvalidArgument("`process` must have the state running, no end and no exit code.")
-    validation.check_time(process.started_at)
-    for name in ("command", "folder", "place"):
-        validation.check_content(getattr(process, name), f"process.{name}", validation.MAX_TEXT)
-    try:
-        msgspec.json.decode(process.place)
-    except (msgspec.DecodeError, RecursionError):
-        raise errors.InvalidArgument("`process.place` must be JSON.", parameter="process.place") from None

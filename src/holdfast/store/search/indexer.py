@@ -87,8 +87,14 @@ class Indexer:
         self._damage = tuple(each for each in DAMAGE if each not in unusable)
         self._lock = threading.Lock()
         self._index: SearchIndex | None = None
+        self._is_closed = False
 
     def close(self) -> None:
+        self._is_closed = True
+        self._release()
+
+    def _release(self) -> None:
+        """Close the index; unless the store is closed, the next call opens it again."""
         if self._log.pid != os.getpid():
             return  # a thread of the parent process may have held the lock at the fork
         with self._lock:
@@ -152,18 +158,22 @@ class Indexer:
         return self._index is not None or self._log.has_search_index()
 
     def _with_repair(self, work: Callable[[SearchIndex], T]) -> T:
-        """Run a step on the index. If the index is damaged, discard it and run the step once more."""
+        """Run a step on the index, once more if it is damaged, or if another thread discarded it meanwhile."""
         try:
             return work(self._open())
+        except errors.StoreClosed:
+            pass  # If the store itself is closed, the next line raises the same error.
         except self._damage as error:
             logger.warning("Rebuilding the search index: %s", error)
             self.discard()
-            return work(self._open())
+        return work(self._open())
 
     def _open(self) -> SearchIndex:
         if self._log.pid != os.getpid():
             raise errors.StoreForked()
         with self._lock:
+            if self._is_closed:
+                raise errors.StoreClosed()
             if self._index is None:
                 self._index = self._log.open_search_index()
             return self._index
@@ -175,7 +185,7 @@ class Indexer:
         return index.read(lambda tx: self._log.read(lambda log_tx: step(tx, log_tx)))
 
     def discard(self) -> None:
-        self.close()
+        self._release()
         self._log.drop_search_index()
 
     def _belongs_to_store(self, index: SearchIndex) -> bool:

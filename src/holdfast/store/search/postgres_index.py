@@ -162,23 +162,21 @@ def search_parameters(tx: Tx, query: query_parser.ParsedQuery) -> query_parser.P
         scored.setdefault(word, (number, rarity))
     if not scored or any(range_ not in words for phrase in phrases for range_ in phrase):
         return None
+    pairs = enumerate(itertools.pairwise(ranges), 1)
+    # Only single words of the query score higher close to the next one.
+    together = [n for n, pair in pairs if all(range_[0] == range_[1] and range_ in loose for range_ in pair)]
     common = {
         "words": list(scored),
         "terms": _format_array(number for number, _ in scored.values()),
         "rarities": [rarity for _, rarity in scored.values()],
         "share": rows[0][3],
-        # Only single words of the query score higher close to the next one.
-        "together": _format_array(n for n, pair in enumerate(itertools.pairwise(ranges), 1) if _are_words(pair, loose)),
+        "together": _format_array(together),
         "apart": query_parser.MAX_WORD_DISTANCE + 1,
         "owner": query.shared[0] if query.shared else None,
     }
     own = [[words[range_] for range_ in phrase] for phrase in phrases]
     tags = [[[f"#{tag}"]] for tag in query.tags]
     return {**common, **_phrase_parameters(own)}, {**common, **_phrase_parameters(own + tags)}
-
-
-def _are_words(pair: tuple[WordRange, WordRange], loose: list[WordRange]) -> bool:
-    return all(first == last and (first, last) in loose for first, last in pair)
 
 
 def _phrase(text: str) -> list[WordRange]:

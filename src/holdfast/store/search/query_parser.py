@@ -144,13 +144,10 @@ def snippet(text: str, terms: Sequence[str], width: int = SNIPPET_CHARACTERS) ->
     folded = line.lower()
     if len(folded) != len(line):  # positions would differ
         folded = line
-    places = sorted(place for term in terms for place in _places(folded, _stem(term)))
-    start = _find_densest_window(places, width) if places else 0
-    return _cut(line, start, width)
-
-
-def _stem(term: str) -> str:
-    return term[: max(4, len(term) - 3)] if term.isascii() else term
+    stems = (term[: max(4, len(term) - 3)] if term.isascii() else term for term in terms)
+    places = sorted(place for stem in stems for place in _places(folded, stem)) or [0]
+    counts = [sum(place <= other < place + width for other in places) for place in places]
+    return _cut(line, places[counts.index(max(counts))], width)
 
 
 def _places(text: str, stem: str) -> list[int]:
@@ -160,11 +157,6 @@ def _places(text: str, stem: str) -> list[int]:
         found.append(at)
         at = text.find(stem, at + 1)
     return found
-
-
-def _find_densest_window(places: Sequence[int], width: int) -> int:
-    counts = [sum(place <= other < place + width for other in places) for place in places]
-    return places[counts.index(max(counts))]
 
 
 def _cut(line: str, start: int, width: int) -> str:

@@ -145,14 +145,15 @@ class Searcher(indexer.Indexer):
         parameters: query_parser.Parameters | None = self._dialect.search_parameters(tx, query)
         if parameters is None:
             return []
-        count, find, near = max(MIN_CANDIDATES, 4 * limit), _find_near, 0 if wanted.own else indexer.NEIGHBOURS
+        count, near = max(MIN_CANDIDATES, 4 * limit), 0 if wanted.own else indexer.NEIGHBOURS
+        everywhere = False
         while True:
-            candidates, has_more = find(tx, parameters, ranges, count, near)
+            candidates, has_more = _find(tx, parameters, ranges, count, near, everywhere)
             best = _rank(log_tx, candidates, limit, wanted)[:limit]
             # The filter may leave too few hits: search everywhere, for more candidates.
             if len(best) == limit or not has_more:
                 return _hits(log_tx, best, query)
-            count, find = count * 8, _find_everywhere
+            count, everywhere = count * 8, True
 
     def _bring_up_to_date(self, index: SearchIndex, session_id: str | None) -> SearchIndex:
         """Index the messages to be searched, if possible, and return the index."""
@@ -184,13 +185,8 @@ def _ranges(tx: Tx, session_id: str | None) -> list[IdRange]:
     if session_id is None:
         return EVERYTHING
     here = conversation_row.read(tx, session_id)
-    key, upto, forked_at, origin = here.key, here.last_seq, here.forked_at, here.origin
-    found = [_range(key, forked_at, upto)]
-    while origin is not None:
-        upto, key = min(upto, forked_at), origin
-        origin, forked_at, _, _ = tx.one("origin_of", key=key) or (None, 0, None, None)
-        found.append(_range(key, min(forked_at, upto), upto))
-    return found
+    logs = conversation_row.lineage(tx, here)
+    return [((each.key << 32) + each.after + 1, (each.key << 32) + each.upto) for each in logs]
 
 
 def _keys(ranges: list[IdRange]) -> list[int] | None:
@@ -198,18 +194,20 @@ def _keys(ranges: list[IdRange]) -> list[int] | None:
     return None if ranges is EVERYTHING else [first >> 32 for first, _ in ranges]
 
 
-def _range(key: int, after: int, upto: int) -> IdRange:
-    return (key << 32) + after + 1, (key << 32) + upto
-
-
-def _find_near(
-    tx: Tx, parameters: query_parser.Parameters, ranges: list[IdRange], count: int, near: int
+def _find(
+    tx: Tx, parameters: query_parser.Parameters, ranges: list[IdRange], count: int, near: int, everywhere: bool
 ) -> tuple[list[Candidate], bool]:
-    """Return candidates near the best matches by own words, and whether there may be more.
+    """Return the candidates with the best scores, and whether there may be more.
 
-    Scoring every message together with its neighbours would cost five times as much.
+    Unless `everywhere`, only messages near the best matches by own words are scored together with their neighbours:
+    scoring every message like this would cost five times as much.
     """
     own = [_rows(tx, "index_find", parameters[0], range_, count) for range_ in ranges]
+    if everywhere:
+        around = [_rows(tx, "index_find_around", parameters[1], range_, count) for range_ in ranges]
+        ids = {id_ for rows in own for id_, _ in rows}
+        found = [row for rows in around for row in rows if near or row[0] in ids]
+        return _candidates(found, own, ranges), any(len(rows) >= count for rows in around)
     ids = {
         each
         for (first, last), rows in zip(ranges, own, strict=True)
@@ -218,19 +216,8 @@ def _find_near(
     }
     if not ids:
         return [], False
-    rows = _rows(tx, "index_find_at", parameters[1], (min(ids), max(ids)), None, str(sorted(ids)))
-    return _candidates(rows, own, ranges), any(len(each) >= count for each in own)
-
-
-def _find_everywhere(
-    tx: Tx, parameters: query_parser.Parameters, ranges: list[IdRange], count: int, near: int
-) -> tuple[list[Candidate], bool]:
-    """Return the best candidates of all messages, and whether there may be more."""
-    own = [_rows(tx, "index_find", parameters[0], range_, count) for range_ in ranges]
-    around = [_rows(tx, "index_find_around", parameters[1], range_, count) for range_ in ranges]
-    ids = {id_ for rows in own for id_, _ in rows}
-    found = [row for rows in around for row in rows if near or row[0] in ids]
-    return _candidates(found, own, ranges), any(len(rows) >= count for rows in around)
+    found = _rows(tx, "index_find_at", parameters[1], (min(ids), max(ids)), None, str(sorted(ids)))
+    return _candidates(found, own, ranges), any(len(each) >= count for each in own)
 
 
 def _rows(

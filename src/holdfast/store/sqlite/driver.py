@@ -114,10 +114,14 @@ class SqliteDriver(maintenance.Maintenance):
                 self._return_reader(generation, tx)
 
     def _take_reader(self) -> tuple[int, SqliteTransaction]:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._generation, self._transaction(self._connect_reader())
+        while True:
+            try:
+                generation, tx = self._idle.pop()
+            except IndexError:
+                return self._generation, self._transaction(self._connect_reader())
+            if generation == self._generation:
+                return generation, tx
+            tx.connection.close()  # returned by another thread while the files were replaced
 
     def _return_reader(self, generation: int, tx: SqliteTransaction) -> None:
         if not tx.connection.get_autocommit():

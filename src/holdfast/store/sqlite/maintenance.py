@@ -63,29 +63,31 @@ class Maintenance(OpenDatabase):
             yield source
             source.execute("ROLLBACK")
 
-    def replace_with(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None = None) -> None:
+    def replace_with(self, path: str, finish: Callable[[Tx, Tx], T], progress: Progress | None = None) -> T:
         with self._exclusive():
-            self._run_in_queue(self._replace, path, finish, progress)
+            result: T = self._run_in_queue(self._replace, path, finish, progress)
             # The restored schema has a new cookie, which is recorded here.
             self._prepare_schema()
             if self._wal is not None:
                 self._sync(self._wal)
+        return result
 
-    def _replace(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None) -> None:
+    def _replace(self, path: str, finish: Callable[[Tx, Tx], T], progress: Progress | None) -> T:
         with contextlib.closing(connect_file(path)) as source:
             source.pragma("journal_mode", "delete")
             old = self._transaction(self._writer)
-            transact(self._transaction(source), lambda new: finish(old, new))
+            result = transact(self._transaction(source), lambda new: finish(old, new))
             fault_points.reach("restore", "finished")
             for tx in (old, self._tx):
                 tx.execute("SELECT NULL").fetchall()  # ends a query that was read in part and counts as a reader
             if not self.has_file:
                 _copy_pages(source, self._writer, "restore", progress)
-                return
+                return result
             with contextlib.closing(self._connect_reader()) as target:
                 _copy_pages(source, target, "restore", progress)
                 target.set_busy_timeout(0)
                 _checkpoint(target)  # fails while other processes read the old content; a later one succeeds
+        return result
 
     def scrub(self) -> None:
         self._check_usable()

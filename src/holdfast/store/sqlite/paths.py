@@ -68,6 +68,17 @@ def make_directory(folder: str) -> None:
             os.mkdir(folder, 0o700)
 
 
+def sync(path: str) -> None:
+    """Sync a file or a folder to disk."""
+    if os.name != "posix" and os.path.isdir(path):
+        return  # Windows cannot sync a folder.
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def check_not_shared(folder: str) -> None:
     found = os.stat(folder)
     if file_modes.is_writable_by_others(found):

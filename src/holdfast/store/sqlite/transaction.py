@@ -6,13 +6,15 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
 from holdfast import fault_points
 from holdfast.store.driver import LeaseClock, QueryCall, Row, lease_clock
 from holdfast.store.sqlite.errors import FAILURES, translate
+
+T = TypeVar("T")
 
 
 class SqliteTransaction:
@@ -111,12 +113,13 @@ class _Savepoint:
         self._execute("RELEASE step")
 
 
-def transact(tx: SqliteTransaction, step: Callable[[SqliteTransaction], object], timeout: float = 0.0) -> None:
+def transact(tx: SqliteTransaction, step: Callable[[SqliteTransaction], T], timeout: float = 0.0) -> T:
     """Run a step in a write transaction of its own."""
     tx.begin(timeout)
     try:
-        step(tx)
+        result = step(tx)
         tx.execute("COMMIT")
     except BaseException:
         tx.roll_back()
         raise
+    return result

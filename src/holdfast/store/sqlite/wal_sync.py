@@ -48,7 +48,7 @@ class Wal:
         name, found = self._read_link(), os.fstat(self._fd)
         # Trusted only if the file was still at the path after its name was read.
         self._name = name if (found.st_ino, found.st_dev) == inode == paths.inode(path) else None
-        _sync_directory(os.path.dirname(path))
+        paths.sync(os.path.dirname(path))  # makes the names of new files durable
         self.sync()
 
     def sync(self) -> bool:
@@ -78,14 +78,3 @@ class Wal:
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
             os.close(self._fd)
-
-
-def _sync_directory(folder: str) -> None:
-    """Make the names of new files durable."""
-    if os.name != "posix":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

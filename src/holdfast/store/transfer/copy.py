@@ -9,6 +9,7 @@ target. A store is marked as a copy before anything is written to it; `is_unfini
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
@@ -22,6 +23,9 @@ from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Tx
 from holdfast.store.transfer import copy_tables, export, jsonl, replay
+
+# The key of no conversation: it has no lines.
+NO_KEY = 0
 
 
 def copy(
@@ -40,7 +44,7 @@ def copy(
         lost: tuple[str, ...] = ()
         if not finished:
             # Before the rows that name them. A second run skips the contents that are in place.
-            lost = blobs.copy_contents(target._blob_files, attachments, blobs.read_digests(snapshot))
+            lost = blobs.copy_contents(target.blobs.files, attachments, blobs.read_digests(snapshot))
             fault_points.reach("copy", "attachments")
         if not filled:
             snapshot_copy.write(snapshot)
@@ -196,9 +200,9 @@ class _SnapshotCopy:
                 tx.run("meta_set", key=key, value=value)
 
     def _write_conversation(self, tx: Tx, snapshot: Tx, key: int) -> None:
-        digest = self._written[key] = _LineDigest()
+        self._written[key] = _LineDigest(snapshot, key)
         # Routes are copied as a table: some are not bound to any conversation.
-        lines = (line for line in digest.digest_lines(snapshot, key) if not isinstance(line, jsonl.RouteLine))
+        lines = (line for line in self._written[key] if not isinstance(line, jsonl.RouteLine))
         replay.Replay().run(tx, enumerate(lines, 1), 0)
 
     def find_differences(self, snapshot: Tx, *, finished: bool = False) -> list[str]:
@@ -210,11 +214,10 @@ class _SnapshotCopy:
         differing = []
         target_keys = {id_: key for key, id_, _ in tx.all("export_all")}
         for key, id_, _ in snapshot.all("export_all"):
-            ours = self._written.get(key) or _digest_conversation(snapshot, key)
-            target_key = target_keys.pop(id_, None)
-            theirs = None if target_key is None else _digest_conversation(tx, target_key)
-            same = theirs is not None and ours.hexdigest() == theirs.hexdigest()
-            if not same or (not finished and theirs is not None and ours.counters != theirs.counters):
+            ours = self._written.get(key) or _LineDigest(snapshot, key)
+            theirs = _LineDigest(tx, target_keys.pop(id_, NO_KEY))
+            same = ours.hexdigest() == theirs.hexdigest()
+            if not same or (not finished and ours.counters != theirs.counters):
                 differing.append(id_)
             whole.update(ours.hexdigest().encode())
         self.digest = whole.hexdigest()
@@ -223,15 +226,16 @@ class _SnapshotCopy:
 
 
 class _LineDigest:
-    """A digest of the lines of a conversation, without the counters that finishing a copy advances."""
+    """The lines of a conversation, and a digest of them without the counters that finishing a copy advances."""
 
-    def __init__(self) -> None:
+    def __init__(self, tx: Tx, key: int) -> None:
+        self._lines = export.read_lines(tx, key)
         self._digest = blake2b(digest_size=16)
         self.counters = (0, 0)
 
-    def digest_lines(self, tx: Tx, key: int) -> Iterator[jsonl.Line]:
-        """Read the lines of a conversation, and digest each before it is yielded."""
-        for line in export.read_lines(tx, key):
+    def __iter__(self) -> Iterator[jsonl.Line]:
+        """Read the lines, and digest each before it is yielded."""
+        for line in self._lines:
             lasting: jsonl.Line = line
             if isinstance(line, jsonl.ConversationLine):
                 self.counters = (line.epoch, line.fence)
@@ -242,11 +246,6 @@ class _LineDigest:
             yield line
 
     def hexdigest(self) -> str:
+        """Return the digest of all lines, reading those that were not read yet."""
+        deque(self, maxlen=0)
         return self._digest.hexdigest()
-
-
-def _digest_conversation(tx: Tx, key: int) -> _LineDigest:
-    digest = _LineDigest()
-    for _ in digest.digest_lines(tx, key):
-        pass
-    return digest

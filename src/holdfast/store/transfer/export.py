@@ -8,6 +8,7 @@ processes. A file at a path is replaced atomically, after its attachments were c
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -60,7 +61,7 @@ class ExportAdmin(blobs.AdminFacet):
                 return report
             replaces = os.path.lexists(path)
             # Before the file gets its name, so that a reader of the file finds its attachments.
-            lost = blobs.copy_contents(blobs.files_next_to(path), self._blob_files, report.blobs)
+            lost = blobs.copy_contents(blobs.files_next_to(path), self.blobs.files, report.blobs)
         if replaces:
             blobs.files_next_to(path).keep_only(report.blobs)
         return msgspec.structs.replace(report, lost_blobs=lost)
@@ -268,10 +269,10 @@ def _write_page(conversation_id: str, form: render.Form, put: Write, tx: Tx) -> 
 def _read_page(tx: Tx, here: ConversationRow) -> render.ConversationPage:
     shared: list[types.Session] = []
     made: dict[str, types.Compaction] = {}
-    for key, limit in _read_lineage(tx, here):
-        found = [sessions.from_row(row) for row in tx.all("sessions_of", conversation=key)]
-        shared += [session for session in found if key == here.key or session.first_seq <= limit]
-        for row in tx.all("compactions_of", conversation=key):
+    for part in reversed(list(conversation_row.lineage(tx, here))):
+        found = [sessions.from_row(row) for row in tx.all("sessions_of", conversation=part.key)]
+        shared += [session for session in found if part.key == here.key or session.first_seq <= part.upto]
+        for row in tx.all("compactions_of", conversation=part.key):
             compaction = compactions.from_row(row)
             made[compaction.session_id] = compaction
     return render.ConversationPage(
@@ -280,23 +281,9 @@ def _read_page(tx: Tx, here: ConversationRow) -> render.ConversationPage:
         made,
         visibility.hidden_ranges(tx, here.key),
         compactions.current(tx, here),
-        _read_log(tx, here),
+        itertools.chain.from_iterable(
+            log.read_range(tx, here, after, min(after + BATCH_ROWS, here.last_seq))
+            for after in range(0, here.last_seq, BATCH_ROWS)
+        ),
         partial(blobs.read_blob, tx),
     )
-
-
-def _read_lineage(tx: Tx, here: ConversationRow) -> list[tuple[int, int]]:
-    """Return the keys of a conversation and its origins, oldest first, each with the last seq read of it."""
-    found, origin, limit = [(here.key, here.last_seq)], here.origin, here.forked_at
-    while origin is not None:
-        if any(key == origin for key, _ in found):
-            raise errors.StoreCorrupt("A conversation is its own origin.")
-        found.insert(0, (origin, limit))
-        origin, forked_at = (tx.one("origin_of", key=origin) or (None, 0))[:2]
-        limit = min(limit, forked_at)
-    return found
-
-
-def _read_log(tx: Tx, here: ConversationRow) -> Iterator[types.Message]:
-    for after in range(0, here.last_seq, BATCH_ROWS):
-        yield from log.read_range(tx, here, after, min(after + BATCH_ROWS, here.last_seq))

@@ -56,7 +56,7 @@ class ImportAdmin(blobs.AdminFacet):
         """
         validation.check(validation.Flag, revive=revive)
         with _open_source(read) as (source, attachments):
-            incoming = blobs.IncomingBlobs(self.driver, self._blob_files, attachments)
+            incoming = blobs.IncomingBlobs(self.driver, self.blobs.files, attachments)
             return _Import(self.driver, incoming, self._clock(), revive, progress).run(_read_lines(source))
 
 

@@ -33,28 +33,25 @@ class ConversationPage(NamedTuple):
 
 
 def page_header(title: str, form: Form) -> str:
-    return _Html.header(title) if form == "html" else ""
+    return _WRITERS[form].header.replace("{title}", _inline_html(title))
 
 
 def page_footer(form: Form) -> str:
-    return _Html.footer if form == "html" else ""
+    return _WRITERS[form].footer
 
 
 def render(page: ConversationPage, form: Form) -> Iterator[str]:
     """Render one conversation piece by piece, so that a long one is never held in memory as a whole."""
-    writer = _Html() if form == "html" else _Markdown()
+    writer = _WRITERS[form]
     yield writer.heading(page.conversation, _facts(page.conversation))
-    for entry in _entries(page):
-        match entry:
-            case MessageEntry():
-                yield writer.message(entry)
-            case CompactionEntry():
-                yield writer.compaction(entry)
-            case str():
-                yield writer.note(entry)
-
-
-# --- entries of a page -------------------------------------------------------------------------------
+    positions = {session.id: number for number, session in enumerate(page.sessions)}
+    at = 0
+    for message in page.messages:
+        upto = positions.get(message.session_id, at)
+        yield from _session_changes(page, writer, at, upto)
+        at = max(at, upto)
+        yield writer.message(_message_entry(page, message))
+    yield from _session_changes(page, writer, at, len(page.sessions) - 1)
 
 
 class MessageEntry(NamedTuple):
@@ -67,35 +64,18 @@ class MessageEntry(NamedTuple):
     folds: list[tuple[str, str]]
 
 
-class CompactionEntry(NamedTuple):
-    heading: str
-    summary: str
-
-
-def _entries(page: ConversationPage) -> Iterator[MessageEntry | CompactionEntry | str]:
-    """List messages, compactions and notes about sessions in order."""
-    positions = {session.id: number for number, session in enumerate(page.sessions)}
-    at = 0
-    for message in page.messages:
-        upto = positions.get(message.session_id, at)
-        yield from _session_changes(page, at, upto)
-        at = max(at, upto)
-        yield _message_entry(page, message)
-    yield from _session_changes(page, at, len(page.sessions) - 1)
-
-
-def _session_changes(page: ConversationPage, at: int, upto: int) -> Iterator[CompactionEntry | str]:
+def _session_changes(page: ConversationPage, writer: _Markdown | _Html, at: int, upto: int) -> Iterator[str]:
     for ended, begun in zip(page.sessions[at:upto], page.sessions[at + 1 : upto + 1], strict=True):
         if begun.conversation_id != ended.conversation_id:
-            yield f"The branch {begun.conversation_id} begins here."
+            yield writer.note(f"The branch {begun.conversation_id} begins here.")
         else:
-            yield f"Session {ended.id} ended ({ended.end_reason}) and continues as {begun.id}."
+            yield writer.note(f"Session {ended.id} ended ({ended.end_reason}) and continues as {begun.id}.")
         made = page.compactions.get(begun.id)
         if made is not None:
             in_force = page.current is not None and page.current.session_id == made.session_id
             state = "" if in_force else " (not in force)"
             heading = f"Compaction{state}: in the context, this summary replaces the messages up to {made.cut_seq}."
-            yield CompactionEntry(heading, made.summary or "(empty)")
+            yield writer.compaction(heading, made.summary or "(empty)")
 
 
 def _message_entry(page: ConversationPage, message: types.Message) -> MessageEntry:
@@ -203,6 +183,8 @@ def fence(text: str) -> str:
 
 
 class _Markdown:
+    header = footer = ""
+
     def heading(self, here: types.Conversation, facts: Sequence[str]) -> str:
         return f"\n# {_inline_markdown(here.title or here.id)}\n\n{_inline_markdown(' · '.join(facts))}\n"
 
@@ -214,8 +196,8 @@ class _Markdown:
         )
         return heading + "".join(f"\n{escape_markdown(text)}\n" for text in entry.texts) + "".join(folds)
 
-    def compaction(self, entry: CompactionEntry) -> str:
-        quoted = f"**{_inline_markdown(entry.heading)}**\n\n{escape_markdown(entry.summary)}"
+    def compaction(self, heading: str, summary: str) -> str:
+        quoted = f"**{_inline_markdown(heading)}**\n\n{escape_markdown(summary)}"
         return "\n" + "".join(f"> {line}\n" for line in quoted.split("\n"))
 
     def note(self, text: str) -> str:
@@ -249,16 +231,13 @@ summary { cursor: pointer; font-size: .85rem; }
 
 
 class _Html:
+    header = (
+        '<!DOCTYPE html>\n<html>\n<head>\n<meta charset="utf-8">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{{title}}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+    )
     footer = "</body>\n</html>\n"
-
-    @staticmethod
-    def header(title: str) -> str:
-        return (
-            '<!DOCTYPE html>\n<html>\n<head>\n<meta charset="utf-8">\n'
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{_inline_html(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        )
 
     def heading(self, here: types.Conversation, facts: Sequence[str]) -> str:
         title = _inline_html(here.title or here.id)
@@ -274,9 +253,9 @@ class _Html:
         texts = "".join(f'<div class="said" dir="auto">{_escape_html(text)}</div>\n' for text in entry.texts)
         return f'<section class="{kinds}">\n<h2>{_inline_html(entry.heading)}{marked}</h2>\n{texts}{folds}</section>\n'
 
-    def compaction(self, entry: CompactionEntry) -> str:
-        summary = f'<div class="said" dir="auto">{_escape_html(entry.summary)}</div>'
-        return f'<section class="cut">\n<h2>{_inline_html(entry.heading)}</h2>\n{summary}\n</section>\n'
+    def compaction(self, heading: str, summary: str) -> str:
+        text = f'<div class="said" dir="auto">{_escape_html(summary)}</div>'
+        return f'<section class="cut">\n<h2>{_inline_html(heading)}</h2>\n{text}\n</section>\n'
 
     def note(self, text: str) -> str:
         return f'<p class="turn">{_inline_html(text)}</p>\n'
@@ -284,3 +263,6 @@ class _Html:
 
 def _escape_html(text: str) -> str:
     return html.escape(escape_invisible(text))
+
+
+_WRITERS: dict[Form, _Markdown | _Html] = {"markdown": _Markdown(), "html": _Html()}

@@ -84,7 +84,7 @@ SELECT c.id FROM conversations c JOIN sessions s ON s.id = c.forked_from
 
 -- name: branches_reading
 -- Conversations that read messages of this one.
-SELECT key, id, forked_at FROM conversations WHERE origin = :conversation ORDER BY key;
+SELECT id, key, forked_at FROM conversations WHERE origin = :conversation ORDER BY key;
 
 -- name: session_place
 -- The conversation and ordinal of a session id.

@@ -1,4 +1,4 @@
--- Each query finds the rows that break one promise: conversation id, description.
+-- Each query named check_… finds the rows that break one promise: conversation id, description.
 
 -- name: fsck_counts
 SELECT (SELECT count(*) FROM conversations), (SELECT count(*) FROM sessions), (SELECT count(*) FROM messages);
@@ -11,16 +11,16 @@ SELECT key, id, last_seq FROM conversations ORDER BY key;
 SELECT c.id, k.epoch, k.body, k.digest FROM compactions k JOIN conversations c ON c.key = k.conversation
  WHERE k.digest IS NOT NULL ORDER BY k.conversation, k.epoch;
 
--- name: fsck_p1_orphan_messages
+-- name: check_p1_orphan_messages
 SELECT cast(m.conversation AS TEXT), 'message ' || m.seq || ' belongs to no conversation'
   FROM messages m WHERE NOT EXISTS (SELECT 1 FROM conversations WHERE key = m.conversation);
 
--- name: fsck_p1_uids
+-- name: check_p1_uids
 SELECT coalesce(c.id, CAST(m.conversation AS text)), 'message ' || min(m.seq) || ' shares its uid with ' || (count(*) - 1) || ' others'
   FROM messages m LEFT JOIN conversations c ON c.key = m.conversation
  GROUP BY c.id, m.conversation, m.uid HAVING count(*) > 1;
 
--- name: fsck_p2_gaps
+-- name: check_p2_gaps
 SELECT c.id, 'the log must have messages ' || (coalesce(c.forked_at, 0) + 1) || ' to ' || c.last_seq || ' but has '
        || (SELECT count(*) FROM messages WHERE messages_of(messages, c.key)) || ' messages'
   FROM conversations c
@@ -31,14 +31,14 @@ SELECT c.id, 'the log must have messages ' || (coalesce(c.forked_at, 0) + 1) || 
     OR coalesce((SELECT max(seq) FROM messages WHERE messages_of(messages, c.key)),
                 c.last_seq) <> c.last_seq;
 
--- name: fsck_p2_places
+-- name: check_p2_places
 SELECT coalesce(c.id, CAST(m.conversation AS text)), 'message ' || m.seq || ' is outside the range of its session'
   FROM messages m
   LEFT JOIN conversations c ON c.key = m.conversation
   LEFT JOIN sessions s ON s.conversation = m.conversation AND s.ordinal = m.session
  WHERE s.ordinal IS NULL OR m.seq < s.first_seq OR m.seq > coalesce(s.last_seq, m.seq);
 
--- name: fsck_p3_heads
+-- name: check_p3_heads
 SELECT c.id, CASE
          WHEN h.ordinal IS NULL THEN 'the head session does not exist'
          WHEN c.live = 1 AND h.live IS NULL THEN 'the conversation is open but its head session has ended'
@@ -48,19 +48,19 @@ SELECT c.id, CASE
  WHERE h.ordinal IS NULL OR h.live IS DISTINCT FROM c.live
     OR c.head <> (SELECT max(ordinal) FROM sessions WHERE conversation = c.key);
 
--- name: fsck_p3_live
+-- name: check_p3_live
 SELECT c.id, count(s.ordinal) || ' sessions are live' FROM conversations c
   LEFT JOIN sessions s ON s.conversation = c.key AND s.live = 1
  GROUP BY c.key, c.id, c.live HAVING count(s.ordinal) <> CASE WHEN c.live IS NULL THEN 0 ELSE 1 END;
 
--- name: fsck_p3_ends
+-- name: check_p3_ends
 SELECT coalesce(c.id, CAST(s.conversation AS text)), 'session ' || s.id || ' is neither live nor properly ended'
   FROM sessions s LEFT JOIN conversations c ON c.key = s.conversation
  WHERE (s.live IS NULL) <> (s.ended_at IS NOT NULL) OR (s.ended_at IS NULL) <> (s.end_reason IS NULL)
     OR (s.ended_at IS NULL) <> (s.last_seq IS NULL) OR coalesce(s.live, 1) <> 1
     OR (s.live IS NULL AND s.ordinal = c.head AND s.last_seq IS DISTINCT FROM c.last_seq);
 
--- name: fsck_p4_continuations
+-- name: check_p4_continuations
 SELECT coalesce(c.id, CAST(s.conversation AS text)), 'session ' || s.id || ' does not continue its predecessor'
   FROM sessions s
   LEFT JOIN conversations c ON c.key = s.conversation
@@ -70,15 +70,15 @@ SELECT coalesce(c.id, CAST(s.conversation AS text)), 'session ' || s.id || ' doe
     OR (s.ordinal > 1 AND (s.parent IS DISTINCT FROM s.ordinal - 1 OR p.ordinal IS NULL OR p.last_seq IS DISTINCT FROM s.first_seq - 1))
     OR s.ordinal < 1 OR s.last_seq < s.first_seq - 1;
 
--- name: fsck_p4_forks
+-- name: check_p4_forks
 SELECT coalesce(c.id, CAST(s.conversation AS text)), count(*) || ' sessions continue the same session' FROM sessions s
   LEFT JOIN conversations c ON c.key = s.conversation
  WHERE s.parent IS NOT NULL GROUP BY c.id, s.conversation, s.parent HAVING count(*) > 1;
 
--- name: fsck_p4_ids
+-- name: check_p4_ids
 SELECT min(id), 'session id ' || id || ' is used ' || count(*) || ' times' FROM sessions GROUP BY id HAVING count(*) > 1;
 
--- name: fsck_p5_cuts
+-- name: check_p5_cuts
 SELECT coalesce(c.id, CAST(k.conversation AS text)), 'compaction ' || k.epoch || ' has an invalid cut, base or session'
   FROM compactions k
   LEFT JOIN conversations c ON c.key = k.conversation
@@ -88,30 +88,30 @@ SELECT coalesce(c.id, CAST(k.conversation AS text)), 'compaction ' || k.epoch ||
     OR (k.base_epoch IS NOT NULL AND (b.epoch IS NULL OR b.epoch >= k.epoch OR b.cut_seq > k.cut_seq))
     OR k.epoch > c.epoch;
 
--- name: fsck_p5_view
+-- name: check_p5_view
 SELECT c.id, 'the context refers to a compaction that does not exist' FROM conversations c
  WHERE (c.compaction_epoch IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM compactions WHERE conversation = c.key AND epoch = c.compaction_epoch))
     OR (c.redo_epoch IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM compactions WHERE conversation = c.key AND epoch = c.redo_epoch));
 
--- name: fsck_p5_hides
+-- name: check_p5_hides
 SELECT coalesce(c.id, CAST(h.conversation AS text)), 'a hidden range is outside the log'
   FROM hides h LEFT JOIN conversations c ON c.key = h.conversation
  WHERE c.key IS NULL OR h.from_seq < 1 OR h.from_seq > h.to_seq OR h.to_seq > c.last_seq OR h.epoch > c.epoch
     OR h.shown_epoch <= h.epoch OR h.shown_epoch > c.epoch;
 
--- name: fsck_p6_tokens
+-- name: check_p6_tokens
 SELECT coalesce(c.id, CAST(k.conversation AS text)), 'compaction ' || k.epoch || ' has a lease token that is not newer than the one before it'
   FROM compactions k LEFT JOIN conversations c ON c.key = k.conversation
  WHERE k.token > c.fence
     OR k.token <= (SELECT max(token) FROM compactions WHERE conversation = k.conversation AND epoch < k.epoch);
 
--- name: fsck_p6_epochs
+-- name: check_p6_epochs
 SELECT id, 'the epoch is older than the head session or a compaction' FROM conversations c
  WHERE epoch < head OR compaction_epoch > epoch OR redo_epoch > epoch;
 
--- name: fsck_branches
+-- name: check_branches
 SELECT b.id, 'the branch point does not exist in the original conversation' FROM conversations b
   LEFT JOIN conversations o ON o.key = b.origin
  WHERE (b.origin IS NOT NULL) <> (coalesce(b.forked_at, 0) > 0) OR (b.forked_from IS NULL) <> (b.forked_at IS NULL)
@@ -122,40 +122,40 @@ SELECT b.id, 'the branch point does not exist in the original conversation' FROM
         AND NOT EXISTS (SELECT 1 FROM compactions
                          WHERE conversation = b.origin AND epoch = b.forked_epoch AND seen_seq <= b.forked_at));
 
--- name: fsck_routes
+-- name: check_routes
 SELECT r.key, 'the route refers to a conversation that does not exist' FROM routes r
  WHERE r.conversation IS NOT NULL AND NOT EXISTS (SELECT 1 FROM conversations WHERE key = r.conversation);
 
--- name: fsck_tombstones
+-- name: check_deletion
 SELECT s.id, 'the id of a deleted conversation is in use' FROM sessions s WHERE EXISTS (SELECT 1 FROM tombstones WHERE id = s.id);
 
--- name: fsck_titles
+-- name: check_titles
 SELECT min(id), count(*) || ' conversations have the same title' FROM conversations
  WHERE title IS NOT NULL GROUP BY owner, title HAVING count(*) > 1;
 
--- name: fsck_leases
+-- name: check_leases
 SELECT coalesce(c.id, CAST(l.conversation AS text)), 'a lease has a token that was never issued' FROM leases l
   LEFT JOIN conversations c ON c.key = l.conversation
  WHERE c.key IS NULL OR l.token > c.fence OR l.token < 1;
 
--- name: fsck_memories
+-- name: check_memories
 SELECT coalesce(c.id, ''), 'memory ' || m.id || ' is empty, too long, a duplicate, exceeds the limit of 500, or is from a conversation that does not exist'
   FROM memories m LEFT JOIN conversations c ON c.key = m.source
  WHERE length(m.text) NOT BETWEEN 1 AND 500 OR (m.source IS NOT NULL AND c.key IS NULL)
     OR (SELECT count(*) FROM memories WHERE owner = m.owner AND text = m.text) > 1
     OR (SELECT count(*) FROM memories WHERE owner = m.owner) > 500;
 
--- name: fsck_audit
+-- name: check_audit
 SELECT coalesce(c.id, CAST(a.conversation AS text)), 'audit entry ' || a.id || ' has no conversation or inconsistent columns'
   FROM audit a LEFT JOIN conversations c ON c.key = a.conversation
  WHERE c.key IS NULL OR a.uid = '' OR a.allowed NOT IN (0, 1) OR a.ok NOT IN (0, 1)
     OR (a.ended_at IS NULL) <> (a.ok IS NULL) OR (a.allowed = 0 AND a.ended_at IS NOT NULL)
     OR (a.redacted_at IS NOT NULL AND a.summary <> '') OR (SELECT count(*) FROM audit WHERE uid = a.uid) > 1;
 
--- name: fsck_claims
+-- name: check_claims
 SELECT '', 'chat lease ' || key || ' has a token that was never issued, or an empty holder' FROM claims WHERE token < 1 OR holder = '';
 
--- name: fsck_people
+-- name: check_people
 SELECT '', 'the contact ' || sender || ' on ' || platform || ' has missing or invalid columns' FROM (
   SELECT platform, sender FROM people WHERE role NOT IN ('user', 'admin', 'denied') OR sender = ''
    UNION ALL
@@ -163,13 +163,13 @@ SELECT '', 'the contact ' || sender || ' on ' || platform || ' has missing or in
    WHERE (digest IS NULL) <> (salt IS NULL) OR (digest IS NULL) <> (expires_at IS NULL)
       OR (digest IS NOT NULL AND asked_at IS NULL)) known;
 
--- name: fsck_pins
+-- name: check_pins
 SELECT coalesce(c.id, CAST(p.conversation AS text)), 'message ' || p.seq || ' is pinned but does not exist, or exceeds the limit of pins'
   FROM pins p LEFT JOIN conversations c ON c.key = p.conversation
  WHERE c.key IS NULL OR p.seq NOT BETWEEN 1 AND c.last_seq
     OR (SELECT count(*) FROM pins WHERE conversation = p.conversation) > 100;
 
--- name: fsck_conversation_values
+-- name: check_conversations
 SELECT id, 'the conversation has an invalid column value' FROM conversations
  WHERE NOT (key BETWEEN 1 AND 2147483647 AND length(title) BETWEEN 1 AND 100 AND live = 1 AND epoch >= 1 AND fence >= 0
    AND forked_at >= 0 AND length(folder) BETWEEN 1 AND 4096
@@ -177,7 +177,7 @@ SELECT id, 'the conversation has an invalid column value' FROM conversations
    AND (origin IS NOT NULL) = (coalesce(forked_at, 0) > 0) AND (forked_epoch IS NULL OR origin IS NOT NULL)
    AND origin <> key AND compaction_epoch <= epoch AND redo_epoch <= epoch);
 
--- name: fsck_inbox
+-- name: check_inbox
 SELECT coalesce(c.id, CAST(i.conversation AS text)), 'inbox message ' || i.id || ' has no conversation, is a duplicate, or is only partly settled'
   FROM inbox i LEFT JOIN conversations c ON c.key = i.conversation
  WHERE c.key IS NULL OR i.key = '' OR i.kind = '' OR i.outcome = ''
@@ -186,7 +186,7 @@ SELECT coalesce(c.id, CAST(i.conversation AS text)), 'inbox message ' || i.id ||
     OR (i.seq IS NOT NULL AND NOT EXISTS (SELECT 1 FROM messages m WHERE message_at(m, i.conversation, i.seq)))
     OR (SELECT count(*) FROM inbox WHERE key = i.key) > 1;
 
--- name: fsck_processes
+-- name: check_processes
 SELECT coalesce(c.id, CAST(p.conversation AS text)), 'process ' || p.id || ' has no conversation, inconsistent columns, or ended without a notice in the inbox'
   FROM processes p LEFT JOIN conversations c ON c.key = p.conversation
  WHERE c.key IS NULL OR p.id = '' OR p.state NOT IN ('running', 'exited', 'killed', 'gone') OR NOT json_valid(p.place)
@@ -196,13 +196,13 @@ SELECT coalesce(c.id, CAST(p.conversation AS text)), 'process ' || p.id || ' has
         AND NOT EXISTS (SELECT 1 FROM inbox WHERE key = 'process:' || p.id AND conversation = p.conversation))
     OR (SELECT count(*) FROM processes WHERE id = p.id) > 1;
 
--- name: fsck_grants
+-- name: check_grants
 SELECT coalesce(c.id, CAST(g.conversation AS text), ''), 'grant ' || g.id || ' has no conversation, no rule, or a duplicate'
   FROM grants g LEFT JOIN conversations c ON c.key = g.conversation
  WHERE (g.conversation IS NOT NULL AND c.key IS NULL) OR g.rule = ''
     OR (SELECT count(*) FROM grants WHERE owner = g.owner AND rule = g.rule AND conversation IS NOT DISTINCT FROM g.conversation) > 1;
 
--- name: fsck_arrivals
+-- name: check_arrivals
 SELECT coalesce(c.id, CAST(a.conversation AS text), ''), 'inbound message ' || a.id || ' is only partly settled, a duplicate, or not in the log as recorded'
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation LEFT JOIN arrivals l ON l.id = a.joined
  WHERE (a.conversation IS NOT NULL AND c.key IS NULL) OR a.outcome = '' OR a.attempts < 0
@@ -224,7 +224,7 @@ SELECT coalesce(c.id, CAST(a.conversation AS text), ''), 'inbound message ' || a
         AND NOT EXISTS (SELECT 1 FROM outbox WHERE arrival = a.id AND part = 0))
     OR (SELECT count(*) FROM arrivals WHERE platform = a.platform AND key = a.key) > 1;
 
--- name: fsck_outbox
+-- name: check_outbox
 SELECT coalesce(c.id, CAST(o.conversation AS text), ''), 'outbound message ' || o.id || ' answers no message, is addressed to another chat, or has inconsistent columns'
   FROM outbox o LEFT JOIN conversations c ON c.key = o.conversation
   LEFT JOIN arrivals a ON a.id = o.arrival LEFT JOIN inbox i ON i.id = o.inbound
@@ -246,7 +246,7 @@ SELECT coalesce(c.id, CAST(o.conversation AS text), ''), 'outbound message ' || 
     OR (SELECT count(*) FROM outbox WHERE arrival = o.arrival AND part = o.part) > 1
     OR (SELECT count(*) FROM outbox WHERE inbound = o.inbound AND part = o.part) > 1;
 
--- name: fsck_message_values
+-- name: check_messages
 SELECT coalesce(c.id, CAST(m.conversation AS text)), 'message ' || m.seq || ' has a missing or invalid uid, role, digest or body'
   FROM messages m LEFT JOIN conversations c ON c.key = m.conversation
  WHERE m.uid = '' OR m.role NOT IN ('system', 'user', 'assistant', 'tool') OR octet_length(m.digest) <> 16

@@ -4,8 +4,8 @@ SELECT m.seq, s.id, m.role, m.body, m.redacted_at IS NOT NULL
  WHERE m.conversation = :conversation AND m.uid = :uid;
 
 -- name: origin_of
--- The fork point of a branch, and the compactions in force there and here.
-SELECT origin, coalesce(forked_at, 0), forked_epoch, compaction_epoch FROM conversations WHERE key = :key;
+-- The origin of a branch, the fork point, and the compaction in force there.
+SELECT origin, coalesce(forked_at, 0), forked_epoch FROM conversations WHERE key = :key;
 
 -- name: hides_in_force
 -- The ranges that are hidden from the context.

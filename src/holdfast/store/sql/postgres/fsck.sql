@@ -4,7 +4,7 @@ SELECT seq, uid, role, body, digest FROM messages
  WHERE conversation = :conversation AND seq > :after
  ORDER BY seq LIMIT :limit;
 
--- name: fsck_budgets
+-- name: check_budgets
 SELECT coalesce(c.id, b.conversation::text), 'the budget has no conversation, no version, or an unreadable body'
   FROM budgets b LEFT JOIN conversations c ON c.key = b.conversation
  WHERE c.key IS NULL OR b.version < 1 OR b.uid = '' OR length(b.body) > 65536
