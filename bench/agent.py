@@ -46,7 +46,7 @@ async def _turns(scale: Scale, folder: Path) -> list[Figure]:
         model = OpenAIModel("bench", base_url=fake.base_url, key="none", window=1_000_000)
         db = AsyncSessionDB(SessionDB(folder / "store.db"))
         short, long = await _talk(db, model, "short", few), await _talk(db, model, "long", many)
-        scripted = AIAgent(db=db, model=ScriptedModel(["Fine."] * 10_000), session_id="own", skip_context_files=True)
+        scripted = AIAgent(db=db, model=ScriptedModel(["Fine."] * 10_000), session_id="own")
         bare: list[float] = []
         taken: dict[str, list[float]] = {"short": [], "long": [], "scripted": []}
         agents = {"short": short, "long": long, "scripted": scripted}
@@ -83,7 +83,7 @@ async def _talk(db: AsyncSessionDB, model: OpenAIModel, name: str, size: int) ->
     if size > 10:
         work = await db.acquire_lease(name, "compact")
         await db.commit_compaction(work, summary="What was said before.", cut_seq=size - 10)
-    return AIAgent(db=db, model=model, session_id=name, skip_context_files=True)
+    return AIAgent(db=db, model=model, session_id=name)
 
 
 def _writes(db: SessionDB) -> float:

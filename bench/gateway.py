@@ -174,7 +174,7 @@ async def _gateway(target: str) -> AsyncIterator[Say]:
 
         @asynccontextmanager
         async def desk(owner: str) -> AsyncIterator[runtime.Runtime]:
-            law = approvals.Approvals(db, owner=owner)
+            law = approvals.Approvals(db.permissions, owner=owner)
 
             async def build(conversation_id: str) -> AIAgent:
                 return AIAgent(

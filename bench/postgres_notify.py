@@ -145,9 +145,9 @@ class Learning:
 
         def heard(hint: notifications.Hint) -> None:
             begun.set()
-            self._agents.heard(hint)
-            if self._agents.comparing is not None:
-                self._agents.comparing.add_done_callback(compared)
+            self._agents.on_hint(hint)
+            if self._agents.check_task is not None:
+                self._agents.check_task.add_done_callback(compared)
 
         self._listening.enter_context(self._db.notifications.listen(heard))
         await begun.wait()

@@ -135,14 +135,14 @@ def test_command_has_nothing_delivered_and_neither_has_whoever_left() -> None:
             with run.subscribe("talk", takes_inbox=False) as listening:
                 await run.send("talk", events.Command("/stop"))
                 await until(listening, events.Notice)
-                assert not run._looks
+                assert not run._inbox_checks
             with run.subscribe("talk"):
-                assert run._looks
-                lane = run._lanes["talk"]
-            while run._looks:
+                assert run._inbox_checks
+                lane = run._states["talk"]
+            while run._inbox_checks:
                 await asyncio.sleep(0)
             # A lane that nobody has any more is nobody's to wait for: nothing may work on it.
-            assert (run._lanes, lane.worker) == ({}, None)
+            assert (run._states, lane.worker) == ({}, None)
         assert await db.mail.inbox_entries() == rows
         assert await log(db) == []
 
@@ -218,7 +218,7 @@ def test_notice_never_interrupts_a_turn() -> None:
                 await reached.wait()
                 await db.mail.add_inbox_entry("talk", "one", "one ended")
                 run.check_inbox("talk")
-                while run._looks:
+                while run._inbox_checks:
                     await asyncio.sleep(0)
                 assert not answered.done()
                 go_on.set()
@@ -238,7 +238,7 @@ def test_two_programs_on_one_store_answer_a_notice_once() -> None:
             async with door(db, models[0]) as first, door(db, models[1]) as second:
                 with first.subscribe(here), second.subscribe(here):
                     await settled(db)
-                    while first._lanes[here].worker or second._lanes[here].worker:
+                    while first._states[here].worker or second._states[here].worker:
                         await asyncio.sleep(0.002)
             assert await log(db, here) == [("user", f"one{number} ended"), ("assistant", "Saw it.")]
             assert sum(len(model.requests) for model in models) == 1
@@ -338,7 +338,7 @@ def test_unborn_conversation_has_no_inbox_and_is_not_born_by_looking() -> None:
         async with door(db, ScriptedModel([])) as run:
             with run.subscribe("new"):
                 assert await run.deliver("new") == 0
-            assert not run._lanes
+            assert not run._states
         assert await db.list_sessions() == []
 
     stage.run(story)
@@ -371,7 +371,7 @@ def test_notice_waits_while_a_turn_elsewhere_takes_too_long() -> None:
 
         async with runtime.Runtime(db, build) as run:
             assert await run.deliver("talk") == 2
-            while run._lanes:
+            while run._states:
                 await asyncio.sleep(0.005)
             assert await db.mail.inbox_entries() == rows
             await db.release_lease(lease)

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, config
 from holdfast.acp import conversion
+from holdfast.agent import memory as agent_memory
 from holdfast.app import toolset
 from holdfast.gateway import settings as gateways
 from holdfast.tools import base, memory
@@ -38,7 +39,7 @@ def every_tool(folder: Path, store: AsyncSessionDB) -> list[base.Tool]:
         *toolset.build_shell_tools(known, settings, [str(folder)]),
         *toolset.build_file_tools(str(folder), [], lambda: None),
         *toolset.build_recall_tools(store),
-        memory.memory(memory.Notes(store, "")),
+        memory.memory(agent_memory.Notes(store, "")),
     ]
 
 

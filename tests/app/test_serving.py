@@ -24,7 +24,7 @@ def settings(home: Path, **said: Any) -> config.Settings:
     return msgspec.structs.replace(found, gateway=gateways.Settings(**said))
 
 
-async def offered(opened: gateway.Serving, owner: str) -> set[str]:
+async def offered(opened: gateway.RunningGateway, owner: str) -> set[str]:
     """The tools that an agent of this owner has."""
     async with opened.gateway.runtimes.use(owner) as runtime:
         assert runtime.approvals.owner == runtime.owner == owner

@@ -22,6 +22,7 @@ import pytest
 from holdfast import SessionDB, config, events
 from holdfast.app import compose
 from holdfast.cli import chat, console, prompt, stdin_text
+from holdfast.runtime import wording
 from tests.cli import inside, program, provider, ready
 from tests.model import server
 
@@ -327,13 +328,13 @@ def test_a_model_that_fails_is_exit_1_and_one_sentence(ask: Ask, tmp_path: Path,
 def test_an_answer_that_is_not_whole_is_said_to_be_so(ask: Ask, form: str) -> None:
     with provider.playing(provider.said_and_cut("Once upon")) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
-    assert (done.code, done.err) == (0, f"{prompt.TRUNCATED}\n")
+    assert (done.code, done.err) == (0, f"{wording.CUT_OFF}\n")
     assert done.out == "Once upon\n" or form != "text"
 
 
 def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
     with provider.playing(provider.said_and_cut()) as played:
-        assert ask("-p", "hi", env=played.env) == (1, "", f"{prompt.TRUNCATED}\n")
+        assert ask("-p", "hi", env=played.env) == (1, "", f"{wording.CUT_OFF}\n")
 
 
 @pytest.mark.parametrize("words", [[], [" \n"]])
@@ -341,7 +342,7 @@ def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
 def test_a_blank_answer_is_said_to_be_one_and_is_exit_1(ask: Ask, form: str, words: list[str]) -> None:
     with provider.playing(provider.said(*words)) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
-    assert (done.code, done.err) == (1, f"{prompt.EMPTY}\n")
+    assert (done.code, done.err) == (1, f"holdfast: {wording.EMPTY_REPLY}\n")
     assert done.out.strip() == "" or form != "text"
 
 

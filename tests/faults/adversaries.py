@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, types
+from holdfast.agent import settings
 from holdfast.compaction import base, policy, summary
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
@@ -106,9 +107,10 @@ def agent(db: AsyncSessionDB, stage: zygote.Stage, head: str, replies: int = 99)
         db=db,
         model=ScriptedModel(["ok"] * replies, window=compacting.WINDOW),
         session_id=head,
-        summarizer=summary.ModelSummarizer(Liar(adversary)) if lying else adversary,
-        compaction_policy=policy.CompactionPolicy(deadline=DEADLINE),
-        skip_context_files=True,
+        compaction=settings.CompactionSettings(
+            summarizer=summary.ModelSummarizer(Liar(adversary)) if lying else adversary,
+            policy=policy.CompactionPolicy(deadline=DEADLINE),
+        ),
         clock=zygote.Clock(stage.order.clock or ""),
     )
 

@@ -67,7 +67,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("package")
 def test_platform_is_loaded_by_entry_point_with_its_settings_table() -> None:
-    said = config.checked({"gateway": {"chatty": {"token_env": "CHATTY_TOKEN"}}}).gateway
+    said = config.validate({"gateway": {"chatty": {"token_env": "CHATTY_TOKEN"}}}).gateway
     assert (said.platforms, said.variables, said.has_http) == (
         {"chatty": {"token_env": "CHATTY_TOKEN"}},
         ["CHATTY_TOKEN"],
@@ -83,7 +83,7 @@ def test_platform_is_loaded_by_entry_point_with_its_settings_table() -> None:
     with pytest.raises(errors.SettingInvalid, match="found none"):
         plugins.load({"other": {}}, {})
     with pytest.raises(errors.SettingInvalid, match="htpp"):
-        config.checked({"gateway": {"htpp": {}}})
+        config.validate({"gateway": {"htpp": {}}})
 
 
 def test_text_is_measured_and_rendered_by_the_platform() -> None:

@@ -75,7 +75,7 @@ def test_title_nobody_could_read_is_refused(text: str) -> None:
 
 @given(texts | st.text(max_size=200), st.sampled_from(["", " #2", " #17"]))
 def test_for_any_text_a_title_made_of_its_first_words_repeats_it(text: str, number: str) -> None:
-    kept = cleaned(agent_titles.from_words(text))
+    kept = cleaned(agent_titles.title_from_text(text))
     assert kept is None or titles.is_derived_from(kept + number, titles.fold(text))
 
 

@@ -21,7 +21,7 @@ def test_to_resume_without_a_name_means_the_most_recent_other_conversation(line:
         await sits.sees("Yes.")
         await sits.idles()
         sits.type(f"{line}{ENTER}")
-        await sits.sees("There is no other conversation to go on with.")
+        await sits.sees("There is no other conversation to continue.")
         await talk.exchanges(sits.home.db, 1, "other")
         sits.type(f"{line}{ENTER}")
         await sits.sees("The other · 2 messages")
@@ -51,8 +51,8 @@ def test_when_the_runtime_closes_the_chat_ends_and_tells_what_was_not_sent() -> 
         await sits.until(lambda: sits.model.requests)
         sits.type(f"behind it{ENTER}")
         await sits.sees("1 queued")
-        for lane in sits.home.door._lanes.values():
-            for listener in lane.listeners:
+        for lane in sits.home.door._states.values():
+            for listener in lane.subscriptions:
                 listener.close()
         await sits.ended
         assert "1 queued message was not sent." in sits.screen.shown
@@ -173,7 +173,7 @@ def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
 
 def test_what_came_last_in_a_conversation_is_shown_before_one_arrives_in_another() -> None:
     async def story(sits: Sitting) -> None:
-        sits.home.door._lane("talk").emit(events.TextDelta("Late words"))
+        sits.home.door._state("talk").emit(events.TextDelta("Late words"))
         await sits.chat.session.switch("other")
         await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
         shown = await sits.sees("Late words")
@@ -206,7 +206,7 @@ def test_where_the_store_fails_on_the_way_elsewhere_that_is_told_and_the_chat_go
 
 def test_a_tool_that_runs_where_one_was_is_not_shown_as_running_here() -> None:
     async def story(sits: Sitting) -> None:
-        sits.home.door._lane("talk").emit(events.ToolStarted("c", "shell", '{"command": "sleep 20"}'))
+        sits.home.door._state("talk").emit(events.ToolStarted("c", "shell", '{"command": "sleep 20"}'))
         await sits.sees("sleep 20")
         assert sits.chat._renderer.open
         await sits.chat.session.switch("other")

@@ -130,12 +130,12 @@ def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is_behin
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         (session,) = desk.server._sessions
-        tell = session._teller.tell
+        tell = session._renderer.render
 
         def breaks(event: events.AnyEvent, uid: str | None) -> Any:
             return {}[event.text] if event == events.Notice("This is odd.") else tell(event, uid)
 
-        session._teller.tell = breaks  # type: ignore[method-assign]
+        session._renderer.render = breaks  # type: ignore[method-assign]
         for words in ("This is odd.", "This is not."):
             desk.home.door.publish("talk", events.Notice(words))
         assert (await client.until("status"))["payload"]["text"] == "This is not."

@@ -115,7 +115,7 @@ def test_a_prompt_is_a_command_in_every_list_of_them() -> None:
             assert isinstance(helped, events.Answer)
             assert "/raw:greet who=… [how=…]" in helped.text
             assert "Greets." in helped.text
-            words = completion.Words(others.listed)
+            words = completion.InputCompleter(others.listed)
             for typed in ("/raw", "/raw:g"):
                 found = words.get_completions(Document(typed), CompleteEvent(text_inserted=True))
                 assert "/raw:greet " in [each.text for each in found]
