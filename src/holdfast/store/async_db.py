@@ -74,11 +74,11 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         if self._closed:
             raise errors.StoreClosed()
 
-    async def share(self, step: write_step.WriteStep[T]) -> T:
-        """Run a step, which may share its commit with the writes of other tasks."""
+    async def share(self, step: write_step.WriteStep[T] | log.AppendRequest) -> T:
+        """Run a step or an append, which may share its commit with the writes of other tasks."""
         self._check_open()
-        if isinstance(step.run, log.AppendRequest):
-            return cast("T", await self._writes.append(step.run))
+        if isinstance(step, log.AppendRequest):
+            return cast("T", await self._writes.append(step))
         return await self._writes.write(step)
 
 

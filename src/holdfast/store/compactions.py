@@ -214,7 +214,8 @@ def current(tx: Tx, here: ConversationRow) -> types.Compaction | None:
     """Return the compaction in force: the conversation's own, or else the one that a branch inherits."""
     if here.compaction_epoch is not None:
         return get(tx, here.key, here.compaction_epoch)
-    for origin in itertools.islice(conversation_row.lineage(tx, here), 1, None):
+    origins = itertools.islice(conversation_row.lineage(tx, here), 1, None) if here.origin is not None else ()
+    for origin in origins:
         found = find_covering_upto(tx, origin.key, origin.epoch, origin.upto)
         if found:
             return found

@@ -86,8 +86,8 @@ class LogSegment(NamedTuple):
 def lineage(tx: Tx, here: ConversationRow) -> Iterator[LogSegment]:
     """Yield the log of a conversation, then those of its origins, newest first."""
     segment = LogSegment(here.key, here.forked_at, here.last_seq, None)
-    origin, forked_epoch, visited = here.origin, here.forked_epoch, {here.key}
     yield segment
+    origin, forked_epoch, visited = here.origin, here.forked_epoch, {here.key}
     while origin is not None:
         if origin in visited:
             raise errors.StoreCorrupt(f"The conversation {here.id} is a branch of itself.")
@@ -106,7 +106,14 @@ def update(
     No other function increments the epoch. With `last`, the step ends with these queries: see Tx.finish.
     """
     after = here._replace(epoch=here.epoch + 1, **changes)
-    values = {**after._asdict(), "epoch": here.epoch}
+    values = {
+        "key": here.key,
+        "epoch": here.epoch,
+        "head": after.head,
+        "live": after.live,
+        "compaction_epoch": after.compaction_epoch,
+        "redo_epoch": after.redo_epoch,
+    }
     execute = tx.batch if last is None else tx.finish
     updated, *_ = execute(("conversation_update", values), *(last or ()))
     if not updated:

@@ -219,6 +219,8 @@ def _summary_message(compaction: types.Compaction | None) -> list[types.Message]
 
 def read_range(tx: Tx, here: ConversationRow, after: int, upto: int) -> list[types.Message]:
     """Return the messages with after < seq <= upto; a branch reads those up to its fork point from its origin."""
+    if here.origin is None or after >= here.forked_at:
+        return _read_own_range(tx, here.key, after, upto) if after < upto else []
     messages: list[types.Message] = []
     for segment in conversation_row.lineage(tx, here):
         low, high = max(after, segment.after), min(upto, segment.upto)
