@@ -334,7 +334,7 @@ def test_an_answer_that_is_not_whole_is_said_to_be_so(ask: Ask, form: str) -> No
 
 def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
     with provider.playing(provider.said_and_cut()) as played:
-        assert ask("-p", "hi", env=played.env) == (1, "", f"{wording.CUT_OFF}\n")
+        assert ask("-p", "hi", env=played.env) == (1, "", f"holdfast: {wording.CUT_OFF}\n")
 
 
 @pytest.mark.parametrize("words", [[], [" \n"]])
@@ -402,8 +402,8 @@ def test_max_cost_without_a_known_price_is_refused_before_anything_is_asked(ask:
     [
         (provider.refused(401, "No key"), "openai refused the key (401): No key. Set OPENAI_API_KEY to a valid key."),
         (server.refusal(200, {"object": "list", "data": []}), "the list is empty."),
-        (server.refusal(200, b"<html>"), "the answer is not a list of models."),
-        (server.Answer(cut=True), "hung up without an answer"),
+        (server.refusal(200, b"<html>"), "the response is not a list of models."),
+        (server.Answer(cut=True), "closed the connection without an answer"),
     ],
 )
 def test_openai_base_url_that_lists_no_model_says_what_is_missing(ask: Ask, answer: server.Answer, why: str) -> None:

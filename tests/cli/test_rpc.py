@@ -148,7 +148,7 @@ def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
         )
     assert (done.returncode, done.stderr) == (
         1,
-        b"holdfast: the output could not be written: No space left on device.\n",
+        b"holdfast: cannot write the output: No space left on device.\n",
     )
 
 

@@ -57,7 +57,7 @@ def test_something_that_cannot_be_told_keeps_nothing_behind_it_from_being_told()
 
 
 @pytest.mark.parametrize(
-    ("line", "said"), [("/stop", "Nothing is running."), ("/title  A\nplan", "The title is A plan now.")]
+    ("line", "said"), [("/stop", "Nothing is running."), ("/title  A\nplan", "The title is now A plan.")]
 )
 def test_what_a_command_said_is_in_its_answer_whatever_it_is(line: str, said: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:

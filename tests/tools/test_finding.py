@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools import base
+from holdfast.tools import worker_thread
 from holdfast.tools.files import search
 from tests.tools import doing
 
@@ -201,14 +201,14 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whoever_cancels_waits_until_the_work_has_stopped() -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def work(stop: base.Stop) -> None:
+    def work(stop: worker_thread.Stop) -> None:
         begun.set()
         while not stop():
             pass
         ended.set()
 
     async def both() -> None:
-        task = asyncio.create_task(base.run_in_thread(work))
+        task = asyncio.create_task(worker_thread.run_in_thread(work))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         await asyncio.wait([task])

@@ -29,7 +29,7 @@ def run_tui(out: console.Console, start: chat.Start, light: bool) -> int:
 async def _run_chat(out: console.Console, start: chat.Start) -> int:
     chats = lazy_group.load("holdfast.chat.chat")
     async with compose.start(start.settings, database=start.database, model=start.model) as app:
-        opening = chats.Opening(
+        opening = chats.ChatOptions(
             conversation_id=start.conversation_id,
             program=f"Holdfast {holdfast.__version__}",
             model=app.model,
@@ -43,7 +43,7 @@ async def _run_chat(out: console.Console, start: chat.Start) -> int:
 async def _run_tui(out: console.Console, start: chat.Start, light: bool) -> int:
     screens = lazy_group.load("holdfast.tui.app")
     async with compose.start(start.settings, database=start.database, model=start.model) as app:
-        opening = screens.Opening(
+        opening = screens.ScreenOptions(
             conversation_id=start.conversation_id,
             model=app.model,
             history=os.path.join(start.settings.home, "history"),
@@ -52,9 +52,9 @@ async def _run_tui(out: console.Console, start: chat.Start, light: bool) -> int:
         )
         screen = screens.FullScreen(app.runtime, opening, _marks(out))
         await screen.run_async()
-        if (unsent := screen.talk.give_up()) is not None:
+        if (unsent := screen.session.drop_queued()) is not None:
             out.note(unsent)
-        for stopped in await screen.talk.stop_elsewhere():
+        for stopped in await screen.session.interrupt_others():
             out.note(stopped)
     return screen.return_code or 0
 

@@ -125,7 +125,7 @@ class ConversationList:
         self._by_id = {head.conversation_id: head for head in self._heads}
         self._first_words: dict[str, str] = {}
 
-    def matching(self, words: str) -> Sequence[types.Session]:
+    def find_by_name(self, words: str) -> Sequence[types.Session]:
         """Return the conversations whose title or id contains all of the words."""
         wanted = words.casefold().split()
         return [
@@ -134,7 +134,7 @@ class ConversationList:
             if all(each in f"{head.title or ''} {head.conversation_id}".casefold() for each in wanted)
         ]
 
-    def telling(self, words: str) -> Sequence[types.Session]:
+    def find_by_message(self, words: str) -> Sequence[types.Session]:
         """Return the conversations with messages that match a search; none if the search fails."""
         try:
             hits = self._db.search(words, limit=SEARCH_HITS)
@@ -143,7 +143,7 @@ class ConversationList:
         ids = dict.fromkeys(hit.conversation_id for hit in hits)
         return [self._by_id[found] for found in ids if found in self._by_id]
 
-    def begins(self, head: types.Session) -> str:
+    def first_message(self, head: types.Session) -> str:
         """Return the beginning of the conversation."""
         if head.conversation_id not in self._first_words:
             self._first_words[head.conversation_id] = first_words(self._db, head)

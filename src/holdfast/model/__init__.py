@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from holdfast.model.offline import OfflineModel as OfflineModel
     from holdfast.model.openai.adapter import OpenAIModel
     from holdfast.model.providers import create
+    from holdfast.model.retry import Backoff as Backoff
     from holdfast.model.retry import FallbackModel as FallbackModel
     from holdfast.model.retry import RetryingModel as RetryingModel
     from holdfast.model.scripted import ScriptedModel as ScriptedModel
 
 _LAZY = {
     "AnthropicModel": "holdfast.model.anthropic.adapter",
+    "Backoff": "holdfast.model.retry",
     "FallbackModel": "holdfast.model.retry",
     "Model": "holdfast.model.base",
     "OfflineModel": "holdfast.model.offline",
@@ -32,6 +34,7 @@ _LAZY = {
 
 __all__ = [
     "AnthropicModel",
+    "Backoff",
     "FallbackModel",
     "Model",
     "OfflineModel",

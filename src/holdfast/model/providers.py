@@ -14,7 +14,7 @@ from urllib import parse
 import msgspec
 
 from holdfast import errors, model
-from holdfast.model import base, model_table, retry
+from holdfast.model import base, model_table
 
 LOCALHOST = "127.0.0.1"
 OFFLINE, OFFLINE_NAME = "offline", "holdfast/offline"
@@ -121,7 +121,7 @@ def create(
         created = model.OpenAIModel(
             model_name, base_url=url, window=window, key=key, key_env=found.key_env or None, name=name, price=price
         )
-    return created if attempts <= 1 else retry.RetryingModel(created, retry.Backoff(attempts=attempts))
+    return created if attempts <= 1 else model.RetryingModel(created, model.Backoff(attempts=attempts))
 
 
 def find_by_address(base_url: str) -> Provider | None:

@@ -6,19 +6,14 @@ approved, and the function that does exactly that. The plan is made first, then 
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from holdfast import types
-
-logger = logging.getLogger("holdfast.tools")
 
 Arguments = dict[str, Any]
 
@@ -124,28 +119,3 @@ def calling(now: Calling) -> Iterator[None]:
 def current() -> Calling:
     """Return the current call; an empty one if a tool is run directly."""
     return _calling.get() or Calling("")
-
-
-# --- worker threads ------------------------------------------------------------------------------------
-
-T = TypeVar("T")
-Stop = Callable[[], bool]
-"""Return whether the work was cancelled."""
-CANCEL_TIMEOUT_SECONDS = 5.0
-"""A thread that hangs, for example on a network file system, does not block the caller who cancels it for longer."""
-
-
-async def run_in_thread(work: Callable[[Stop], T]) -> T:
-    """Run blocking work in a thread. On cancellation, wait until the work has stopped, so that nothing is left."""
-    stop = threading.Event()
-    task = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        stop.set()
-        _, left = await asyncio.wait([task], timeout=CANCEL_TIMEOUT_SECONDS)
-        if left:
-            logger.warning("a tool's thread did not stop after it was cancelled")
-        elif not task.cancelled() and (error := task.exception()) is not None:
-            logger.debug("a cancelled tool failed: %s", type(error).__name__)
-        raise

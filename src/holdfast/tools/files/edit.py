@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from holdfast import errors, types
-from holdfast.tools import base
+from holdfast.tools import base, worker_thread
 from holdfast.tools.files import editor_buffers, read, workspace, write
 
 MAX_EDITS = 50
@@ -49,7 +49,7 @@ def edit_file(
     async def run(arguments: base.Arguments) -> base.Plan:
         path, edits = space.resolve(arguments["path"]), parse_edits(arguments)
 
-        def apply_all(old: write.FileText | None, stop: base.Stop) -> write.FileText:
+        def apply_all(old: write.FileText | None, stop: worker_thread.Stop) -> write.FileText:
             if old is None:
                 raise errors.ToolFailed("The file does not exist. Use write_file to create it.")
             text = old.text

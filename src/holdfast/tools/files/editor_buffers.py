@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors
-from holdfast.tools import base
+from holdfast.tools import worker_thread
 from holdfast.tools.files import images, workspace
 
 MAX_BYTES = 2_000_000
@@ -38,7 +38,7 @@ async def read(editor: EditorBuffers | None, space: workspace.Workspace, path: w
     """Return the editor's content of a text file; None if it has none."""
     if editor is None:
         return None
-    exists = await base.run_in_thread(lambda _: _exists(space, path))
+    exists = await worker_thread.run_in_thread(lambda _: _exists(space, path))
     if exists is None:
         return None
     text = await editor.read(path, exists)
@@ -54,7 +54,7 @@ async def write(
     """Have the editor write a file, and return whether it did."""
     if editor is None or not is_suitable(data):
         return False
-    await base.run_in_thread(lambda _: _create_folders(space, path))
+    await worker_thread.run_in_thread(lambda _: _create_folders(space, path))
     return await editor.write(path, data.decode())
 
 

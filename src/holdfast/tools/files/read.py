@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast import content_parts, errors, types
-from holdfast.tools import base
+from holdfast.tools import base, worker_thread
 from holdfast.tools.files import editor_buffers, images, workspace
 from holdfast.tools.permissions import sensitive_paths
 
@@ -101,7 +101,7 @@ def read_file(
 
         async def read() -> types.Content:
             buffer = await editor_buffers.read(editor, space, path)
-            return (await base.run_in_thread(lambda stop: _read(space, path, (first, count), buffer, stop)))[0]
+            return (await worker_thread.run_in_thread(lambda stop: _read(space, path, (first, count), buffer, stop)))[0]
 
         if danger := sensitive_paths.secret(path.parts):
             act = base.Act(tool="read_file", kind="look", summary=f"Read {errors.shown(path.name, 200)}.",
@@ -122,13 +122,16 @@ async def _read_cached(
     now = base.current()
     key = (now.conversation_id, path.path, *lines)
     buffer = await editor_buffers.read(editor, space, path)
-    version = _digest(buffer) if buffer is not None else await base.run_in_thread(lambda _: _version(space, path))
+    if buffer is not None:
+        version = _digest(buffer)
+    else:
+        version = await worker_thread.run_in_thread(lambda _: _version(space, path))
     if (call := cache.pop(key, version)) is not None:
         return (
             f"[{path.name} has not changed since the call {call or 'before'} read these lines. If that result is no "
             "longer in view, use `recall`, or read the file once more.]"
         )
-    content, version = await base.run_in_thread(lambda stop: _read(space, path, lines, buffer, stop))
+    content, version = await worker_thread.run_in_thread(lambda stop: _read(space, path, lines, buffer, stop))
     cache.add(key, version, now.call_id)
     return content
 
@@ -147,7 +150,7 @@ def _read(
     path: workspace.WorkspacePath,
     lines: tuple[int, int],
     buffer: bytes | None,
-    stop: base.Stop,
+    stop: worker_thread.Stop,
 ) -> tuple[types.Content, object]:
     """Return the content, and the version of the file from before it was read."""
     if buffer is not None:
@@ -205,7 +208,7 @@ class LineRange(msgspec.Struct, frozen=True):
     """Whether lines end with CRLF."""
 
 
-def read_lines(file: BinaryIO, first: int, count: int, stop: base.Stop = lambda: False) -> LineRange:
+def read_lines(file: BinaryIO, first: int, count: int, stop: worker_thread.Stop = lambda: False) -> LineRange:
     """Read up to `count` lines from line `first` on.
 
     A file, and a single line of it, may be larger than memory: skipped lines are counted in blocks, and long lines are
@@ -242,7 +245,7 @@ def _shorten(raw: bytes, length: int) -> str:
 class _LineReader:
     """Reads a file forward, up to a limit in bytes."""
 
-    def __init__(self, file: BinaryIO, stop: base.Stop) -> None:
+    def __init__(self, file: BinaryIO, stop: worker_thread.Stop) -> None:
         self._file, self._stop, self._left = file, stop, MAX_OFFSET
         # Ignore what another process appends meanwhile: the file might grow as fast as it is read.
         self._end = file.seek(0, os.SEEK_END)

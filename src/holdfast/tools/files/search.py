@@ -14,7 +14,7 @@ import msgspec
 import regex  # type: ignore[import-untyped]
 
 from holdfast import errors, types
-from holdfast.tools import base
+from holdfast.tools import base, worker_thread
 from holdfast.tools.files import gitignore, workspace
 from holdfast.tools.permissions import sensitive_paths
 
@@ -72,7 +72,7 @@ def find_files(space: workspace.Workspace) -> base.Tool:
 
     async def run(arguments: base.Arguments) -> types.Content:
         query = _parse_query(space, arguments, arguments["pattern"])
-        return await base.run_in_thread(lambda stop: _find(space, query, stop))
+        return await worker_thread.run_in_thread(lambda stop: _find(space, query, stop))
 
     return base.Tool(_FIND_SPEC, run, parallel=True)
 
@@ -91,13 +91,13 @@ def search_files(space: workspace.Workspace) -> base.Tool:
         )
         query = _parse_query(space, arguments, arguments.get("files") or "*")
 
-        def search(stop: base.Stop) -> str:
+        def search(stop: worker_thread.Stop) -> str:
             found = _Search(space, Walk(space, query.include_ignored, TIMEOUT_SECONDS, stop), matcher)
             for file in query.matching(found.walk):
                 found.search_file(file)
             return found.report()
 
-        return await base.run_in_thread(search)
+        return await worker_thread.run_in_thread(search)
 
     return base.Tool(_SEARCH_SPEC, run, parallel=True)
 
@@ -124,7 +124,7 @@ def _parse_query(space: workspace.Workspace, arguments: base.Arguments, pattern:
     return _Query(start, ignored, gitignore.glob(pattern), base.current().hidden)
 
 
-def _find(space: workspace.Workspace, query: _Query, stop: base.Stop) -> str:
+def _find(space: workspace.Workspace, query: _Query, stop: worker_thread.Stop) -> str:
     walk = Walk(space, query.include_ignored, TIMEOUT_SECONDS, stop)
     count, newest = 0, list[tuple[float, int, str]]()
     for file in query.matching(walk):
@@ -309,7 +309,7 @@ class Walk:
     """Visits the files of a workspace, bounded in number, depth and time. Links are not followed."""
 
     def __init__(
-        self, space: workspace.Workspace, include_ignored: bool, timeout_seconds: float, stop: base.Stop
+        self, space: workspace.Workspace, include_ignored: bool, timeout_seconds: float, stop: worker_thread.Stop
     ) -> None:
         self._space, self._include_ignored, self._stop = space, include_ignored, stop
         self._until = time.monotonic() + timeout_seconds

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast import errors, types
-from holdfast.tools import base
+from holdfast.tools import base, worker_thread
 from holdfast.tools.files import diff, editor_buffers, read, workspace
 from holdfast.tools.permissions import sensitive_paths
 
@@ -63,7 +63,7 @@ class FileSnapshot(msgspec.Struct, frozen=True):
     """None: the file exists only in an editor so far."""
 
 
-Transform = Callable[[FileText | None, base.Stop], FileText]
+Transform = Callable[[FileText | None, worker_thread.Stop], FileText]
 """Compute the new text of a file from the old one, None if there is none. May raise any error once stopped."""
 
 
@@ -86,7 +86,7 @@ def write_file(
     async def run(arguments: base.Arguments) -> base.Plan:
         path, content = space.resolve(arguments["path"]), arguments["content"]
 
-        def replace(old: FileText | None, _: base.Stop) -> FileText:
+        def replace(old: FileText | None, _: worker_thread.Stop) -> FileText:
             new = FileText(content)
             # A file keeps its line ends and byte order mark, unless the new content has line ends of its own.
             return new if old is None or "\r" in content else new.in_style_of(old)
@@ -107,12 +107,12 @@ async def plan_change(
     """Return the plan of a change: its diff, and the function that applies it."""
     space.check_writable(path)
     before = await _snapshot(space, path, editor)
-    change = await base.run_in_thread(lambda stop: prepare(path, before, transform, stop))
+    change = await worker_thread.run_in_thread(lambda stop: prepare(path, before, transform, stop))
 
     async def go() -> types.Content:
         try:
             if editor is None:
-                await base.run_in_thread(lambda stop: _apply(space, path, change, stop))
+                await worker_thread.run_in_thread(lambda stop: _apply(space, path, change, stop))
             else:
                 await _apply_in_editor(editor, space, path, change)
         finally:
@@ -126,7 +126,7 @@ async def _snapshot(
     space: workspace.Workspace, path: workspace.WorkspacePath, editor: editor_buffers.EditorBuffers | None
 ) -> FileSnapshot | None:
     """Return the file as the editor has it, otherwise as it is on the disk."""
-    found = await base.run_in_thread(lambda _: snapshot(space, path))
+    found = await worker_thread.run_in_thread(lambda _: snapshot(space, path))
     if editor is None or (found is not None and not editor_buffers.is_suitable(found.data)):
         return found
     data = await editor_buffers.read(editor, space, path)
@@ -134,7 +134,7 @@ async def _snapshot(
 
 
 def prepare(
-    path: workspace.WorkspacePath, before: FileSnapshot | None, transform: Transform, stop: base.Stop
+    path: workspace.WorkspacePath, before: FileSnapshot | None, transform: Transform, stop: worker_thread.Stop
 ) -> FileChange:
     """Compute a change. Raise ToolFailed if it was cancelled."""
     if before is not None and before.version is not None and not before.version.mode & 0o222:
@@ -152,7 +152,7 @@ def prepare(
     return FileChange(before, data, *difference, not os.path.isdir(os.path.dirname(path.path)))
 
 
-def check_cancelled(stop: base.Stop) -> None:
+def check_cancelled(stop: worker_thread.Stop) -> None:
     """Raise ToolFailed if the call was cancelled."""
     if stop():
         raise errors.ToolFailed("Cancelled; nothing was written.")
@@ -175,7 +175,9 @@ def _decode_text(data: bytes) -> FileText:
     return decode(data)
 
 
-def _apply(space: workspace.Workspace, path: workspace.WorkspacePath, change: FileChange, stop: base.Stop) -> None:
+def _apply(
+    space: workspace.Workspace, path: workspace.WorkspacePath, change: FileChange, stop: worker_thread.Stop
+) -> None:
     """Write the file if it is still the version that the plan has shown: only that was approved."""
     now = snapshot(space, path)
     if now != change.before:
@@ -196,7 +198,7 @@ async def _apply_in_editor(
         raise errors.ToolFailed(workspace.CHANGED)
     if not await editor_buffers.write(editor, space, path, change.data):
         version = now.version if now else None
-        await base.run_in_thread(lambda _: space.write(path, change.data, version))
+        await worker_thread.run_in_thread(lambda _: space.write(path, change.data, version))
 
 
 def _describe(tool: str, path: workspace.WorkspacePath, change: FileChange) -> base.Act:
