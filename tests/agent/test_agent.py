@@ -656,7 +656,7 @@ def test_a_turn_cancelled_at_any_moment_keeps_no_lease() -> None:
         ([{"type": "text", "text": object()}], "cannot be stored"),
         ("half \ud800", "half ?"),
         ([{"type": "text", "text": "x" * 200_000}], "characters left out"),
-        (asyncio.CancelledError(), "stopped by itself"),
+        (asyncio.CancelledError(), "cancelled itself"),
     ],
 )
 def test_whatever_a_tool_returns_the_turn_goes_on(output: Any, told: str) -> None:

@@ -38,20 +38,20 @@ def ids(heads: object) -> list[str]:
 def test_titles_and_ids_of_all_conversations_are_looked_through(store: Path) -> None:
     with SessionDB(store) as db:
         shelf = session_choice.ConversationList(db)
-        assert len(shelf.matching("")) == 20
-        assert ids(shelf.matching(""))[0] == "id20"
-        assert ids(shelf.matching("tRIP 2")) == ["id20", "id12", "id02"]
-        assert ids(shelf.matching("id01")) == ["id01"]
-        assert ids(shelf.matching("nobody")) == []
+        assert len(shelf.find_by_name("")) == 20
+        assert ids(shelf.find_by_name(""))[0] == "id20"
+        assert ids(shelf.find_by_name("tRIP 2")) == ["id20", "id12", "id02"]
+        assert ids(shelf.find_by_name("id01")) == ["id01"]
+        assert ids(shelf.find_by_name("nobody")) == []
 
 
 def test_what_was_said_is_found_and_nothing_that_cannot_be_searched_for_is_an_error(store: Path) -> None:
     with SessionDB(store) as db:
         shelf = session_choice.ConversationList(db)
-        assert ids(shelf.telling("called Ada"))[0] == "id03"
+        assert ids(shelf.find_by_message("called Ada"))[0] == "id03"
         for odd in ('"', "\x00", "*", "(", "'", "AND", "x" * 100_000):
-            assert ids(shelf.telling(odd)) == []
-        assert shelf.begins(shelf.matching("id01")[0]).startswith("The boat number 1 is called")
+            assert ids(shelf.find_by_message(odd)) == []
+        assert shelf.first_message(shelf.find_by_name("id01")[0]).startswith("The boat number 1 is called")
 
 
 # --- at a terminal -------------------------------------------------------------------------------------

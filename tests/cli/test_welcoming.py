@@ -13,7 +13,7 @@ HINT = "holdfast config edit"
 
 def first_screen(home: Path, env: dict[str, str]) -> str:
     with terminal.opened(home, columns=250, env=env) as screen:
-        screen.wait_for("begins with your first message")
+        screen.wait_for("created with your first message")
         assert screen.leave() == 0
         return screen.shown
 

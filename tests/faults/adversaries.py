@@ -107,6 +107,7 @@ def agent(db: AsyncSessionDB, stage: zygote.Stage, head: str, replies: int = 99)
         db=db,
         model=ScriptedModel(["ok"] * replies, window=compacting.WINDOW),
         session_id=head,
+        attempts=1,
         compaction=settings.CompactionSettings(
             summarizer=summary.ModelSummarizer(Liar(adversary)) if lying else adversary,
             policy=policy.CompactionPolicy(deadline=DEADLINE),

@@ -178,8 +178,11 @@ def test_a_process_that_kills_who_looks_after_it_is_over(
 def test_a_process_whose_wardens_are_stopped_can_be_killed(leash: Leash, sleeper: Sleeper, tmp_path: Path) -> None:
     async def story() -> None:
         known = background.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
-        command = f"{sleeper.daemon} & kill -STOP $PPID; echo $PPID; {sleeper.words}"
+        # Starting resumes a supervisor that is stopped before it has reported the start.
+        waits = "while [ ! -e started ]; do sleep 0.01; done"
+        command = f"{sleeper.daemon} & {waits}; kill -STOP $PPID; echo $PPID; {sleeper.words}"
         process = await known.start("c", command, str(tmp_path))
+        (tmp_path / "started").touch()
         await until_async(lambda: (tmp_path / "home").exists() and sleeper.running(), "it is up")
         await until_async(lambda: stopped(leash) == 1, "it is stopped")
         assert await known.stop(process) == ("killed", 143, "killed")

@@ -422,7 +422,7 @@ def test_input_that_is_not_read_is_told_in_bounded_time(play: Callable[[Story], 
 def test_input_to_one_without_is_refused(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("cat; sleep 1000")
-        with pytest.raises(errors.ToolFailed, match="not open"):
+        with pytest.raises(errors.ToolFailed, match="is closed"):
             await supervisor_client.write(place(process), b"x", 1)
 
     play(story)

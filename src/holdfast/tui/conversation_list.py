@@ -113,6 +113,8 @@ class ConversationScreen(ModalScreen[str | None]):
         return [self._heads[each] for each in ids if each in self._heads]
 
     def _offer(self, heads: Sequence[types.Session], no_match: str = NO_MATCH) -> None:
+        if not self.query("#found"):
+            return  # The screen was closed while the store was read.
         found = self.query_one("#found", OptionList)
         before = found.highlighted_option.id if found.highlighted_option else None
         found.clear_options()
