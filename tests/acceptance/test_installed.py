@@ -34,7 +34,7 @@ with SessionDB("chat.db") as db:
 
 def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return {re.split(r"[<>=!~ ;\[]", requirement)[0] for requirement in project["dependencies"]}
+    return {re.split(r"[<>=!~ ;\[]", each)[0].replace("_", "-") for each in project["dependencies"]}
 
 
 def test_version_is_that_of_the_source(installed: Installed, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_only_declared_dependencies_are_installed(installed: Installed, tmp_path
     def listed(*options: str) -> set[str]:
         pip = ("python", "-m", "pip", "--disable-pip-version-check", "list", "--format", "json")
         found = json.loads(installed.run(tmp_path, *pip, *options).stdout)
-        return {package["name"].lower() for package in found} - {"pip", "setuptools"}
+        return {package["name"].lower().replace("_", "-") for package in found} - {"pip", "setuptools"}
 
     assert listed("--not-required") == {"holdfast"}
     assert declared() < listed()

@@ -78,7 +78,7 @@ def test_a_conversation_is_talked_left_and_gone_on_with(terminal: Terminal, whol
     terminal.type("clear; holdfast doctor; echo left with $?")
     terminal.wait_for("left with 0")
     terminal.type("clear; TERM=dumb holdfast tui; echo left with $?")
-    terminal.wait_for("holdfast tui: The full screen needs a terminal", "left with 2")
+    terminal.wait_for("holdfast tui: The full screen does not work on a dumb", "left with 2")
 
 
 def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
@@ -98,7 +98,7 @@ def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
         clicked(terminal, "▸ ✓ shell")
         terminal.wait_for("▾ ✓ shell", "│")
         terminal.tmux("send-keys", "C-p")
-        terminal.wait_for("List the commands, or say more of one.")
+        terminal.wait_for("List the commands, or explain one.")
         terminal.type("usage")
         terminal.wait_for("→ /usage")
         terminal.tmux("send-keys", "C-o")
