@@ -24,6 +24,8 @@ class ContextCache:
         """`session_id` is the head, as far as this agent knows."""
         self._messages: list[types.Message] = []
         self.mark: tuple[int, int] | None = None
+        self.folder_seq = 0
+        """The last message that this agent wrote; the folder of the conversation was compared before it."""
         self.loads = 0
         self._changes = 0
 

@@ -226,8 +226,8 @@ class _Turn:
         services, snapshot = self._services, held.snapshot
         cache, folder = services.cache, services.conversation.folder
         cache.conversation_id, cache.session_id = snapshot.conversation_id, snapshot.head_id
-        is_unchanged = cache.compare(snapshot.epoch, snapshot.last_seq)
-        if folder is not None and not is_unchanged and not self.is_first:
+        cache.compare(snapshot.epoch, snapshot.last_seq)
+        if folder is not None and not self.is_first and cache.folder_seq != snapshot.last_seq:
             # The folder can differ only in the first turn of this agent, or after another agent wrote.
             self._folder_change = await working_folder.find_change(services.db, cache.conversation_id, folder)
         self.loop = running = await self._create_loop(held)
@@ -249,7 +249,9 @@ class _Turn:
             await asyncio.wait([task])
             await self._abort(running, loop.INTERRUPTED)
             raise
-        return await self._outcome(running, task, held)
+        result = await self._outcome(running, task, held)
+        cache.folder_seq = result.messages[-1].seq if result.messages else 0
+        return result
 
     async def _create_loop(self, held: turn_lease.HeldTurn) -> loop.TurnLoop:
         services, request = self._services, self._request
