@@ -159,7 +159,7 @@ def test_parallel_calls_are_streamed_and_their_results_come_back(provider: aimoc
     assert [(call.id, call.name) for call in reply.calls] == [("call_a", "read_file"), ("call_b", "read_file")]
     assert [json.loads(str(call.arguments)) for call in reply.calls] == [{"path": "ä.txt"}, {"path": "b.txt"}]
     assert sum(isinstance(delta, base.ToolCallDelta) and bool(delta.arguments) for delta in talk.deltas) >= 4
-    assert sum(isinstance(delta, base.TextDelta) for delta in talk.deltas) >= 3
+    assert sum(isinstance(delta, base.ContentDelta) for delta in talk.deltas) >= 3
 
     talk.answer(reply.calls[1], "B!")
     talk.answer(reply.calls[0], "A!")
@@ -244,7 +244,7 @@ def test_a_conversation_too_large_is_an_overflow_and_nothing_else(provider: aimo
 def test_reasoning_is_heard_apart_from_what_is_said(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "think")
     assert talk.ask().text == "Four."
-    assert "".join(delta.text for delta in talk.deltas if isinstance(delta, base.ReasoningDelta)) == "Two and two."
+    assert "".join(delta.text for delta in talk.deltas if isinstance(delta, base.ThinkingDelta)) == "Two and two."
 
 
 def test_another_key_is_refused_and_not_shown(provider: aimock.Provider, api: str) -> None:

@@ -41,7 +41,7 @@ def test_what_a_model_thinks_is_told_as_thoughts() -> None:
         assert editor.text("agent_thought_chunk") == "hm"
         assert editor.text() == "so"
 
-    seat.run(story, [[base.ReasoningDelta("hm"), base.TextDelta("so"), base.FinishDelta("stop")]])
+    seat.run(story, [[base.ThinkingDelta("hm"), base.ContentDelta("so"), base.FinishDelta("stop")]])
 
 
 def test_a_reader_that_is_slow_misses_nothing() -> None:
@@ -54,7 +54,7 @@ def test_a_reader_that_is_slow_misses_nothing() -> None:
         await prompting
         assert editor.text() == "".join(f"{n} " for n in range(500))
 
-    words = [*(base.TextDelta(f"{n} ") for n in range(500)), base.FinishDelta("stop")]
+    words = [*(base.ContentDelta(f"{n} ") for n in range(500)), base.FinishDelta("stop")]
     seat.run(story, [words])
 
 

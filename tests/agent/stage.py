@@ -112,7 +112,7 @@ class Trickle:
 
     async def stream(self, request: base.Request):  # type: ignore[no-untyped-def]
         for word in self.words:
-            yield base.TextDelta(word)
+            yield base.ContentDelta(word)
         await self.stuck()
 
     async def close(self) -> None:

@@ -191,7 +191,7 @@ def test_a_limit_of_cost_ends_a_turn_whose_model_reports_no_cost() -> None:
 
 def test_a_cut_stream_keeps_what_was_said_and_marks_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel([[base.TextDelta("The answer is "), errors.ModelCut()], "Forty-two."])
+        model = ScriptedModel([[base.ContentDelta("The answer is "), errors.ModelCut()], "Forty-two."])
         agent = stage.agent(db, model, session_id="talk")
         result = await agent.run_conversation("What is it?")
         assert (result.exit_reason, result.partial, result.failed, result.completed) == ("cut", True, True, False)
@@ -205,7 +205,7 @@ def test_a_cut_stream_keeps_what_was_said_and_marks_it() -> None:
 
 def test_a_stream_that_just_ends_is_cut_and_its_half_calls_are_not_run() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel([[base.TextDelta("Let me see"), base.ToolCallDelta(0, "x", "say", '{"a": ')]])
+        model = ScriptedModel([[base.ContentDelta("Let me see"), base.ToolCallDelta(0, "x", "say", '{"a": ')]])
         result = await stage.agent(db, model, session_id="talk", tools=[stage.says("say")]).run_conversation("Go")
         assert result.exit_reason == "cut"
         assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"]
@@ -215,7 +215,7 @@ def test_a_stream_that_just_ends_is_cut_and_its_half_calls_are_not_run() -> None
 
 def test_a_reply_that_ran_out_of_room_is_marked_and_none_of_its_calls_are_run() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        deltas = [base.TextDelta("First"), base.ToolCallDelta(0, "x", "say", '{"a'), base.FinishDelta("length")]
+        deltas = [base.ContentDelta("First"), base.ToolCallDelta(0, "x", "say", '{"a'), base.FinishDelta("length")]
         result = await stage.agent(db, ScriptedModel([deltas]), tools=[stage.says("say")]).run_conversation("Go")
         assert (result.completed, result.partial) == (True, True)
         assert "longest" in result.final_response
@@ -603,7 +603,7 @@ def test_a_steered_turn_is_answered_once_however_often_its_message_comes() -> No
 
 def test_half_an_answer_is_never_given_as_a_whole_one() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel([[base.TextDelta("Half an ans"), errors.ModelCut()]])
+        model = ScriptedModel([[base.ContentDelta("Half an ans"), errors.ModelCut()]])
         agent = stage.agent(db, model, session_id="t")
         await agent.run_conversation("Go", uid="u")
         again = await agent.run_conversation("Go", uid="u")
@@ -698,7 +698,7 @@ def test_a_blank_reply_counts_what_it_used_and_says_nothing_older() -> None:
 
 def test_a_broken_off_thought_counts_what_it_used() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        deltas = [base.ReasoningDelta("Hm"), base.UsageDelta(types.Usage(500, 2)), errors.ModelCut()]
+        deltas = [base.ThinkingDelta("Hm"), base.UsageDelta(types.Usage(500, 2)), errors.ModelCut()]
         result = await stage.agent(db, ScriptedModel([deltas]), session_id="t").run_conversation("Go")
         assert (result.exit_reason, result.partial, result.usage.input) == ("cut", False, 500)
         assert (await db.usage("t"))["scripted/model"].input == 500

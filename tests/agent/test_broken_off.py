@@ -31,7 +31,7 @@ def test_an_interrupt_just_before_the_model_is_asked_is_not_lost() -> None:
 def test_what_a_broken_off_turn_has_used_is_in_its_result_and_in_the_log() -> None:
     async def story(db: AsyncSessionDB) -> None:
         first = stage.calls("look")
-        cut = [base.TextDelta("Well"), base.UsageDelta(types.Usage(700, 3)), errors.ModelCut()]
+        cut = [base.ContentDelta("Well"), base.UsageDelta(types.Usage(700, 3)), errors.ModelCut()]
         agent = stage.agent(db, ScriptedModel([first, cut]), session_id="t", tools=[stage.says("look")])
         result = await agent.run_conversation("Go")
         assert (result.exit_reason, result.partial) == ("cut", True)

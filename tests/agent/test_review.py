@@ -62,7 +62,7 @@ class Held:
         except asyncio.CancelledError:
             self.cancelled = True
             raise
-        yield base.TextDelta(NOTHING)
+        yield base.ContentDelta(NOTHING)
         yield base.FinishDelta("stop")
 
     async def close(self) -> None:

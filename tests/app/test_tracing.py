@@ -69,7 +69,7 @@ class Refusing:
     name, window = "lab/small", 1000
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        yield base.TextDelta("Well")
+        yield base.ContentDelta("Well")
         raise errors.ModelCut("It broke off at: secret words")
 
     async def close(self) -> None:

@@ -381,8 +381,8 @@ def test_whoever_writes_the_summary_sees_no_secrets() -> None:
 @pytest.mark.parametrize(
     "deltas",
     [
-        [models.TextDelta("Open asks: send the"), models.FinishDelta("length")],
-        [models.TextDelta("Open asks: send the")],
+        [models.ContentDelta("Open asks: send the"), models.FinishDelta("length")],
+        [models.ContentDelta("Open asks: send the")],
     ],
     ids=["no room", "cut"],
 )

@@ -68,7 +68,7 @@ def test_a_call_that_broke_off_is_counted_as_far_as_it_said() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         begun = types.Usage(900)
-        broken = asking([models.UsageDelta(begun), models.TextDelta("In sh"), ConnectionError("gone")])
+        broken = asking([models.UsageDelta(begun), models.ContentDelta("In sh"), ConnectionError("gone")])
         made = await agent(db, broken).compress_context()
         assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, begun)
         assert await used(db) == begun

@@ -86,7 +86,7 @@ class Liar:
 
     async def stream(self, _: models.Request) -> AsyncGenerator[models.Delta, None]:
         self._adversary.called()
-        yield models.TextDelta("A word about the harbour. " * 3_000)
+        yield models.ContentDelta("A word about the harbour. " * 3_000)
         yield models.UsageDelta(types.Usage(1, 1))
         yield models.FinishDelta("stop")
 

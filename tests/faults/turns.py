@@ -36,16 +36,16 @@ class Playing:
         problems = invalid(request.messages)
         assert not problems, problems
         if request.messages[-1].role == "user":
-            yield base.TextDelta("Let me ask.")
+            yield base.ContentDelta("Let me ask.")
             for index, name in enumerate(("left", "right")):
                 yield base.ToolCallDelta(index, f"call_{name}_{request.messages[-1].seq}", name, "{}")
             yield base.UsageDelta(types.Usage(10, 5))
             self.perhaps_die("calling")
             yield base.FinishDelta("calls")
             return
-        yield base.TextDelta("Both ")
+        yield base.ContentDelta("Both ")
         self.perhaps_die("saying")
-        yield base.TextDelta("say yes.")
+        yield base.ContentDelta("say yes.")
         yield base.UsageDelta(types.Usage(20, 5))
         yield base.FinishDelta("stop")
 
@@ -119,7 +119,7 @@ class Echo:
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         assert not invalid(request.messages)
         assert request.messages[-1].role == "user"
-        yield base.TextDelta(f"re {content_parts.text(request.messages[-1].content)}")
+        yield base.ContentDelta(f"re {content_parts.text(request.messages[-1].content)}")
         yield base.FinishDelta("stop")
 
     async def close(self) -> None:

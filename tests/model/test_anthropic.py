@@ -137,7 +137,7 @@ def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
             model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
             async with aclosing(model.stream(ASK)) as deltas:
                 async for delta in deltas:
-                    if isinstance(delta, base.TextDelta):
+                    if isinstance(delta, base.ContentDelta):
                         break
             await asyncio.wait_for(one.left.wait(), 60)
             await model.close()

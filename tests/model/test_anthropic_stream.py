@@ -163,7 +163,7 @@ def test_nothing_is_told_before_something_is_said_so_that_the_call_can_be_made_a
     parser = stream.Parser(ASKED)
     quiet = [started(), event("ping"), block("text", text=""), piece("text_delta", text="")]
     assert [parser.feed("", data) for data in quiet] == [[], [], [], []]
-    assert parser.feed("", piece("text_delta", text="x"))[-1] == base.TextDelta("x")
+    assert parser.feed("", piece("text_delta", text="x"))[-1] == base.ContentDelta("x")
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ def gathered(*deltas: base.Delta) -> base.Reply:
 
 def test_text_and_reasoning_become_parts_in_the_order_they_came() -> None:
     reply = gathered(
-        base.ReasoningDelta("Let me "),
-        base.ReasoningDelta("see."),
-        base.ReasoningDelta(signature="sig"),
-        base.TextDelta("The "),
-        base.TextDelta("answer."),
-        base.ReasoningDelta("Hm."),
-        base.TextDelta(" Yes."),
+        base.ThinkingDelta("Let me "),
+        base.ThinkingDelta("see."),
+        base.ThinkingDelta(signature="sig"),
+        base.ContentDelta("The "),
+        base.ContentDelta("answer."),
+        base.ThinkingDelta("Hm."),
+        base.ContentDelta(" Yes."),
         base.FinishDelta("stop"),
     )
     assert reply.parts == (
@@ -54,19 +54,19 @@ def test_interleaved_pieces_of_calls_find_their_place() -> None:
 
 
 def test_what_was_not_finished_is_cut_and_half_a_call_is_no_call() -> None:
-    reply = gathered(base.TextDelta("Half"), base.ToolCallDelta(0, "a", "one", '{"x'))
+    reply = gathered(base.ContentDelta("Half"), base.ToolCallDelta(0, "a", "one", '{"x'))
     assert (reply.finish, reply.text, reply.calls) == ("cut", "Half", ())
 
 
 def test_another_model_that_took_over_is_the_one_that_answered() -> None:
-    reply = gathered(base.FallbackDelta("other/model", "why"), base.ReasoningDelta("x"), base.FinishDelta("stop"))
+    reply = gathered(base.FallbackDelta("other/model", "why"), base.ThinkingDelta("x"), base.FinishDelta("stop"))
     assert reply.model == "other/model"
     assert reply.parts == (content_parts.Reasoning("x", "", "", "other"),)
 
 
 @given(st.lists(st.text(), max_size=8))
 def test_for_any_grain_the_text_is_the_same(pieces: list[str]) -> None:
-    assert gathered(*map(base.TextDelta, pieces), base.FinishDelta("stop")).text == "".join(pieces)
+    assert gathered(*map(base.ContentDelta, pieces), base.FinishDelta("stop")).text == "".join(pieces)
 
 
 def test_a_script_plays_replies_errors_deltas_and_functions() -> None:

@@ -295,7 +295,7 @@ def test_it_streams_words_then_usage_then_the_end() -> None:
     came = asyncio.run(deltas(base.Request(messages=[message(1, "user", "hello")])))
     *said, counted, finished = came
     assert len(said) > 20
-    assert all(isinstance(delta, base.TextDelta) for delta in said)
+    assert all(isinstance(delta, base.ContentDelta) for delta in said)
     assert isinstance(counted, base.UsageDelta)
     assert counted.usage.input > 0
     assert counted.usage.output > 20
@@ -329,7 +329,7 @@ def test_a_reader_may_stop_in_the_middle() -> None:
         await stream.aclose()
         return delta
 
-    assert asyncio.run(first()) == base.TextDelta("I")
+    assert asyncio.run(first()) == base.ContentDelta("I")
 
 
 def test_without_any_message_it_introduces_itself() -> None:

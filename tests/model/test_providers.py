@@ -87,7 +87,7 @@ def test_another_address_is_asked_without_a_key_or_with_the_given_one(name: str,
             created = model.create(name, key=key, **address)  # type: ignore[arg-type]
             deltas = [delta async for delta in created.stream(base.Request(messages=()))]
             await created.close()
-            text = "".join(delta.text for delta in deltas if isinstance(delta, base.TextDelta))
+            text = "".join(delta.text for delta in deltas if isinstance(delta, base.ContentDelta))
             return text, {header.lower(): value for header, value in one.asked[0].headers.items()}
 
     text, headers = asyncio.run(run(None))

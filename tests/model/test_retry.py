@@ -39,7 +39,7 @@ def patient(
 
 
 def said(deltas: Sequence[base.Delta]) -> str:
-    return "".join(delta.text for delta in deltas if isinstance(delta, base.TextDelta))
+    return "".join(delta.text for delta in deltas if isinstance(delta, base.ContentDelta))
 
 
 def test_a_busy_provider_is_asked_again_with_growing_waits() -> None:
@@ -82,7 +82,7 @@ def test_what_cannot_get_better_is_not_asked_again(error: errors.ModelError) -> 
 
 
 def test_once_something_was_said_it_is_not_said_again() -> None:
-    model, inner, _ = patient([base.TextDelta("Half"), errors.ModelCut()], "Whole.")
+    model, inner, _ = patient([base.ContentDelta("Half"), errors.ModelCut()], "Whole.")
     deltas, error = collected(model)
     assert (said(deltas), type(error), len(inner.requests)) == ("Half", errors.ModelCut, 1)
 
@@ -103,7 +103,7 @@ def test_where_one_model_cannot_answer_the_next_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", [[errors.ContextOverflow()], [[base.TextDelta("Half"), errors.ModelCut()]]], ids=["overflow", "cut"]
+    "first", [[errors.ContextOverflow()], [[base.ContentDelta("Half"), errors.ModelCut()]]], ids=["overflow", "cut"]
 )
 def test_an_overflow_and_a_cut_are_not_passed_on(first: list[object]) -> None:
     second = ScriptedModel(["Here."])

@@ -29,7 +29,7 @@ class Dictated(ScriptedModel):
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         self.requests.append(request)
         while isinstance(said := await self.words.get(), str):
-            yield base.TextDelta(said)
+            yield base.ContentDelta(said)
         if said is not None:
             yield base.ToolCallDelta(0, said.id, said.name, f'{{"command": "{said.arguments}"}}')
         yield base.FinishDelta("stop" if said is None else "calls")

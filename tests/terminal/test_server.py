@@ -191,7 +191,7 @@ def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() -> Non
 
 
 def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> None:
-    pieces = [base.TextDelta(f"{number} ") for number in range(1000)]
+    pieces = [base.ContentDelta(f"{number} ") for number in range(1000)]
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = await opened(client)

@@ -178,9 +178,9 @@ class TurnLoop:
 
     def _emit_delta(self, delta: models.Delta) -> None:
         match delta:
-            case models.TextDelta(text):
+            case models.ContentDelta(text):
                 self._emit(events.TextDelta(text))
-            case models.ReasoningDelta(text):
+            case models.ThinkingDelta(text):
                 if text:
                     self._emit(events.ReasoningDelta(text))
             case models.RetryDelta(seconds, _, why):

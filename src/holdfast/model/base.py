@@ -55,13 +55,13 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (input_cost + output_cost) / 1_000_000
 
 
-class TextDelta(msgspec.Struct, frozen=True):
+class ContentDelta(msgspec.Struct, frozen=True):
     """A piece of the reply's text."""
 
     text: str
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True):
+class ThinkingDelta(msgspec.Struct, frozen=True):
     """A piece of reasoning. A signature or encrypted reasoning is never split, and ends its block."""
 
     text: str = ""
@@ -110,7 +110,7 @@ class FallbackDelta(msgspec.Struct, frozen=True):
     why: str
 
 
-Delta = TextDelta | ReasoningDelta | ToolCallDelta | UsageDelta | FinishDelta | RetryDelta | FallbackDelta
+Delta = ContentDelta | ThinkingDelta | ToolCallDelta | UsageDelta | FinishDelta | RetryDelta | FallbackDelta
 
 
 class Reply(msgspec.Struct, frozen=True):

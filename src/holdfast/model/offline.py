@@ -82,7 +82,7 @@ class OfflineModel:
         else:
             words, is_whole = _limit(answer, request.max_output)
             for word in words:
-                yield base.TextDelta(word)
+                yield base.ContentDelta(word)
                 await asyncio.sleep(0)  # Let other tasks run, and the caller stop.
             finish = "stop" if is_whole else "length"
             output = tokens.estimate("".join(words))

@@ -24,10 +24,10 @@ class ReplyBuilder:
 
     def add(self, delta: base.Delta) -> None:
         match delta:
-            case base.TextDelta(text):
+            case base.ContentDelta(text):
                 self._close_reasoning()
                 self._text.append(text)
-            case base.ReasoningDelta():
+            case base.ThinkingDelta():
                 self._close_text()
                 if delta.text:
                     self._reasoning.append(delta.text)

@@ -69,9 +69,9 @@ def _split_reply(reply: base.Reply) -> list[base.Delta]:
     deltas: list[base.Delta] = []
     for part in reply.parts:
         if isinstance(part, content_parts.Text):
-            deltas.append(base.TextDelta(part.text))
+            deltas.append(base.ContentDelta(part.text))
         elif isinstance(part, content_parts.Reasoning):
-            deltas.append(base.ReasoningDelta(part.text, part.signature, part.hidden))
+            deltas.append(base.ThinkingDelta(part.text, part.signature, part.hidden))
     for index, call in enumerate(reply.calls):
         arguments = call.arguments
         if not isinstance(arguments, str):

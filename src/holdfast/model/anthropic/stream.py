@@ -176,7 +176,7 @@ class Parser:
                 self._signatures[index] = surrogates.repair(block.signature or "")
                 return self._add_reasoning(index, block.thinking)
             case "redacted_thinking" if block.data:
-                return [base.ReasoningDelta(hidden=surrogates.repair(block.data))]
+                return [base.ThinkingDelta(hidden=surrogates.repair(block.data))]
         return []
 
     def _continue_block(self, index: int, piece: _Piece) -> list[base.Delta]:
@@ -195,20 +195,20 @@ class Parser:
 
     def _add_text(self, index: int, piece: str | None) -> list[base.Delta]:
         text = self._texts.add(("text", index), piece) if piece else ""
-        return [base.TextDelta(text)] if text else []
+        return [base.ContentDelta(text)] if text else []
 
     def _add_reasoning(self, index: int, piece: str | None) -> list[base.Delta]:
         text = self._texts.add(("thinking", index), piece) if piece else ""
-        return [base.ReasoningDelta(text)] if text else []
+        return [base.ThinkingDelta(text)] if text else []
 
     def _close_block(self, index: int) -> list[base.Delta]:
         deltas: list[base.Delta] = []
         if rest := self._texts.rest(("text", index)):
-            deltas.append(base.TextDelta(rest))
+            deltas.append(base.ContentDelta(rest))
         if rest := self._texts.rest(("thinking", index)):
-            deltas.append(base.ReasoningDelta(rest))
+            deltas.append(base.ThinkingDelta(rest))
         if signature := self._signatures.pop(index, ""):
-            return [*deltas, base.ReasoningDelta(signature=signature)]
+            return [*deltas, base.ThinkingDelta(signature=signature)]
         call = self._calls.pop(index, None)
         if call is not None:
             rest = self._texts.rest(("input", index))

@@ -185,7 +185,7 @@ class Parser:
         if isinstance(content, str):
             self._close_reasoning(deltas)
             if text := self._texts.add("text", content):
-                deltas.append(base.TextDelta(text))
+                deltas.append(base.ContentDelta(text))
             return
         for part in content:
             match part:
@@ -209,20 +209,20 @@ class Parser:
     def _add_reasoning_text(self, piece: str, deltas: list[base.Delta]) -> None:
         self._close_text(deltas)
         if text := self._texts.add("reasoning", piece):
-            deltas.append(base.ReasoningDelta(text))
+            deltas.append(base.ThinkingDelta(text))
 
     def _close_text(self, deltas: list[base.Delta]) -> None:
         if rest := self._texts.rest("text"):
-            deltas.append(base.TextDelta(rest))
+            deltas.append(base.ContentDelta(rest))
 
     def _close_reasoning(self, deltas: list[base.Delta]) -> None:
         """End a block of reasoning, with the details or the field name that its provider expects back."""
         if rest := self._texts.rest("reasoning"):
-            deltas.append(base.ReasoningDelta(rest))
+            deltas.append(base.ThinkingDelta(rest))
         if self._reasoning_field or self._details:
             details = surrogates.repair(_merge_details(self._details))
             hidden = msgspec.json.encode(details).decode() if details else ""
-            deltas.append(base.ReasoningDelta(signature="" if hidden else self._reasoning_field, hidden=hidden))
+            deltas.append(base.ThinkingDelta(signature="" if hidden else self._reasoning_field, hidden=hidden))
             self._reasoning_field, self._details = "", []
 
     def _add_call(self, piece: _Piece, deltas: list[base.Delta]) -> None:
