@@ -195,7 +195,7 @@ def test_error_travels_with_all_it_knows(
 
 def test_text_from_outside_is_short_and_safe_in_an_error() -> None:
     for text in ("x" * 10_000, "a\0b\n\x1b[31m\ud800", "'\"", b"bytes", None, ["list"]):
-        shown = errors.shown(text)
+        shown = errors.quote(text)
         assert len(shown) <= 60
         assert shown.isprintable()
 

@@ -369,7 +369,7 @@ def parse_size(text: str) -> int:
     """Parse a size such as 800, 500MB or 2 GB into bytes."""
     found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", text.strip().lower(), re.ASCII)
     if found is None:
-        raise errors.SettingInvalid(f"{errors.shown(text)} is not a size. Use a size such as 500MB or 2GB.")
+        raise errors.SettingInvalid(f"{errors.quote(text)} is not a size. Use a size such as 500MB or 2GB.")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -423,7 +423,7 @@ def _profile(mine: dict[str, Any], name: str, users: str) -> dict[str, Any]:
     names = [key for key, value in named.items() if isinstance(value, dict)]
     if name not in names:
         has = f"has {', '.join(names)}" if names else "has none"
-        raise errors.SettingInvalid(f"There is no profile {errors.shown(name)}. {users} {has}.")
+        raise errors.SettingInvalid(f"There is no profile {errors.quote(name)}. {users} {has}.")
     found: dict[str, Any] = named[name]
     return found
 

@@ -45,7 +45,7 @@ class UidReused(HoldfastError, ValueError):
     """Raised when a uid already names a message with other content."""
 
     def __init__(self, uid: str, seq: int) -> None:
-        super().__init__(f"The uid {shown(uid)} already names message {seq}, which has other content. Use a new uid.")
+        super().__init__(f"The uid {quote(uid)} already names message {seq}, which has other content. Use a new uid.")
         self.uid = uid
         self.seq = seq
 
@@ -54,7 +54,7 @@ class IdTaken(HoldfastError, ValueError):
     """Raised when an id or key already names something else."""
 
     def __init__(self, taken: str) -> None:
-        super().__init__(f"{shown(taken)} already names something else. Choose another id or key.")
+        super().__init__(f"{quote(taken)} already names something else. Choose another id or key.")
         self.taken = taken
 
 
@@ -62,7 +62,7 @@ class TitleTaken(HoldfastError, ValueError):
     """Raised when another conversation of the owner has the title."""
 
     def __init__(self, title: str, conversation: str) -> None:
-        super().__init__(f"Conversation {conversation} has the title {shown(title)} already. Choose another title.")
+        super().__init__(f"Conversation {conversation} has the title {quote(title)} already. Choose another title.")
         self.title = title
         self.conversation = conversation
 
@@ -82,7 +82,7 @@ class NotFound(HoldfastError, LookupError):
     """Raised when no attachment or memory has the digest or id."""
 
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"There is no {kind} {shown(name)}.")
+        super().__init__(f"There is no {kind} {quote(name)}.")
         self.name = name
 
 
@@ -90,7 +90,7 @@ class NoSuchSession(HoldfastError, LookupError):
     """Raised when no session has the id."""
 
     def __init__(self, session_id: str, message: str | None = None) -> None:
-        super().__init__(message or f"There is no session {shown(session_id)}.")
+        super().__init__(message or f"There is no session {quote(session_id)}.")
         self.session_id = session_id
 
 
@@ -99,7 +99,7 @@ class ConversationDeleted(NoSuchSession):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            session_id, f"The conversation of session {shown(session_id)} was deleted. Its ids are never used again."
+            session_id, f"The conversation of session {quote(session_id)} was deleted. Its ids are never used again."
         )
 
 
@@ -108,7 +108,7 @@ class Ambiguous(HoldfastError, LookupError):
 
     def __init__(self, text: str, candidates: Sequence[str]) -> None:
         listed = ", ".join(candidates)
-        super().__init__(f"{shown(text)} matches several conversations: {listed}. Give more of the id.")
+        super().__init__(f"{quote(text)} matches several conversations: {listed}. Give more of the id.")
         self.text = text
         self.candidates = tuple(candidates)
 
@@ -138,7 +138,7 @@ class RouteMoved(HoldfastError):
 
     def __init__(self, key: str, conversation: str | None, version: int) -> None:
         now = f"conversation {conversation}" if conversation else "no conversation"
-        super().__init__(f"The route {shown(key)} now names {now} (version {version}). Read it again.")
+        super().__init__(f"The route {quote(key)} now names {now} (version {version}). Read it again.")
         self.key, self.conversation, self.version = key, conversation, version
 
 
@@ -341,7 +341,7 @@ class ImportConflict(HoldfastError):
 
     def __init__(self, conversation_id: str, line: int) -> None:
         super().__init__(
-            f"Conversation {shown(conversation_id)} exists with other content, from line {line} of the export on."
+            f"Conversation {quote(conversation_id)} exists with other content, from line {line} of the export on."
         )
         self.conversation_id = conversation_id
         self.line = line
@@ -449,7 +449,7 @@ class BlobDamaged(StoreError):
     """Raised when the content of an attachment does not match its digest."""
 
     def __init__(self, digest: str) -> None:
-        super().__init__(f"The content of blob {shown(digest)} does not match its digest.")
+        super().__init__(f"The content of blob {quote(digest)} does not match its digest.")
         self.digest = digest
 
 
@@ -481,7 +481,7 @@ class CopyUnfinished(StoreError):
         self.finished = finished
 
 
-def shown(text: object, limit: int = 60) -> str:
+def quote(text: object, limit: int = 60) -> str:
     """Return the text of a caller, quoted and shortened for an error message."""
     plain = isinstance(text, str | float | None) or (isinstance(text, int) and abs(text) < 2**128)
     quoted = repr(text) if plain else f"<{type(text).__name__}>"

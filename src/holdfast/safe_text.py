@@ -38,7 +38,7 @@ def safe_lines(text: str) -> list[str]:
     return [safe(line.expandtabs(4)) for line in text.replace("\r\n", "\n").split("\n")]
 
 
-def flowing(text: str) -> str:
+def safe_stream(text: str) -> str:
     """Return a safe piece of a stream: line breaks and tabs stay, carriage returns are removed."""
     if text.isprintable():
         return text
@@ -65,14 +65,14 @@ def _cell(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def clipped(text: str, room: int, mark: str = "…") -> str:
+def clip(text: str, room: int, mark: str = "…") -> str:
     """Return the text, or its beginning with a mark if it is wider than `room` columns."""
     if not _is_wider(text, room):
         return text
     return _head(text, max(0, room - cells(mark))).rstrip() + mark[: max(0, room)]
 
 
-def clipped_path(path: str, room: int, mark: str = "…") -> str:
+def clip_path(path: str, room: int, mark: str = "…") -> str:
     """Return the path as one safe line, or its end with a mark if it is wider than `room` columns."""
     line = safe(path)
     if not _is_wider(line, room):
@@ -89,13 +89,13 @@ def _head(text: str, room: int) -> str:
     return text
 
 
-def padded(text: str, room: int, *, right: bool = False) -> str:
+def pad(text: str, room: int, *, right: bool = False) -> str:
     """Return the text filled up with spaces."""
     spaces = " " * (room - cells(text))
     return spaces + text if right else text + spaces
 
 
-def wrapped(line: str, room: int | None) -> list[str]:
+def wrap(line: str, room: int | None) -> list[str]:
     """Wrap a line between words, and inside words that are wider than a line."""
     if room is None or not _is_wider(line, room):
         return [line]
@@ -143,9 +143,9 @@ def _wrap_columns(line: str, column: int, room: int) -> list[str]:
     parts = _TWO_COLUMNS.fullmatch(line)
     if parts is None:
         return _wrap_hanging(line, room)
-    rows = wrapped(parts["second"], room - column)
+    rows = wrap(parts["second"], room - column)
     if cells(parts["first"]) + 2 <= column:
-        return [padded(parts["first"], column) + rows[0], *(" " * column + row for row in rows[1:])]
+        return [pad(parts["first"], column) + rows[0], *(" " * column + row for row in rows[1:])]
     return [*_wrap_hanging(parts["first"], room), *(" " * column + row for row in rows)]
 
 
@@ -155,9 +155,9 @@ def _wrap_hanging(line: str, room: int) -> list[str]:
         return [line]
     mark = _ITEM_MARK.match(line)
     indent = min(cells(mark[0]) if mark else 0, MAX_HANGING_INDENT, room // 3)
-    head = wrapped(line, room)[0]
+    head = wrap(line, room)[0]
     rest = line[len(head) :].lstrip(" ")
-    return [head, *(" " * indent + row for row in wrapped(rest, room - indent))]
+    return [head, *(" " * indent + row for row in wrap(rest, room - indent))]
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

@@ -26,7 +26,7 @@ def test_the_first_gateway_gives_a_store_its_profile_and_another_one_is_refused(
                 pass
         with pytest.raises(errors.SettingInvalid) as refused:
             await opened(db, make, "other").__aenter__()
-        assert errors.shown(profile) in str(refused.value)
+        assert errors.quote(profile) in str(refused.value)
         assert "HOLDFAST_DB" in str(refused.value)
         with pytest.raises(errors.InvalidArgument):
             await db.admin.set_meta("gateway_profile", "other")

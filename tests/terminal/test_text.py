@@ -40,20 +40,20 @@ def test_width_is_counted_in_cells(given: str, cells: int) -> None:
 
 @given(st.text(st.sampled_from("ab 漢字é…-"), max_size=40), st.integers(1, 20))
 def test_clipped_text_fits(given: str, room: int) -> None:
-    clipped = safe_text.clipped(given, room)
+    clipped = safe_text.clip(given, room)
     assert safe_text.cells(clipped) <= room
     assert clipped == given or safe_text.cells(given) > room
 
 
 @given(st.text(st.sampled_from("ab 漢字é"), max_size=60), st.integers(2, 20))
 def test_wrapped_lines_fit_and_say_the_same(given: str, room: int) -> None:
-    lines = safe_text.wrapped(given, room)
+    lines = safe_text.wrap(given, room)
     assert all(safe_text.cells(line) <= room for line in lines)
     assert "".join(lines).replace(" ", "") == given.replace(" ", "")
 
 
 def test_without_a_width_nothing_is_wrapped() -> None:
-    assert safe_text.wrapped("word " * 1000, None) == ["word " * 1000]
+    assert safe_text.wrap("word " * 1000, None) == ["word " * 1000]
 
 
 @pytest.mark.parametrize(("at", "shown"), [(1e18, "@1000000000000000000"), (float("inf"), "@inf")])

@@ -82,7 +82,7 @@ async def request(response: Awaitable[T], seconds: float | None = REQUEST_SECOND
     except exceptions.RequestError as error:
         if error.code == frames.METHOD_NOT_FOUND:
             raise NotOffered from None
-        reason = errors.shown(_error_text(error), ERROR_CHARACTERS)
+        reason = errors.quote(_error_text(error), ERROR_CHARACTERS)
         raise errors.ToolFailed(f"The editor refused the request: {reason}.") from None
     except TimeoutError:
         raise timed_out(seconds or 0.0) from None

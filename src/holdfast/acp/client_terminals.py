@@ -245,7 +245,7 @@ def format_output(found: schema.TerminalOutputResponse, timeout: float | None, l
     elif status is None or (status.exit_code is None and not status.signal):
         ending = "[It was stopped; the exit code is unknown.]"  # `content_parts.is_success` knows this text.
     elif status.signal:
-        ending = f"[killed by {errors.shown(status.signal, 20)}]"
+        ending = f"[killed by {errors.quote(status.signal, 20)}]"
     else:
         ending = f"[exit code {status.exit_code}]"
     ok = timeout is None and status is not None and status.exit_code == 0 and not status.signal

@@ -266,7 +266,7 @@ def parse_choice(
     """Return the chosen answer, a denial unless an option allows. Raises ValueError if it was not offered."""
     match response.outcome:
         case schema.AllowedOutcome(option_id=chosen) if chosen not in (each.option_id for each in options):
-            raise ValueError(f"{errors.shown(chosen)} was not offered.")
+            raise ValueError(f"{errors.quote(chosen)} was not offered.")
         case schema.AllowedOutcome(option_id="once" | "conversation" | "always" as chosen):
             return chosen
         case _:

@@ -140,7 +140,7 @@ class EditorServer:
     async def authenticate(self, method_id: str, **_: Any) -> schema.AuthenticateResponse:
         raise errors.RpcRefused(
             frames.INVALID_PARAMS,
-            f"Unknown authentication method: {errors.shown(method_id)}. No authentication is needed; model API keys "
+            f"Unknown authentication method: {errors.quote(method_id)}. No authentication is needed; model API keys "
             "come from the settings.",
         )
 
@@ -337,7 +337,7 @@ class EditorServer:
         found = self._open.get(session_id)
         if found is None:
             raise errors.RpcRefused(
-                NOT_FOUND, f"Session {errors.shown(session_id)} is not open. Use session/load to open it."
+                NOT_FOUND, f"Session {errors.quote(session_id)} is not open. Use session/load to open it."
             )
         return found.session
 
@@ -364,7 +364,7 @@ class EditorServer:
             case modes.MODEL:
                 raise errors.RpcRefused(frames.INVALID_PARAMS, "The model must be a name.")
             case _:
-                raise errors.RpcRefused(frames.INVALID_PARAMS, f"Unknown option: {errors.shown(config_id)}.")
+                raise errors.RpcRefused(frames.INVALID_PARAMS, f"Unknown option: {errors.quote(config_id)}.")
         return schema.SetSessionConfigOptionResponse(config_options=session.options())
 
     # --- prompts -------------------------------------------------------------------------------------
@@ -400,14 +400,14 @@ def _options(session: sessions.EditorSession) -> dict[str, Any]:
 def _set_mode(session: sessions.EditorSession, name: object) -> None:
     mode = modes.parse_mode(name)
     if mode is None:
-        raise errors.RpcRefused(frames.INVALID_PARAMS, f"Unknown mode: {errors.shown(str(name))}.")
+        raise errors.RpcRefused(frames.INVALID_PARAMS, f"Unknown mode: {errors.quote(str(name))}.")
     session.set_mode(mode)
 
 
 def _ignored_servers(servers: McpServers) -> list[str]:
     """Return a warning for each MCP server of the request that cannot be used."""
     unsupported = [
-        f"MCP server {errors.shown(each.name)} is ignored: the ACP transport is not supported."
+        f"MCP server {errors.quote(each.name)} is ignored: the ACP transport is not supported."
         for each in servers
         if isinstance(each, schema.AcpMcpServer)
     ]
@@ -423,9 +423,9 @@ def _check_folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ..
     """Return the folders of a session. Raises RpcRefused if one is not an existing, absolute folder."""
     for each in (cwd, *(more or ())):
         if "\0" in each or not os.path.isabs(each):
-            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.shown(each)} is not an absolute path.")
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.quote(each)} is not an absolute path.")
         if not os.path.isdir(each):
-            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.shown(each)}.")
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.quote(each)}.")
     return (cwd, *(more or ()))
 
 

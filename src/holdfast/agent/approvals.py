@@ -344,5 +344,5 @@ def _planned_read(tool: str, arguments: base.Arguments, folder: str) -> base.Act
     """Describe a call before it has made a plan: the file or folder it names, with links resolved."""
     given = [name for key in ("path", "folder") if isinstance(name := arguments.get(key), str) and "\0" not in name]
     paths = tuple(os.path.realpath(os.path.join(folder, os.path.expanduser(name))) for name in given)
-    summary = " ".join([tool, *(errors.shown(each, 200) for each in given)])
+    summary = " ".join([tool, *(errors.quote(each, 200) for each in given)])
     return base.Act(tool=tool, kind="look", summary=f"{summary}.", paths=paths)

@@ -164,7 +164,7 @@ def _create(settings: config.Settings, name: str, served_window: int | None = No
     if not bare or found is None:
         names = ", ".join([*settings.providers, *(kind.name for kind in providers.LOCAL_SERVERS)])
         raise errors.SettingInvalid(
-            f"{errors.shown(name)} is not a model. Use provider/model, as in `openai/gpt-5`, or `{OFFLINE}`. "
+            f"{errors.quote(name)} is not a model. Use provider/model, as in `openai/gpt-5`, or `{OFFLINE}`. "
             f"Providers: {names}."
         )
     key = settings.keys.get(provider)

@@ -86,7 +86,7 @@ def draw_rows(
         for place, head in enumerate(state.heads[first : first + count])
     ]
     footer = f"{state.index + 1} of {len(state.heads):,} {marks.dot} {KEYS}" if state.heads else NO_MATCH
-    return [*lines, [(DIM, safe_text.clipped(footer, columns, marks.more))]]
+    return [*lines, [(DIM, safe_text.clip(footer, columns, marks.more))]]
 
 
 def count_rows(state: PickerState, rows: int) -> int:
@@ -101,19 +101,17 @@ def _draw_row(
     when = safe_text.when(head.active_at)
     behind = f"{head.last_seq:,}  {when if columns >= YEAR_COLUMNS else when[5:]}"
     if head.folder and columns >= WITH_FOLDER_COLUMNS:
-        behind = f"{safe_text.clipped_path(head.folder, FOLDER_COLUMNS, marks.more)}  {behind}"
+        behind = f"{safe_text.clip_path(head.folder, FOLDER_COLUMNS, marks.more)}  {behind}"
     room = max(columns - 4 - safe_text.cells(behind), 0)
     text = safe_text.safe(first_message)
-    title = safe_text.clipped(safe_text.safe(head.title or text or head.conversation_id), room, marks.more)
+    title = safe_text.clip(safe_text.safe(head.title or text or head.conversation_id), room, marks.more)
     left = room - safe_text.cells(title) - 2
-    more = (
-        safe_text.clipped(text, left, marks.more) if head.title and left >= MIN_TEXT_COLUMNS and text != title else ""
-    )
+    more = safe_text.clip(text, left, marks.more) if head.title and left >= MIN_TEXT_COLUMNS and text != title else ""
     space = " " * (room - safe_text.cells(title) - (safe_text.cells(more) + 2 if more else 0) + 2)
     style, dim = ("reverse", "reverse") if selected else ("", DIM)
     mark = ">" if selected else " "
     if not room:
-        return [(style, safe_text.clipped(f"{mark} {head.last_seq}", columns, ""))]
+        return [(style, safe_text.clip(f"{mark} {head.last_seq}", columns, ""))]
     return [(style, f"{mark} {title}"), (dim, f"  {more}" if more else ""), (style, space), (dim, behind)]
 
 

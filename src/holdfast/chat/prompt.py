@@ -238,7 +238,7 @@ class Prompt:
         """Print a line that was typed, wrapped between words."""
         before = [] if self._blank else [event_text.Piece("\n")]
         room = max(self.columns - len(MARK), 1)
-        rows = [row for each in line.split("\n") for row in safe_text.wrapped(each, room)]
+        rows = [row for each in line.split("\n") for row in safe_text.wrap(each, room)]
         text = event_text.Piece("\n  ".join(rows))
         self.write([*before, event_text.Piece(MARK, "bold"), text, event_text.Piece("\n")])
 

@@ -81,7 +81,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
         named = hide_password(target)
         current = f"{named} has {_contents(now)}, which will be replaced." if now else f"{named} will be created."
         for line in (f"{source} {origin} and has {_contents(coming)}.", current):
-            for piece in safe_text.wrapped(safe_text.safe(line), out.width):
+            for piece in safe_text.wrap(safe_text.safe(line), out.width):
                 show(piece)
     if not out.confirm("Restore?", yes):
         if as_json:

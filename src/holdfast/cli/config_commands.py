@@ -126,7 +126,7 @@ def _editor_command(text: str | None) -> list[str]:
     try:
         words = shlex.split(text or "")
     except ValueError as error:
-        raise errors.SettingInvalid(f"The editor {errors.shown(text)} is invalid: {error}.") from None
+        raise errors.SettingInvalid(f"The editor {errors.quote(text)} is invalid: {error}.") from None
     words = words or [name for name in EDITORS if shutil.which(name)][:1]
     if not words:
         raise errors.SettingInvalid(
@@ -170,7 +170,7 @@ def _run_editor(editor: Sequence[str], copy: str) -> str | None:
     try:
         code = subprocess.run([*editor, copy], check=False).returncode
     except OSError as error:
-        return f"The editor {errors.shown(editor[0])} cannot be started: {error.strerror or error}."
+        return f"The editor {errors.quote(editor[0])} cannot be started: {error.strerror or error}."
     return f"The editor exited with {code}." if code else None
 
 

@@ -62,7 +62,7 @@ class Console:
 
     def prose(self, line: str, *style: str) -> None:
         """Print a sentence, made safe and wrapped between words."""
-        for piece in safe_text.wrapped(safe_text.safe(line), self.width):
+        for piece in safe_text.wrap(safe_text.safe(line), self.width):
             self.print(self.style(piece, *style) if style else piece)
 
     def table(self, rows: Sequence[Sequence[str]], heading: Sequence[str] = (), right: Collection[int] = ()) -> None:
@@ -74,7 +74,7 @@ class Console:
         lines = [heading, *rows] if titled else rows
         widths = [max(map(safe_text.cells, column)) for column in list(zip(*lines, strict=True))[:-1]]
         for number, row in enumerate(lines):
-            columns = [safe_text.padded(row[at], width, right=at in right) for at, width in enumerate(widths)]
+            columns = [safe_text.pad(row[at], width, right=at in right) for at, width in enumerate(widths)]
             line = self.clipped("  ".join([*columns, row[-1]]).rstrip(), self.width)
             self.print(self.style(line, "dim") if titled and number == 0 else line)
 
@@ -141,7 +141,7 @@ class Console:
         return str(first) if first == last else f"{first}{self.glyphs.dash}{last}"
 
     def clipped(self, line: str, room: int | None) -> str:
-        return line if room is None else safe_text.clipped(line, room, self.glyphs.more)
+        return line if room is None else safe_text.clip(line, room, self.glyphs.more)
 
 
 def silence(stream: TextIO) -> None:

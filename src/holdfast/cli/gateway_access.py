@@ -98,9 +98,7 @@ def people(out: console.Console, platform: str | None, path: str | None, as_json
     columns = ("platform", "sender", "role", "name", "by")
     widths = [max((safe_text.cells(safe_text.safe(each[name])) for each in found), default=0) for name in columns]
     for each in found:
-        cells = (
-            safe_text.padded(safe_text.safe(each[name]), width) for name, width in zip(columns, widths, strict=True)
-        )
+        cells = (safe_text.pad(safe_text.safe(each[name]), width) for name, width in zip(columns, widths, strict=True))
         out.print(out.clipped("  ".join(cells).rstrip(), out.width))
     if not found:
         out.note("No senders. A stranger who writes to the agent receives a code for `holdfast gateway pair`.")
@@ -117,7 +115,7 @@ def _operator() -> str:
 def _refuse_denied(settings: config.Settings, platform: str, sender: str) -> None:
     if sender in map(str, settings.gateway.deny.get(platform, ())):
         raise errors.SettingInvalid(
-            f"{settings.user_file} denies {errors.shown(sender)} ({platform}), which overrides this command. "
+            f"{settings.user_file} denies {errors.quote(sender)} ({platform}), which overrides this command. "
             f"Remove the sender from `gateway.deny` first."
         )
 

@@ -184,7 +184,7 @@ class _TextRenderer:
         if not text:
             return
         # A file or a pipe gets the exact text; a terminal gets no control sequences.
-        self._out.out.write(safe_text.flowing(text) if self._out.tty else text)
+        self._out.out.write(safe_text.safe_stream(text) if self._out.tty else text)
         self._out.out.flush()
         self._line_open, self._has_text = not text.endswith("\n"), True
 
@@ -223,7 +223,7 @@ def _unknown_command(name: str, others: Sequence[str]) -> str:
     similar = registry.nearest(name, [*commands.COMMANDS, *others])
     suggestion = f" Did you mean /{similar}?" if similar else ""
     return (
-        f"Unknown command: {errors.shown('/' + name)}.{suggestion} Run `holdfast -p /help` for the list. To send a "
+        f"Unknown command: {errors.quote('/' + name)}.{suggestion} Run `holdfast -p /help` for the list. To send a "
         "message that begins with a slash, start it with two."
     )
 
@@ -321,7 +321,7 @@ class _CommandOutput:
     def _answer(self, text: str) -> None:
         self._answers.append(text)
         if self._form == "text":
-            self._out.print(safe_text.flowing(text) if self._out.tty else text)
+            self._out.print(safe_text.safe_stream(text) if self._out.tty else text)
 
     def result(self, interrupted: bool, session_id: str, conversation_id: str) -> events.TurnResult:
         """Return the output in the form of a turn's result."""

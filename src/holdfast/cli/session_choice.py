@@ -50,7 +50,7 @@ def _suggest(db: store.SessionDB, text: str) -> str:
     heads = db.list_sessions(limit=MAX_SUGGESTION_TITLES)
     known = {head.title.casefold(): head.title for head in heads if head.title}
     similar = lazy_group.load("difflib").get_close_matches(text.casefold(), known, MAX_SUGGESTIONS)
-    return f" Did you mean {' or '.join(errors.shown(known[each]) for each in similar)}?" if similar else ""
+    return f" Did you mean {' or '.join(errors.quote(known[each]) for each in similar)}?" if similar else ""
 
 
 # --- --continue ----------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def first_words(db: store.SessionDB, head: types.Session) -> str:
         except errors.StoreCorrupt:
             continue
         if line:
-            return safe_text.clipped(line, FIRST_WORDS, "...")
+            return safe_text.clip(line, FIRST_WORDS, "...")
     return ""
 
 

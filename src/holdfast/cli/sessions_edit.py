@@ -211,7 +211,7 @@ def _beginning(message: types.Message) -> str:
     if message.redacted:
         return "[already redacted]"
     content = content_parts.text(message.content)
-    return safe_text.clipped(safe_text.safe(content), PREVIEW_WIDTH) if content else "[no text]"
+    return safe_text.clip(safe_text.safe(content), PREVIEW_WIDTH) if content else "[no text]"
 
 
 # --- prune ---------------------------------------------------------------------------------------------

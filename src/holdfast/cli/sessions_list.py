@@ -65,6 +65,6 @@ def _row(out: console.Console, session: types.Session, every: bool, beginning: s
         f"{session.message_count if every else session.last_seq:,}",
         safe_text.when(session.active_at),
         out.clipped(safe_text.safe(state), 30),
-        safe_text.clipped_path(session.folder or "-", FOLDER_WIDTH, out.glyphs.more),
+        safe_text.clip_path(session.folder or "-", FOLDER_WIDTH, out.glyphs.more),
         safe_text.safe(session.title or (f'"{beginning}"' if beginning else "")),
     )

@@ -229,5 +229,5 @@ def _message_lines(db: store.SessionDB, message: types.Message, notes: bool) -> 
 def _paragraph(out: console.Console, paragraph: str) -> None:
     room = None if out.width is None else max(10, out.width - 4)
     for line in safe_text.safe_lines(paragraph):
-        for piece in safe_text.wrapped(line, room):
+        for piece in safe_text.wrap(line, room):
             out.print(f"    {piece}".rstrip())

@@ -84,7 +84,7 @@ class Access:
         try:
             found = await self._evaluate(incoming.platform, incoming.sender)
         except errors.InvalidArgument:
-            logger.warning("rejected a message on %s with an invalid sender id", errors.shown(incoming.platform))
+            logger.warning("rejected a message on %s with an invalid sender id", errors.quote(incoming.platform))
             return REFUSED
         if found is not None:
             return await self._check_home(incoming) if found.allowed and incoming.home is not None else found
@@ -102,7 +102,7 @@ class Access:
         found = await self._evaluate(platform, chat)
         if found is not None and found.allowed:
             return found
-        logger.warning("the reply to %s would go to %s, which has no access", errors.shown(incoming.sender), chat)
+        logger.warning("the reply to %s would go to %s, which has no access", errors.quote(incoming.sender), chat)
         return gateway_platform.Verdict(False, message=HOME_NOT_ALLOWED.format(platform=platform, chat=chat))
 
     async def is_admin(self, platform: str, sender: str) -> bool:

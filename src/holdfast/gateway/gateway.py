@@ -128,7 +128,7 @@ class Gateway:
         wanted = self._profile
         kept = await self._db.admin.get_or_set_profile(wanted)
         if kept != wanted:
-            raise errors.SettingInvalid(OTHER_PROFILE.format(kept=errors.shown(kept), wanted=errors.shown(wanted)))
+            raise errors.SettingInvalid(OTHER_PROFILE.format(kept=errors.quote(kept), wanted=errors.quote(wanted)))
 
     async def _receive(self, platform: gateway_platform.Platform) -> None:
         """Run a platform, again after each failure; a failure affects no other platform."""

@@ -205,7 +205,7 @@ class Peer:
             )
             return frames.encode_error(None, error)
         if handler is None:
-            error = frames.RpcError(frames.METHOD_NOT_FOUND, f"Unknown method: {errors.shown(request.method)}.")
+            error = frames.RpcError(frames.METHOD_NOT_FOUND, f"Unknown method: {errors.quote(request.method)}.")
             return frames.encode_error(request.id, error)
         if not await self._slots.acquire():
             return _busy(request.id)
@@ -220,7 +220,7 @@ class Peer:
             return
         handler = self._methods.get(method)
         if handler is None or not await self._slots.acquire():
-            logger.info("ignored a notification: %s", errors.shown(method))
+            logger.info("ignored a notification: %s", errors.quote(method))
             return
         work = self._create_task(self._works, self._work(handler, params))
         self._create_task(self._responses, self._finish_notification(RunningRequest(None, work)))

@@ -147,7 +147,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
-        raise errors.SettingInvalid(f"{errors.shown(host)} is not an address of this machine.") from None
+        raise errors.SettingInvalid(f"{errors.quote(host)} is not an address of this machine.") from None
     bound = socket.socket(family, kind, proto)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

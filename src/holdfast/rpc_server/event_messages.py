@@ -76,7 +76,7 @@ class EventRenderer:
         return self.options.tool_progress == "all" or (is_new and self.options.tool_progress == "new")
 
     def _line(self, text: str) -> str:
-        return safe_text.clipped(safe_text.safe(text).rstrip(), self.options.columns, MARKS.more)
+        return safe_text.clip(safe_text.safe(text).rstrip(), self.options.columns, MARKS.more)
 
 
 def render_unfinished(uid: str | None, status: events.Exit | None, error: str) -> wire_types.EventMessage:

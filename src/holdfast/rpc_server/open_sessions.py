@@ -164,5 +164,5 @@ class OpenSessions:
 
 def not_open(session_id: str) -> errors.RpcRefused:
     return errors.RpcRefused(
-        wire_types.NOT_OPEN, f"Session {errors.shown(session_id)} is not open. Use session.resume to open it."
+        wire_types.NOT_OPEN, f"Session {errors.quote(session_id)} is not open. Use session.resume to open it."
     )

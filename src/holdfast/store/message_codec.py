@@ -46,7 +46,7 @@ def to_new_message(message: types.NewMessage | Mapping[str, Any]) -> types.NewMe
         raise errors.InvalidArgument("`messages` must be a list of NewMessage, or of mappings with role and content.")
     unknown = set(message) - set(types.NewMessage.__struct_fields__)
     if unknown:
-        raise errors.InvalidArgument(f"A message has no field {errors.shown(str(sorted(map(str, unknown))))}.")
+        raise errors.InvalidArgument(f"A message has no field {errors.quote(str(sorted(map(str, unknown))))}.")
     if "role" not in message:
         raise errors.InvalidArgument("A message needs a role.")
     return types.NewMessage(**message)
@@ -55,7 +55,7 @@ def to_new_message(message: types.NewMessage | Mapping[str, Any]) -> types.NewMe
 def encode_message(message: types.NewMessage, now: float) -> EncodedMessage:
     role, uid, at = message.role, message.uid, message.at
     if role not in types.ROLES:
-        raise errors.InvalidArgument(f"`role` must be one of {', '.join(types.ROLES)}, not {errors.shown(role)}.")
+        raise errors.InvalidArgument(f"`role` must be one of {', '.join(types.ROLES)}, not {errors.quote(role)}.")
     body = encode(
         message.content, message.tool_calls, message.tool_call_id, message.model, message.usage, message.metadata
     )

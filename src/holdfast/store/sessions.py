@@ -138,7 +138,7 @@ def from_row(row: Row) -> types.Session:
 def head(tx: Tx, session_id: str) -> types.Session:
     found = get(tx, conversation_row.read(tx, session_id).head_id)
     if found is None:  # A foreign key guarantees the row.
-        raise errors.StoreCorrupt(f"The head session of {errors.shown(session_id)} is missing. Run `holdfast doctor`.")
+        raise errors.StoreCorrupt(f"The head session of {errors.quote(session_id)} is missing. Run `holdfast doctor`.")
     return found
 
 

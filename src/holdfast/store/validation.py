@@ -80,7 +80,7 @@ def convert(expected: ArgumentType, value: object, name: str) -> Any:
 
 
 def invalid(name: str, expected: str, value: object) -> errors.InvalidArgument:
-    return errors.InvalidArgument(f"`{name}` must be {expected}, not {errors.shown(value)}.", parameter=name)
+    return errors.InvalidArgument(f"`{name}` must be {expected}, not {errors.quote(value)}.", parameter=name)
 
 
 def check_type(expected: type[T], value: object, name: str) -> T:

@@ -131,12 +131,12 @@ class EventRenderer:
 
     def prose(self, text: str, style: str = "") -> list[Piece]:
         """Draw a sentence, wrapped between words."""
-        return self.lines("\n".join(safe_text.wrapped(safe_text.safe(text), max(self.width(), 1))), style)
+        return self.lines("\n".join(safe_text.wrap(safe_text.safe(text), max(self.width(), 1))), style)
 
     def one_line(self, text: str, style: str) -> list[Piece]:
         """Draw text on one line, clipped to the width."""
         line = safe_text.safe(text).rstrip()
-        return self.lines(safe_text.clipped(line, max(self.width() - 1, 1), self.marks.more), style)
+        return self.lines(safe_text.clip(line, max(self.width() - 1, 1), self.marks.more), style)
 
     def end_line(self) -> list[Piece]:
         """End the line that is being written, if there is one."""
@@ -180,7 +180,7 @@ class EventRenderer:
 
     def _flow(self, text: str, style: str) -> list[Piece]:
         before = self.end_line() if self._flowing != style else []
-        shown = safe_text.flowing(text)
+        shown = safe_text.safe_stream(text)
         if self._at_line_start and self._flowing is None:
             shown = shown.lstrip("\n")  # Some models begin with empty lines.
         if not shown:
@@ -300,7 +300,7 @@ class ToolActivity:
         called = safe_text.safe(f"{mark} {call.name} {call.arguments}".rstrip())
         behind = f" {self._marks.dot} {duration}" if duration else ""
         if output and safe_text.cells(called) + safe_text.cells(output) + 2 > room - safe_text.cells(behind):
-            called = safe_text.clipped(called, max(int(room * ARGUMENTS_SHARE), len(mark) + 2), more)
+            called = safe_text.clip(called, max(int(room * ARGUMENTS_SHARE), len(mark) + 2), more)
         line = f"{called}  {output}" if output else called
-        line = safe_text.clipped(line, max(room - safe_text.cells(behind), 1), more)
-        return safe_text.clipped(line + behind, room, more)
+        line = safe_text.clip(line, max(room - safe_text.cells(behind), 1), more)
+        return safe_text.clip(line + behind, room, more)

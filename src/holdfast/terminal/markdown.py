@@ -114,7 +114,7 @@ class MarkdownStream:
 
     def add(self, text: str) -> str:
         """Add the next piece of the reply; return the blocks that are complete now, with terminal codes."""
-        text = safe_text.flowing(text).replace("\t", "    ")
+        text = safe_text.safe_stream(text).replace("\t", "    ")
         *lines, self._line = (self._line + text).split("\n")
         return "".join(map(self._read, lines))
 

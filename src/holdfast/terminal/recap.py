@@ -135,7 +135,7 @@ def _draw_reply(text: str, renderer: event_text.EventRenderer) -> list[event_tex
 def _shorten(text: str, before: str, renderer: event_text.EventRenderer) -> str:
     """Return as many rows as a message may take in a recap."""
     room = max(renderer.width() - len(before), 1)
-    rows = [row for line in safe_text.safe_lines(text) for row in safe_text.wrapped(line, room)]
+    rows = [row for line in safe_text.safe_lines(text) for row in safe_text.wrap(line, room)]
     if len(rows) > MAX_LINES:
         rows = [*rows[: MAX_LINES - 1], renderer.marks.more]
     return "\n".join((before if number == 0 else " " * len(before)) + row for number, row in enumerate(rows))

@@ -101,7 +101,7 @@ def draw_status(
     if safe_text.cells(model) + behind > room:
         model = model.rpartition("/")[2]
     # The parts that change matter more than the name of the model.
-    model = safe_text.clipped(model, max(room - behind, 0), marks.more)
+    model = safe_text.clip(model, max(room - behind, 0), marks.more)
     fragments: list[Fragment] = [("class:status", model)] if model else []
     for style, text in parts:
         left = room - sum(safe_text.cells(each) for _, each in fragments)
@@ -109,7 +109,7 @@ def draw_status(
         if left <= safe_text.cells(before):
             break
         fragments.append(("class:status", before))
-        fragments.append((style, safe_text.clipped(text, left - safe_text.cells(before), marks.more)))
+        fragments.append((style, safe_text.clip(text, left - safe_text.cells(before), marks.more)))
     return fragments
 
 

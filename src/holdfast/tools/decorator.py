@@ -63,7 +63,7 @@ def tool(
 def _made(function: Function, name: str, parallel: bool, approval: Approval | None) -> base.Tool:
     if not NAME.fullmatch(name):
         raise errors.InvalidArgument(
-            f"{errors.shown(name)} is no name for a tool: letters, digits, _ and -, at most 64."
+            f"{errors.quote(name)} is no name for a tool: letters, digits, _ and -, at most 64."
         )
     about = inspect.getdoc(function)
     if not about:

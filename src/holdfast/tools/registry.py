@@ -52,7 +52,7 @@ class Registry:
         self._gate = gate
         for tool in tools:
             if tool.spec.name in self._tools:
-                raise errors.InvalidArgument(f"There are two tools called {errors.shown(tool.spec.name)}.")
+                raise errors.InvalidArgument(f"There are two tools called {errors.quote(tool.spec.name)}.")
             self._tools[tool.spec.name] = tool
         self.specs = tuple(tool.spec for tool in self._tools.values())
         self._keep = keep if long_output.NAME in self._tools else None
@@ -93,7 +93,7 @@ class Registry:
             tool = self._tools.get(call.name)
             if tool is None:
                 known = ", ".join(self._tools) or "none"
-                raise errors.ToolFailed(f"There is no tool {errors.shown(call.name)}. There is: {known}.")
+                raise errors.ToolFailed(f"There is no tool {errors.quote(call.name)}. There is: {known}.")
             made: object = await tool.run(checked(_arguments(call), tool.spec.parameters))
             if isinstance(made, base.Plan):
                 async with self._gate(call, made.act):
@@ -134,7 +134,7 @@ def checked(given: base.Arguments, schema: dict[str, Any]) -> base.Arguments:
         if name not in properties:
             if schema.get("additionalProperties", False):
                 continue
-            raise errors.ToolFailed(f"Unknown: {errors.shown(name)}. Known: {', '.join(properties)}.")
+            raise errors.ToolFailed(f"Unknown: {errors.quote(name)}. Known: {', '.join(properties)}.")
         _check_kind(name, value, properties[name])
     return given
 

@@ -86,7 +86,7 @@ class RowFormat(msgspec.Struct, frozen=True):
 
     def clip(self, text: str, room: int | None = None) -> str:
         """Clip a text to the room there is."""
-        return safe_text.clipped(text, self.room if room is None else room, self.marks.more)
+        return safe_text.clip(text, self.room if room is None else room, self.marks.more)
 
 
 def draw_entry(entry: entries.Entry, form: RowFormat, opened: bool = False) -> list[Row]:
@@ -265,7 +265,7 @@ def _limit(lines: Sequence[Text] | Sequence[str]) -> list[Text]:
 
 
 def _wrap(lines: Sequence[str], room: int) -> list[str]:
-    return [row for line in lines for row in safe_text.wrapped(line, max(room, 1))]
+    return [row for line in lines for row in safe_text.wrap(line, max(room, 1))]
 
 
 def plain_lines(text: str, form: RowFormat) -> list[str]:

@@ -103,7 +103,7 @@ def test_an_unknown_command_is_answered_with_the_nearest_name(typed: str, meant:
     async def story(db: AsyncSessionDB) -> None:
         async with talk.door(db, prompt_commands=Prompts()) as run:
             answer = await said(run, typed)
-        assert answer.startswith(f"error: Unknown command: {errors.shown(typed)}.")
+        assert answer.startswith(f"error: Unknown command: {errors.quote(typed)}.")
         assert ("Did you mean" in answer) == (meant is not None)
         assert meant is None or f"Did you mean /{meant}?" in answer
 

@@ -31,7 +31,7 @@ class Shelf:
 
     async def choose(self, conversation_id: str, name: str) -> base.Model:
         if name not in self.models:
-            raise errors.SettingInvalid(f"{errors.shown(name)} names no model.")
+            raise errors.SettingInvalid(f"{errors.quote(name)} names no model.")
         self.chosen[conversation_id] = name
         return self.models[name]
 

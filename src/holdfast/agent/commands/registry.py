@@ -77,7 +77,7 @@ def unknown(invocation: base.Invocation, name: str) -> str:
     """Return the error message for an unknown name, with the most similar command."""
     similar = nearest(name, [each.name for each in available(invocation.host, invocation.place)])
     hint = f" Did you mean /{similar}?" if similar else ""
-    return f"Unknown command: {errors.shown('/' + name)}.{hint} Type /help for the list."
+    return f"Unknown command: {errors.quote('/' + name)}.{hint} Type /help for the list."
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:

@@ -231,9 +231,9 @@ class LoopbackSocket(Loopback):
 def check_path(path: str) -> None:
     """Raise SettingInvalid if a socket can never be created at a path."""
     if os.path.lexists(path) and not _is_socket(path):
-        raise errors.SettingInvalid(f"gateway.loopback.socket: {errors.shown(path)} exists and is not a socket.")
+        raise errors.SettingInvalid(f"gateway.loopback.socket: {errors.quote(path)} exists and is not a socket.")
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise errors.SettingInvalid(f"gateway.loopback.socket: the folder of {errors.shown(path)} does not exist.")
+        raise errors.SettingInvalid(f"gateway.loopback.socket: the folder of {errors.quote(path)} does not exist.")
 
 
 def bind(path: str) -> socket.socket:

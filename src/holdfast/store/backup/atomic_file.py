@@ -113,4 +113,4 @@ def translate_errors(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise errors.StoreUnusable(f"{errors.shown(path, 250)} cannot be read or written: {why}.") from error
+        raise errors.StoreUnusable(f"{errors.quote(path, 250)} cannot be read or written: {why}.") from error

@@ -173,12 +173,12 @@ def _check_target(driver: Driver, path: object, overwrite: bool) -> str:
     if driver.has_file:
         sqlite_paths.check_not_own_file(driver.path, target)
     if os.path.isdir(target):
-        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a folder. Name a file in it.")
+        raise errors.CopyRefused(f"{errors.quote(target, 250)} is a folder. Name a file in it.")
     if os.path.exists(f"{target}-wal"):
-        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a database in use. Name another file.")
+        raise errors.CopyRefused(f"{errors.quote(target, 250)} is a database in use. Name another file.")
     if os.path.lexists(target) and not overwrite and not is_backup(driver, target):
         raise errors.CopyRefused(
-            f"{errors.shown(target, 250)} is not a backup made by Holdfast. Name another file, or set `overwrite`."
+            f"{errors.quote(target, 250)} is not a backup made by Holdfast. Name another file, or set `overwrite`."
         )
     return target
 
@@ -198,7 +198,7 @@ def is_backup(driver: Driver, path: str) -> bool:
 def _check_source(driver: Driver, path: object) -> str:
     source = os.path.realpath(validation.check_path(path, "path"))
     if not os.path.isfile(source):
-        raise errors.CopyRefused(f"There is no backup at {errors.shown(source, 250)}.")
+        raise errors.CopyRefused(f"There is no backup at {errors.quote(source, 250)}.")
     if driver.has_file and source == driver.path:
         raise errors.CopyRefused(f"{source} is the store itself.")
     return source
@@ -234,7 +234,7 @@ def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
         try:
             copy = driver.open_store(temp)
         except errors.StoreUnusable as error:
-            raise errors.CopyRefused(f"{errors.shown(source, 250)} is not a database of Holdfast.") from error
+            raise errors.CopyRefused(f"{errors.quote(source, 250)} is not a database of Holdfast.") from error
         with contextlib.closing(copy):
             yield copy
 

@@ -66,7 +66,7 @@ class RetentionAdmin(export.ExportAdmin):
         if not plan.going:
             return reports.PruneReport(None, (), (), 0)
         if os.path.lexists(path):
-            raise errors.CopyRefused(f"{errors.shown(path, 250)} exists. Name a new file for the archive.")
+            raise errors.CopyRefused(f"{errors.quote(path, 250)} exists. Name a new file for the archive.")
         sizes = {going.conversation_id: going.bytes for going in plan.going}
         archived, lost = _archive(self, path, list(sizes), progress)
         now = self._clock()

@@ -105,7 +105,7 @@ class Migration:
     def allow(self, role: str) -> list[str]:
         """Let a role use the store without changing its schema. Return the statements that were executed."""
         if not list(self._execute("SELECT 1 FROM pg_roles WHERE rolname = %(role)s", {"role": role})):
-            raise errors.StoreUnusable(f"There is no role {errors.shown(role)} on this server. Create it: CREATE ROLE.")
+            raise errors.StoreUnusable(f"There is no role {errors.quote(role)} on this server. Create it: CREATE ROLE.")
         schema = str(self._read_state().schema)
         statements = grant_statements(role, schema)
 

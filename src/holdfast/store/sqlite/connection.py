@@ -104,4 +104,4 @@ def check_not_open_here(path: str) -> None:
     """Refuse to open a file of a store that this process has open: closing it would cancel SQLite's POSIX locks."""
     found = paths.inode(path)
     if any(found in (files.main, files.shm) for files in opened_files()):
-        raise errors.StoreUnusable(f"{errors.shown(path, 250)} belongs to an open store; name another file.")
+        raise errors.StoreUnusable(f"{errors.quote(path, 250)} belongs to an open store; name another file.")

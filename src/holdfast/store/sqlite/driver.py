@@ -163,7 +163,7 @@ class SqliteDriver(maintenance.Maintenance):
         return False
 
     def allow(self, role: str) -> list[str]:
-        raise errors.StoreUnusable(f"SQLite has no roles such as {errors.shown(role)}; the mode of the file decides.")
+        raise errors.StoreUnusable(f"SQLite has no roles such as {errors.quote(role)}; the mode of the file decides.")
 
     # --- other files ---------------------------------------------------------------------------------
 

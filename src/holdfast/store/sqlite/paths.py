@@ -91,7 +91,7 @@ def check_not_shared(folder: str) -> None:
 def check_not_own_file(store: str, target: str) -> None:
     """Refuse to write a copy over a file of the store it is made from."""
     if _OWN.match(target.removeprefix(store)):
-        raise errors.CopyRefused(f"{errors.shown(target, 250)} belongs to the store itself; name another file.")
+        raise errors.CopyRefused(f"{errors.quote(target, 250)} belongs to the store itself; name another file.")
 
 
 def check_not_on_network(folder: str) -> None:

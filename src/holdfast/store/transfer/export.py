@@ -75,7 +75,7 @@ class ExportAdmin(blobs.AdminFacet):
         imported; see export_to.
         """
         if form not in render.FORMS:
-            raise errors.InvalidArgument(f"`form` must be one of {', '.join(render.FORMS)}, not {errors.shown(form)}.")
+            raise errors.InvalidArgument(f"`form` must be one of {', '.join(render.FORMS)}, not {errors.quote(form)}.")
         wanted = _check_ids(session_ids)
         with _open_target(self.driver, write) as (put, _):
             names = self.driver.read(lambda tx: _conversation_ids(tx, wanted))
@@ -106,7 +106,7 @@ def _open_target(driver: Driver, write: Target) -> Iterator[tuple[Write, str | N
     if driver.has_file:
         sqlite_paths.check_not_own_file(driver.path, path)
     if os.path.isdir(path):
-        raise errors.StoreUnusable(f"{errors.shown(path, 250)} cannot be read or written: it is a folder.")
+        raise errors.StoreUnusable(f"{errors.quote(path, 250)} cannot be read or written: it is a folder.")
     with atomic_file.replace(path, "export", private=False) as temp:
         with atomic_file.translate_errors(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
             yield file.write, path
@@ -252,7 +252,7 @@ def _read_messages(
 
 
 def _damage_error(conversation_id: str, what: str) -> errors.StoreCorrupt:
-    name = errors.shown(conversation_id)
+    name = errors.quote(conversation_id)
     return errors.StoreCorrupt(f"{what} of conversation {name} is missing or damaged. Run `holdfast doctor`.")
 
 

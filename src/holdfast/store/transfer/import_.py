@@ -141,7 +141,7 @@ def _explain(problem: str) -> str:
     unknown = re.fullmatch(r"Object contains unknown field `(.{1,60})`", problem)
     if unknown:
         return (
-            f"this line has an unknown field {errors.shown(unknown[1])}; upgrade Holdfast if a newer version wrote it"
+            f"this line has an unknown field {errors.quote(unknown[1])}; upgrade Holdfast if a newer version wrote it"
         )
     if problem.startswith("Invalid value") and problem.endswith("`$.kind`"):
         return "this line is of an unknown kind; upgrade Holdfast if a newer version wrote it"
@@ -212,7 +212,7 @@ class ConversationBuffer:
         except errors.InvalidArgument as error:
             self.refuse(number, str(error))
         if sealed != self._seal.build():
-            self.refuse(number, f"lines of conversation {errors.shown(sealed.id)} were changed, lost or added")
+            self.refuse(number, f"lines of conversation {errors.quote(sealed.id)} were changed, lost or added")
 
     @property
     def messages(self) -> int:
@@ -279,7 +279,7 @@ class _Import:
                 self._end.add(line)
                 buffer = self._open_buffer(number)
                 if buffer.conversation is not None and buffer.conversation.id in self._imported:
-                    buffer.refuse(buffer.first, f"conversation {errors.shown(buffer.conversation.id)} is repeated")
+                    buffer.refuse(buffer.first, f"conversation {errors.quote(buffer.conversation.id)} is repeated")
                 buffer.check_seal(number, line)
                 self._import(buffer, number)
             case jsonl.EndLine():

@@ -119,7 +119,7 @@ class Replay:
             return None
         found = tx.one("conversation_key", id=line.origin)
         if self._ids.origin is None or found is None:
-            raise errors.ImportInvalid(self.number, f"its origin {errors.shown(line.origin)} was not imported")
+            raise errors.ImportInvalid(self.number, f"its origin {errors.quote(line.origin)} was not imported")
         forked_from = tx.one("session_place", id=line.forked_from)
         if forked_from is None or forked_from[0] != found[0]:
             raise errors.ImportInvalid(self.number, "it was not forked from a session of its origin")
@@ -161,7 +161,7 @@ class Replay:
         if line.ordinal > 1:
             place = tx.one("session_place", id=validation.check_id(line.id))
             if place is not None and place[0] == self._key:
-                raise errors.ImportInvalid(self.number, f"the id {errors.shown(line.id)} names two sessions")
+                raise errors.ImportInvalid(self.number, f"the id {errors.quote(line.id)} names two sessions")
             sessions.check_id_free(tx, line.id)
         parent = line.ordinal - 1 or None
         tx.run("session_insert", conversation=self._key, parent=parent, at=line.started_at, **_columns(line))

@@ -104,7 +104,7 @@ def read_file(
             return (await worker_thread.run_in_thread(lambda stop: _read(space, path, (first, count), buffer, stop)))[0]
 
         if danger := sensitive_paths.secret(path.parts):
-            act = base.Act(tool="read_file", kind="look", summary=f"Read {errors.shown(path.name, 200)}.",
+            act = base.Act(tool="read_file", kind="look", summary=f"Read {errors.quote(path.name, 200)}.",
                            paths=(path.path,), danger=danger)  # fmt: skip
             return base.Plan(act, read)
         return await read() if cache is None else await _read_cached(space, cache, path, (first, count), editor)
@@ -161,7 +161,7 @@ def _read(
         if images.media_type(beginning) is not None and (image := _read_image(file, path, found.st_size)) is not None:
             return image, workspace.file_version(found)
         if b"\0" in beginning:
-            raise errors.ToolFailed(f"{errors.shown(path.parts[-1])} is not a text file.")
+            raise errors.ToolFailed(f"{errors.quote(path.parts[-1])} is not a text file.")
         return _number_lines(read_lines(file, *lines, stop), found.st_size), workspace.file_version(found)
 
 

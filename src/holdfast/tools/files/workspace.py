@@ -79,7 +79,7 @@ def file_version(found: os.stat_result) -> FileVersion:
 
 def quote_name(name: str) -> str:
     """Return a name as one line of text: unchanged, or quoted with escapes if it has unprintable characters."""
-    return name if name.isprintable() and name == name.strip() else errors.shown(name, 600)
+    return name if name.isprintable() and name == name.strip() else errors.quote(name, 600)
 
 
 class Workspace:
@@ -108,7 +108,7 @@ class Workspace:
                 parts = tuple(os.path.relpath(real, root).split(os.sep)) if real != root else ()
                 return WorkspacePath(root, parts, in_first_root=not number)
         roots = " and ".join(self.roots)
-        raise errors.ToolFailed(f"{errors.shown(path)} is outside of the workspace ({roots}).")
+        raise errors.ToolFailed(f"{errors.quote(path)} is outside of the workspace ({roots}).")
 
     def is_off_limits(self, path: str) -> bool:
         """Return whether a real path is one of the program's own files, or a journal of one."""

@@ -207,7 +207,7 @@ def _describe(tool: str, path: workspace.WorkspacePath, change: FileChange) -> b
     return base.Act(
         tool=tool,
         kind="change",
-        summary=f"{verb} {errors.shown(path.name, 200)}{folders} (+{change.added} -{change.removed} lines).",
+        summary=f"{verb} {errors.quote(path.name, 200)}{folders} (+{change.added} -{change.removed} lines).",
         detail=change.diff,
         paths=(path.path,),
         danger=sensitive_paths.steering(path.parts)

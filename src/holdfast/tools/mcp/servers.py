@@ -138,7 +138,7 @@ class Servers:
         each, prompt = found
         said = await each.prompt(prompt.name, _arguments(prompt, argument))
         if not said.strip():
-            raise errors.ToolFailed(f"The prompt {errors.shown(name)} is empty.")
+            raise errors.ToolFailed(f"The prompt {errors.quote(name)} is empty.")
         return said
 
     def _prompts(self) -> Mapping[str, tuple[server.Server, catalog.Prompt]]:

@@ -42,7 +42,7 @@ class ServerProcess:
     async def connect(self) -> AsyncIterator[tuple[Any, Any]]:
         """Start the server and yield its streams; when left, no process of the server is running."""
         if shutil.which(self._command, path=self._env.get("PATH")) is None:
-            raise errors.ToolFailed(f"there is no program {errors.shown(self._command)}")
+            raise errors.ToolFailed(f"there is no program {errors.quote(self._command)}")
         self._reading, writing = os.pipe()
         os.set_blocking(self._reading, False)
         argv = supervisor_client.stdio_argv(MAX_LINE_BYTES, [self._command, *self._args])
@@ -56,7 +56,7 @@ class ServerProcess:
             except (OSError, ValueError) as error:
                 os.close(self._reading)
                 reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-                raise errors.ToolFailed(f"{errors.shown(self._command)} cannot be started: {reason}") from None
+                raise errors.ToolFailed(f"{errors.quote(self._command)} cannot be started: {reason}") from None
         asyncio.get_running_loop().add_reader(self._reading, self._read_stderr)
         try:
             yield streams

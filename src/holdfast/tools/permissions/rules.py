@@ -83,16 +83,16 @@ def rule(say: Say, text: str, place: str = "", by: str = "") -> Rule:
     found = _RULE.fullmatch(text.strip())
     if found is None or not _TOOL.fullmatch(found[1]) or not text.isprintable():
         example = "Examples: shell, shell(git diff), write_file(src/**)."
-        raise errors.SettingInvalid(f"{place}{errors.shown(text)} is not a valid rule. {example}")
+        raise errors.SettingInvalid(f"{place}{errors.quote(text)} is not a valid rule. {example}")
     about = found[2].strip() if found[2] is not None else None
     try:
         wrong = about is not None and (not about or not shlex.split(about.removeprefix("=")))
     except ValueError:
         wrong = True
     if wrong:
-        raise errors.SettingInvalid(f"{place}{errors.shown(text)} has invalid text in its brackets.")
+        raise errors.SettingInvalid(f"{place}{errors.quote(text)} has invalid text in its brackets.")
     if say == "allow" and found[1] in RUNNERS and about is not None and not about.startswith("="):
-        _refuse_useless(about, f"{place}{errors.shown(text)}")
+        _refuse_useless(about, f"{place}{errors.quote(text)}")
     return Rule(say, found[1], about, text.strip(), by or f"rule: {say} {text.strip()}", found[3])
 
 

@@ -250,7 +250,7 @@ def _heard_of(process: types.Process, where: Place) -> Ending | None:
         return _ended(status)
     if time.time() - max(process.started_at, process_folders.last_sign(where.folder)) < LOST:
         return None
-    return Ending("gone", None, f"gone: it ran on another machine, {errors.shown(where.host)}, and was not heard of")
+    return Ending("gone", None, f"gone: it ran on another machine, {errors.quote(where.host)}, and was not heard of")
 
 
 _BY_SOMEBODY = (1, 2, 9, 15)  # HUP, INT, KILL, TERM; other signals are errors of the program itself.
@@ -290,7 +290,7 @@ def notice(process: types.Process, ending: Ending) -> str:
     )
     lines = [
         *head,
-        f"Command: {errors.shown(process.command, 500)}",
+        f"Command: {errors.quote(process.command, 500)}",
         *(shell.remarks(status) if status else ()),
     ]
     if not text:

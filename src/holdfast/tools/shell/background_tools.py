@@ -122,7 +122,7 @@ class _ProcessTools:
             taken = f"{written:,} of {len(data):,} bytes were written." if written < len(data) else "Written."
             return f"{taken} Its input is closed." if ended else taken
 
-        what = f"Write {errors.shown(text, 200)} to process {process.id}, {_command(process)}."
+        what = f"Write {errors.quote(text, 200)} to process {process.id}, {_command(process)}."
         # The effect of input is unknown, so no rule allows it and it is asked for every time.
         return base.Plan(base.Act(tool="write_process", kind="run", summary=what, detail=text, danger=INPUT), go)
 
@@ -145,7 +145,7 @@ class _ProcessTools:
             if process.id == name:
                 return process
         ids = ", ".join(process.id for process in every[-10:]) or "none"
-        raise errors.ToolFailed(f"There is no process {errors.shown(name)} in this conversation. There is: {ids}.")
+        raise errors.ToolFailed(f"There is no process {errors.quote(name)} in this conversation. There is: {ids}.")
 
     async def _line(self, process: types.Process) -> str:
         ran = (process.ended_at or time.time()) - process.started_at
@@ -157,7 +157,7 @@ class _ProcessTools:
         if process.state == "running":
             ending = await asyncio.to_thread(background.looked, process, self._known.patience)
             if ending is None and background.is_elsewhere(where := background.place(process)):
-                return f"running on another machine, {errors.shown(where.host)}, when last seen"
+                return f"running on another machine, {errors.quote(where.host)}, when last seen"
             return ending.words if ending else "running"
         code = "" if process.exit_code is None else f" with code {process.exit_code}"
         return f"{process.state}{code}"
@@ -173,4 +173,4 @@ class _ProcessTools:
 
 
 def _command(process: types.Process) -> str:
-    return "redacted" if background.is_redacted(process) else errors.shown(process.command, 200)
+    return "redacted" if background.is_redacted(process) else errors.quote(process.command, 200)

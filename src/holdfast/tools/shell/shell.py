@@ -116,7 +116,7 @@ def act(tool: str, verb: str, command: str, folder: str, describe: Describe) -> 
     return base.Act(
         tool=tool,
         kind="run",
-        summary=f"{verb} {errors.shown(command, 200)} in {errors.shown(folder, 200)}.",
+        summary=f"{verb} {errors.quote(command, 200)} in {errors.quote(folder, 200)}.",
         detail=command,
         commands=commands,
         paths=(folder,),

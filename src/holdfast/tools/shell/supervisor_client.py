@@ -114,9 +114,9 @@ def working_folder(given: str, roots: list[str]) -> str:
     """Return the real path of a working folder, relative to the first root. It must be inside a root."""
     real = os.path.realpath(os.path.join(roots[0], given)) if "\0" not in given and _is_unicode(given) else ""
     if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots):
-        raise errors.ToolFailed(f"{errors.shown(given)} is outside of the workspace ({' and '.join(roots)}).")
+        raise errors.ToolFailed(f"{errors.quote(given)} is outside of the workspace ({' and '.join(roots)}).")
     if not os.path.isdir(real):
-        raise errors.ToolFailed(f"Folder {errors.shown(given)} does not exist.")
+        raise errors.ToolFailed(f"Folder {errors.quote(given)} does not exist.")
     return real
 
 

@@ -29,9 +29,9 @@ def check_url(url: str, allow_private: bool) -> None:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        raise errors.SettingInvalid(f"{errors.shown(url)} is not an address.") from None
+        raise errors.SettingInvalid(f"{errors.quote(url)} is not an address.") from None
     if not host or parts.username is not None or parts.password is not None or not url.isascii() or " " in url:
-        raise errors.SettingInvalid(f"Replies cannot be posted to {errors.shown(url)}.")
+        raise errors.SettingInvalid(f"Replies cannot be posted to {errors.quote(url)}.")
     if parts.scheme != "https" and not (parts.scheme == "http" and requests.is_loopback(host)):
         raise errors.SettingInvalid("Replies are posted by https; by http only to this machine.")
     if _is_ip(host) and not requests.is_loopback(host) and not may_reach(host, allow_private):

@@ -279,7 +279,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(400, f"The body is not JSON: {errors.shown(str(error))}", code="invalid_json") from None
+        raise RequestRefused(400, f"The body is not JSON: {errors.quote(str(error))}", code="invalid_json") from None
     except RecursionError:
         raise _too_deep() from None
     if not isinstance(found, dict):

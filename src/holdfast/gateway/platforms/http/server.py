@@ -62,12 +62,12 @@ def bind(host: str, port: int, has_tokens: bool, share: bool = False) -> socket.
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise errors.SettingInvalid(
-            f"gateway.http.host: {errors.shown(host)} is not an address of this machine."
+            f"gateway.http.host: {errors.quote(host)} is not an address of this machine."
         ) from None
     family, kind, proto, _, address = found[0]
     if (not host or not requests.is_loopback(str(address[0]))) and not has_tokens:
         raise errors.SettingInvalid(
-            f"gateway.http.host: other machines could use the agent at {errors.shown(host)} without a token. "
+            f"gateway.http.host: other machines could use the agent at {errors.quote(host)} without a token. "
             'Set a token ([gateway.http.tokens], ann = "ANN_TOKEN"), or listen at 127.0.0.1.'
         )
     listening = socket.socket(family, kind, proto)
