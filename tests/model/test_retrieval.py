@@ -18,12 +18,12 @@ def message(seq: int, role: types.Role, text: str) -> types.Message:
     return types.Message(seq, f"uid{seq}", "s", role, 0.0, msgspec.json.encode(types.Body(content=text)).decode())
 
 
-def best(question: str, messages: list[types.Message]) -> list[retrieval.Match]:
+def best(question: str, messages: list[types.Message]) -> list[retrieval.Candidate]:
     return retrieval.rank(question, retrieval.split_messages(messages))
 
 
 def seqs(question: str, messages: list[types.Message]) -> list[int]:
-    return [match.sentence.seq for match in best(question, messages)]
+    return [match.statement.seq for match in best(question, messages)]
 
 
 def told(*texts: str) -> list[types.Message]:
@@ -88,7 +88,6 @@ def test_a_body_in_escapes_is_found_too() -> None:
 
 
 def test_a_huge_text_is_looked_at_as_far_as_is_reasonable() -> None:
-    assert len(list(retrieval.split("One fact. " * 100_000))) == retrieval.MAX_SENTENCES
     assert sum(len(one.text) for one in retrieval.split("x" * 10**6)) == retrieval.MAX_CHARACTERS
 
 
@@ -103,7 +102,7 @@ def test_forms_of_a_word_are_one(words: tuple[str, ...]) -> None:
 def test_for_any_texts_what_is_found_was_said(asked: str, texts: list[str]) -> None:
     context = told(*texts)
     for one in best(asked, context):
-        assert one.sentence.text in texts[one.sentence.seq - 1]
+        assert one.statement.text in texts[one.statement.seq - 1]
         assert 0 < one.share <= 1 + 1e-9
 
 
@@ -118,5 +117,5 @@ def test_the_ranking_does_not_depend_on_how_python_orders_sets() -> None:
         done = subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
         )
-        printed.add(str([line.partition("share=")[2] for line in done.stdout.split("Match(")]))
+        printed.add(str([line.partition("share=")[2] for line in done.stdout.split("Candidate(")]))
     assert len(printed) == 1

@@ -10,27 +10,22 @@ from typing import Literal, NamedTuple
 
 
 class Intent(NamedTuple):
-    """What a message asks for: `text` is the question, command or path, `about` the subject to find in a file."""
+    """What a message asks for: `text` is the question, command or path."""
 
     kind: Literal["empty", "greet", "explain", "run", "read", "ask", "tell"]
     text: str = ""
-    about: str = ""
 
 
 MAX_LENGTH = 2_000
 """Longer messages contain no request, except for a question at the end."""
 
 _POLITE = r"(?is)(?:(?:please|now|ok|okay|so|and|then|hey)[,!]?\s+)*(?:(?:can|could|would|will) you\s+(?:please\s+)?)?"
-_FILE = r"(?:the )?(?:file )?(?P<path>`[^`\n]+`|\"[^\"\n]+\"|'[^'\n]+'|[^\s`\"'?!,;]+)"
 _RUN = re.compile(_POLITE + r"(?:run|execute)\b:?\s+(?P<rest>\S.*)")
-_READ = (
-    re.compile(rf"{_POLITE}what (?:does|do) {_FILE} say(?: (?:about|on) (?P<about>.+))?"),
-    re.compile(rf"{_POLITE}what(?:'s| is| stands) in {_FILE}"),
-    re.compile(rf"{_POLITE}(?:find|look for|search for) (?P<about>.+?) in {_FILE}"),
-    re.compile(rf"{_POLITE}(?:read|open|cat|show(?: me)?|print|display|view)\s+(?:me )?(?:the contents? of )?{_FILE}"),
+_READ = re.compile(
+    rf"{_POLITE}(?:read|open|cat|show(?: me)?|print|display|view|what(?:'s| is) in|what does)\s+(?:the )?(?:file )?"
+    r"(?P<path>`[^`\n]+`|\"[^\"\n]+\"|'[^'\n]+'|[^\s`\"'?!,;]+)"
 )
-_FILE_NAMES = {"makefile", "readme", "license", "licence", "dockerfile", "changelog", "copying", "todo", "notes"}
-_EXTENSION = re.compile(r"[^/\\]\.[A-Za-z][A-Za-z0-9]{0,9}$")
+_PATH = re.compile(r"[`/~]|.*\S/\S|.*[^/\\]\.[A-Za-z][A-Za-z0-9]{0,9}[\"']?$|(?i:makefile|readme|license|notes)$")
 # "run the tests", "run out of milk": no command is given.
 _NO_COMMAND = re.compile(r"(?i)(?:the|a|an|my|our|your|it|this|that|all|some|away|out|into|through|for|over|again)\b")
 _GREETING = re.compile(
@@ -70,11 +65,8 @@ def parse(text: str) -> Intent:
         return Intent("explain")
     if run := _RUN.match(text):
         return Intent("run", _find_command(run["rest"]))
-    for pattern in _READ:
-        read = pattern.match(text)
-        if read and _is_path(read["path"]):
-            about = read.groupdict().get("about") or ""
-            return Intent("read", _unquote(read["path"]), about.strip().rstrip("?!. "))
+    if (read := _READ.match(text)) and _PATH.match(path := read["path"].rstrip(".:")):
+        return Intent("read", path.strip("`\"'"))
     return Intent("ask", text) if is_question(text) else Intent("tell")
 
 
@@ -91,14 +83,3 @@ def _find_command(rest: str) -> str:
         return (fenced[1] or fenced[2]).strip()
     line = re.sub(r"(?i)^(?:the )?(?:shell )?command:?\s+", "", rest.split("\n", 1)[0])
     return "" if _NO_COMMAND.match(line) or line.rstrip().endswith("?") else line.strip()
-
-
-def _unquote(path: str) -> str:
-    return path[1:-1] if path[0] in "`\"'" else path.rstrip(".:")
-
-
-def _is_path(path: str) -> bool:
-    name = _unquote(path)
-    if path[0] == "`" or name.lower() in _FILE_NAMES:
-        return bool(name.strip())
-    return "/" in name.strip("/") or name.startswith(("/", "~", "./")) or bool(_EXTENSION.search(name))

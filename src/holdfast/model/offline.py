@@ -25,21 +25,17 @@ INTRODUCTION = (
 NOTED = "Noted: this is kept as message {seq} of our conversation. I can find it again, but do no more with it."
 SEARCH, READ, RUN = "search_conversation", "read_file", "shell"
 
-# The share of a question's words that an answer must contain, for an answer, for a guess, for a guess after a search,
-# and for an answer without a search although a summary hides messages.
-SURE, POOR, POOR_AFTER_SEARCH, CERTAIN = 0.6, 0.25, 0.15, 0.9
+# The share of a question's words that an answer must contain, a guess, and a guess after a search.
+SURE, POOR, POOR_AFTER_SEARCH = 0.6, 0.25, 0.15
 MAX_QUOTES, MAX_QUOTE, MAX_EXCERPT, MAX_LINES, MAX_HITS = 3, 300, 1_500, 20, 20
 
 # The beginnings of this model's own sentences, which answer no question.
 _OWN = (
     *(MARK, "Noted: this is kept ", "I can find it again, but ", "Tell me something to keep", "You said ", "I said "),
-    *("A tool answered ", "It was noted ", "I am not sure, but this ", "This is what I found", "I find nothing "),
+    *("A tool answered ", "It was noted ", "I am not sure, but this ", "I find nothing ", "Hello. "),
     *("I searched ", "I cannot look ", "I have no tool ", "I can only run ", "My notes say", f"{SEARCH} "),
 )
 _AUTHORS = {"user": "You said", "assistant": "I said", "tool": "A tool answered", "system": "It was noted"}
-# The output of a command may begin with "Error:"; its exit code shows that the tool itself did not fail.
-_EXIT = re.compile(r"\[(?:exit code \d+|killed\b[^\n]*|It was killed [^\n]*)\]\Z")
-_EMPTY_RESULT = re.compile(r"(?i)(?:no|nothing|0)\b")
 
 
 class Call(NamedTuple):
@@ -142,69 +138,54 @@ def _answer(
 
 
 def _answer_question(question: str, before: Sequence[types.Message], system: str, can_search: bool) -> str | Call:
-    matches = _find(question, before, POOR)
+    candidates = _find(question, before, POOR)
     # If a summary hides messages, one of them may fit better.
-    enough = CERTAIN if can_search and any(map(retrieval.is_summary, before)) else SURE
-    if matches and matches[0].share >= enough:
-        return _quote(matches)
+    is_complete = not (can_search and any(map(retrieval.is_summary, before)))
+    if candidates and candidates[0].share >= SURE and is_complete:
+        return _quote(candidates)
     # The notes of a system prompt are its list items; its sentences are instructions.
     items = [line.strip(" -*\t") for line in system.splitlines() if line.lstrip().startswith(("- ", "* "))]
     notes = [each for each in retrieval.rank(question, list(retrieval.split("\n".join(items)))) if each.share >= SURE]
     if notes:
-        return "My notes say: " + "; ".join(f"“{_line(each.sentence.text)}”" for each in notes[:MAX_QUOTES])
+        return "My notes say: " + "; ".join(f"“{_line(each.statement.text)}”" for each in notes[:MAX_QUOTES])
     if can_search:
         return Call(SEARCH, {"query": question[:500], "limit": MAX_HITS})
-    return _guess(matches) or "I find nothing about that in our conversation."
+    return _quote(candidates) or "I find nothing about that in our conversation."
 
 
-def _find(question: str, messages: Sequence[types.Message], min_share: float) -> list[retrieval.Match]:
+def _find(question: str, messages: Sequence[types.Message], min_share: float) -> list[retrieval.Candidate]:
     found = retrieval.split_messages(messages, SEARCH)
     others = [each for each in found if not (each.role == "assistant" and each.text.startswith(_OWN))]
-    return [match for match in retrieval.rank(question, others) if match.share >= min_share][:MAX_QUOTES]
+    return [each for each in retrieval.rank(question, others) if each.share >= min_share][:MAX_QUOTES]
 
 
-def _guess(matches: Sequence[retrieval.Match]) -> str:
-    return f"I am not sure, but this comes nearest. {_quote(matches[:1])}" if matches else ""
+def _quote(candidates: Sequence[retrieval.Candidate]) -> str:
+    """Quote the best candidate, and others that users said and that fit nearly as well; a poor one as a guess."""
+    if not candidates:
+        return ""
+    best, *others = candidates
+    if best.share < SURE:
+        return f"I am not sure, but this comes nearest. {_attribute(best.statement)}"
+    also = [each for each in others if each.score >= best.score - 1 and each.statement.role == "user"]
+    return "\n".join([_attribute(best.statement), *(_attribute(each.statement, " also") for each in also)])
 
 
-def _quote(matches: Sequence[retrieval.Match]) -> str:
-    best, *others = matches
-    also = [each for each in others if each.score >= best.score - 1 and each.sentence.role == "user"]
-    lines = [(best.sentence, ""), *((each.sentence, " also") for each in also)]
-    return "\n".join(f"{_AUTHORS[one.role]}{more} {_where(one)}: “{_line(one.text)}”" for one, more in lines)
-
-
-def _where(sentence: retrieval.Sentence) -> str:
-    if not sentence.seq:
-        return "in the summary of what came before"
-    at = time.strftime(" (%Y-%m-%d %H:%M UTC)", time.gmtime(sentence.at)) if 0 < sentence.at < 1e11 else ""
-    return f"in message {sentence.seq}{at}"
+def _attribute(statement: retrieval.Statement, also: str = "") -> str:
+    at = time.strftime(" (%Y-%m-%d %H:%M UTC)", time.gmtime(statement.at)) if 0 < statement.at < 1e11 else ""
+    where = f"message {statement.seq}{at}" if statement.seq else "the summary of what came before"
+    return f"{_AUTHORS[statement.role]}{also} in {where}: “{_line(statement.text)}”"
 
 
 def _answer_from_results(wish: intent.Intent, since: Sequence[types.Message], messages: Sequence[types.Message]) -> str:
-    results = [content_parts.text(message.content) for message in since if message.role == "tool"]
-    text = "\n".join(results).strip()
-    if text.startswith(content_parts.ERROR) and not _EXIT.search(text):
+    results = [message.content for message in since if message.role == "tool"]
+    text = "\n".join(map(content_parts.text, results)).strip()
+    if not all(content_parts.is_success(RUN, result) for result in results):
         return f"The tool failed:\n{_excerpt(text)}"
     if wish.kind == "ask":
         # The search result and the visible messages are ranked together.
-        matches = _find(wish.text, messages, POOR_AFTER_SEARCH)
-        answer = _quote(matches) if matches and matches[0].share >= SURE else _guess(matches)
-        nothing = "I searched the whole conversation and found nothing about that."
-        return answer or _quote_lines(wish.text, text) or nothing
-    if wish.kind == "read" and wish.about:
-        nothing = f"{_line(wish.text)} says nothing about that, as far as I can find."
-        return _quote_lines(wish.about, text) or nothing
+        candidates = _find(wish.text, messages, POOR_AFTER_SEARCH)
+        return _quote(candidates) or "I searched the whole conversation and found nothing about that."
     return _excerpt(text) if text else "The tool answered with nothing."
-
-
-def _quote_lines(question: str, text: str) -> str:
-    """Quote the lines of a tool result that fit best, in their order."""
-    lines = [] if _EMPTY_RESULT.match(text) else list(retrieval.split(text))
-    matches = retrieval.rank(question, lines)
-    best = [each.sentence for each in matches[:MAX_QUOTES] if each.score * 2 >= matches[0].score]
-    quoted = [f"- “{_line(line.text)}”" for line in lines if line in best]
-    return "This is what I found:\n" + "\n".join(quoted) if quoted else ""
 
 
 def _excerpt(text: str) -> str:
