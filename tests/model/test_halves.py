@@ -54,4 +54,4 @@ def test_texts_of_different_keys_do_not_meet() -> None:
 @pytest.mark.parametrize("data", ["{", r'"\ud83d', r'["\ud83d", NaN]', r'{"x": "\ud83d"}'])
 def test_what_is_wrong_besides_is_refused(data: str) -> None:
     with pytest.raises(msgspec.DecodeError):
-        surrogates.decode(data, msgspec.json.Decoder(list[str]).decode, list[str])
+        surrogates.decode(data, msgspec.json.Decoder(list[str]))

@@ -112,12 +112,6 @@ def from_event(data: str, advice: Advice, *, has_begun: bool, secrets: Sequence[
     return from_object(given, advice, has_begun=has_begun, secrets=secrets)
 
 
-def malformed(advice: Advice, what: str, *, has_begun: bool) -> errors.ModelError:
-    """Return the error for a stream that does not follow the API."""
-    kind = errors.ModelCut if has_begun else errors.ModelServerError
-    return kind(f"{advice.model} {what}.", model=advice.model)
-
-
 def is_overflow(words: str) -> bool:
     """Whether these words of a provider mean that the conversation is too large."""
     if _NEVER_FITS.search(words) or _TOO_LONG.search(words):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
@@ -24,15 +24,15 @@ T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
 
 
-def decode(data: str, decoder: Callable[[str], T], kind: type[T]) -> T:
+def decode(data: str, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode an event that may contain unpaired surrogates. Raises msgspec.DecodeError."""
     try:
-        return decoder(data)
+        return decoder.decode(data)
     except msgspec.DecodeError:
         if not _ESCAPED.search(data):
             raise
     try:
-        return msgspec.convert(json.loads(data, parse_constant=_refuse_constant), kind)
+        return msgspec.convert(json.loads(data, parse_constant=_refuse_constant), decoder.type)
     except ValueError as error:
         raise msgspec.DecodeError(str(error)) from None
 

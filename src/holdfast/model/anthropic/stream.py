@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast import errors, types
-from holdfast.model import base, provider_errors, surrogates
+from holdfast.model import base, provider_errors, stream_parser, surrogates
 
 _FINISH: dict[str, base.Finish] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",
     "tool_use": "calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -21,24 +17,14 @@ _FINISH: dict[str, base.Finish] = {
 }
 
 
-class _Details(msgspec.Struct, frozen=True):
-    thinking_tokens: int = 0
-
-
-class _Usage(msgspec.Struct, frozen=True):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens_details: _Details | None = None
-
-
 class _Started(msgspec.Struct, frozen=True):
     id: str | None = None
-    usage: _Usage | None = None
+    usage: dict[str, Any] | None = None
 
 
 class _Block(msgspec.Struct, frozen=True):
+    """A content block as it begins, or the next piece of one."""
+
     type: str = ""
     id: str | None = None
     name: str | None = None
@@ -47,14 +33,7 @@ class _Block(msgspec.Struct, frozen=True):
     signature: str | None = None
     data: str | None = None
     input: Any = None
-
-
-class _Piece(msgspec.Struct, frozen=True):
-    type: str = ""
-    text: str | None = None
     partial_json: str | None = None
-    thinking: str | None = None
-    signature: str | None = None
     stop_reason: str | None = None
 
 
@@ -63,142 +42,103 @@ class _Event(msgspec.Struct, frozen=True):
 
     type: str = ""
     index: int = 0
-    delta: _Piece = _Piece()
+    delta: _Block = _Block()
     content_block: _Block = _Block()
     message: _Started = _Started()
-    usage: _Usage | None = None
+    usage: dict[str, Any] | None = None
 
 
-class _Call:
-    """A tool call in progress: its index, and the input of its first event until the first piece comes."""
-
-    __slots__ = ("index", "input")
-
-    def __init__(self, index: int, input: Any) -> None:
-        self.index = index
-        self.input = input
+_decoder = msgspec.json.Decoder(_Event)
 
 
-_decoder = msgspec.json.Decoder(_Event).decode
-
-
-class Parser:
-    """Turns the events of one stream into deltas. Raises errors.ModelError only.
+class Parser(stream_parser.StreamParser):
+    """The parser of the Messages API.
 
     The usage is reported with the first content, so that a request without content can still be retried.
     """
 
-    def __init__(
-        self,
-        advice: provider_errors.Advice,
-        *,
-        names: Mapping[str, str] | None = None,
-        price: base.Price | None = None,
-        secrets: tuple[str, ...] = (),
-    ) -> None:
-        self.done = False
-        self._advice = advice
-        self._names = names or {}
-        self._price = price
-        self._secrets = tuple(secret for secret in secrets if secret)
-        self._has_begun = False
+    def __init__(self, advice: provider_errors.Advice, **options: Any) -> None:
+        super().__init__(advice, **options)
         self._message_id = "call"
-        self._stop: str | None = None
-        self._usage = _Usage()
-        self._calls: dict[int, _Call] = {}
+        self._usage: dict[str, Any] = {}
+        # By the index of their block: the numbers of open calls, the inputs that their first events had, signatures.
+        self._calls: dict[int, int] = {}
         self._call_count = 0
+        self._inputs: dict[int, Any] = {}
         self._signatures: dict[int, str] = {}
-        # The keys are the kind of text and the index of the block.
-        self._texts = surrogates.SurrogateJoiner[tuple[str, int]]()
-
-    @property
-    def complete(self) -> bool:
-        """Whether the server has sent the reason why the reply ended."""
-        return self._stop is not None
 
     def feed(self, name: str, data: str) -> list[base.Delta]:
-        """Return the deltas of an event."""
         if name == "error":
             raise self._error(data)
-        try:
-            event = surrogates.decode(data, _decoder, _Event) if data else _Event()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            what = "sent an event that cannot be decoded"
-            raise provider_errors.malformed(self._advice, what, has_begun=self._has_begun) from None
+        event = self._decode(data, _decoder) if data else _Event()
+        deltas: list[base.Delta] = []
         match event.type:
             case "message_start":
                 self._message_id = event.message.id or self._message_id
                 self._update_usage(event.message.usage)
             case "message_delta":
-                self._stop = event.delta.stop_reason or self._stop
+                self._finish = event.delta.stop_reason or self._finish
                 self._update_usage(event.usage)
                 return [base.UsageDelta(self._total_usage())] if self._has_begun else []
             case "message_stop":
-                return self._finish()
+                return self._close()
             case "error":
                 raise self._error(data)
-        deltas = self._feed_block(event)
+            case "content_block_start":
+                deltas = self._open_block(event.index, event.content_block)
+            case "content_block_delta":
+                deltas = self._continue_block(event.index, event.delta)
+            case "content_block_stop":
+                deltas = self._close_block(event.index)
         if deltas and not self._has_begun:
             self._has_begun = True
             return [base.UsageDelta(self._total_usage()), *deltas]
         return deltas
 
-    def _feed_block(self, event: _Event) -> list[base.Delta]:
-        match event.type:
-            case "content_block_start":
-                return self._open_block(event.index, event.content_block)
-            case "content_block_delta":
-                return self._continue_block(event.index, event.delta)
-            case "content_block_stop":
-                return self._close_block(event.index)
-        return []
-
     def end(self) -> list[base.Delta]:
         """Return the last deltas. Raises ModelCut unless at most the last event is missing."""
-        if self.done:
-            return []
-        if self.complete:
-            return self._finish()
-        raise provider_errors.malformed(self._advice, provider_errors.BROKE_OFF, has_begun=True)
+        if not self.done and not self.complete:
+            raise errors.ModelCut(f"{self._advice.model} {provider_errors.BROKE_OFF}.", model=self._advice.model)
+        return [] if self.done else self._close()
 
     def _open_block(self, index: int, block: _Block) -> list[base.Delta]:
         match block.type:
             case "text":
                 return self._add_text(index, block.text)
             case "tool_use":
-                call = self._calls[index] = _Call(self._call_count, block.input)
+                number = self._calls[index] = self._call_count
                 self._call_count += 1
+                self._inputs[index] = block.input
                 # Compatible servers may send no id.
-                call_id = surrogates.repair(block.id) or f"{self._message_id}_{call.index}"
-                name = surrogates.repair(block.name or "")
-                return [base.ToolCallDelta(call.index, call_id, self._names.get(name, name))]
+                call_id = surrogates.repair(block.id) or f"{self._message_id}_{number}"
+                return [base.ToolCallDelta(number, call_id, self._tool_name(block.name))]
             case "thinking":
                 self._signatures[index] = surrogates.repair(block.signature or "")
-                return self._add_reasoning(index, block.thinking)
+                return self._add_thinking(index, block.thinking)
             case "redacted_thinking" if block.data:
                 return [base.ThinkingDelta(hidden=surrogates.repair(block.data))]
         return []
 
-    def _continue_block(self, index: int, piece: _Piece) -> list[base.Delta]:
+    def _continue_block(self, index: int, piece: _Block) -> list[base.Delta]:
         match piece.type:
             case "text_delta":
                 return self._add_text(index, piece.text)
-            case "input_json_delta" if piece.partial_json and (call := self._calls.get(index)):
-                call.input = None
+            case "input_json_delta" if piece.partial_json and index in self._calls:
+                self._inputs.pop(index, None)
                 arguments = self._texts.add(("input", index), piece.partial_json)
-                return [base.ToolCallDelta(call.index, arguments=arguments)] if arguments else []
+                return [base.ToolCallDelta(self._calls[index], arguments=arguments)] if arguments else []
             case "thinking_delta":
-                return self._add_reasoning(index, piece.thinking)
+                return self._add_thinking(index, piece.thinking)
             case "signature_delta" if piece.signature:
                 self._signatures[index] = surrogates.repair(piece.signature)
         return []
 
     def _add_text(self, index: int, piece: str | None) -> list[base.Delta]:
-        text = self._texts.add(("text", index), piece) if piece else ""
+        text = self._texts.add(("text", index), piece or "")
         return [base.ContentDelta(text)] if text else []
 
-    def _add_reasoning(self, index: int, piece: str | None) -> list[base.Delta]:
-        text = self._texts.add(("thinking", index), piece) if piece else ""
+    def _add_thinking(self, index: int, piece: str | None) -> list[base.Delta]:
+        text = self._texts.add(("thinking", index), piece or "")
         return [base.ThinkingDelta(text)] if text else []
 
     def _close_block(self, index: int) -> list[base.Delta]:
@@ -208,40 +148,35 @@ class Parser:
         if rest := self._texts.rest(("thinking", index)):
             deltas.append(base.ThinkingDelta(rest))
         if signature := self._signatures.pop(index, ""):
-            return [*deltas, base.ThinkingDelta(signature=signature)]
-        call = self._calls.pop(index, None)
-        if call is not None:
-            rest = self._texts.rest(("input", index))
+            deltas.append(base.ThinkingDelta(signature=signature))
+        number = self._calls.pop(index, None)
+        if number is not None:
             # Without pieces, the first event had the whole input, or there is none.
-            whole = "" if call.input is None else msgspec.json.encode(surrogates.repair(call.input)).decode()
-            if whole or rest:
-                deltas.append(base.ToolCallDelta(call.index, arguments=whole + rest))
+            given = self._inputs.pop(index, None)
+            whole = "" if given is None else msgspec.json.encode(surrogates.repair(given)).decode()
+            if arguments := whole + self._texts.rest(("input", index)):
+                deltas.append(base.ToolCallDelta(number, arguments=arguments))
         return deltas
 
-    def _finish(self) -> list[base.Delta]:
-        if self._stop == "model_context_window_exceeded" and not self._has_begun:
-            raise provider_errors.from_object({"error": {"type": self._stop}}, self._advice, has_begun=False)
+    def _close(self) -> list[base.Delta]:
+        if self._finish == "model_context_window_exceeded" and not self._has_begun:
+            raise provider_errors.from_object({"error": {"type": self._finish}}, self._advice, has_begun=False)
         unclosed = dict.fromkeys((*self._calls, *(index for _, index in self._texts.waiting)))
         deltas = [delta for index in unclosed for delta in self._close_block(index)]
-        reason = _FINISH.get(self._stop or "end_turn", "stop")
+        reason = _FINISH.get(self._finish or "", "stop")
         if reason == "stop" and self._call_count:
             reason = "calls"
         self.done = True
         return [*deltas, base.UsageDelta(self._total_usage()), base.FinishDelta(reason)]
 
-    def _update_usage(self, usage: _Usage | None) -> None:
+    def _update_usage(self, usage: dict[str, Any] | None) -> None:
         """Update the totals. Fields that a later event omits keep their value."""
-        if usage is None:
-            return
-        known = {name: value for name in usage.__struct_fields__ if (value := getattr(usage, name)) is not None}
-        self._usage = msgspec.structs.replace(self._usage, **known)
+        self._usage.update({name: value for name, value in (usage or {}).items() if value is not None})
 
     def _total_usage(self) -> types.Usage:
-        usage = self._usage
-        read, write = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-        reasoning = usage.output_tokens_details.thinking_tokens if usage.output_tokens_details else 0
-        total = types.Usage((usage.input_tokens or 0) + read + write, usage.output_tokens or 0, read, write, reasoning)
-        return msgspec.structs.replace(total, cost=self._price.of(total)) if self._price else total
-
-    def _error(self, data: str) -> errors.ModelError:
-        return provider_errors.from_event(data, self._advice, has_begun=self._has_begun, secrets=self._secrets)
+        count = stream_parser.get_count
+        read = count(self._usage, "cache_read_input_tokens")
+        write = count(self._usage, "cache_creation_input_tokens")
+        reasoning = count(stream_parser.get_dict(self._usage, "output_tokens_details"), "thinking_tokens")
+        total = count(self._usage, "input_tokens") + read + write
+        return self._add_cost(types.Usage(total, count(self._usage, "output_tokens"), read, write, reasoning))

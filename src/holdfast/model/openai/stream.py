@@ -7,13 +7,13 @@ streams end without a finish reason. The parser accepts everything that is unamb
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from holdfast import errors, types
-from holdfast.model import base, provider_errors, request_common, surrogates
+from holdfast import types
+from holdfast.model import base, provider_errors, request_common, stream_parser, surrogates
 
 _FINISH: dict[str, base.Finish] = {
     "tool_calls": "calls",
@@ -26,6 +26,7 @@ _FINISH: dict[str, base.Finish] = {
     "safety": "refused",
     "refusal": "refused",
 }
+_TEXT, _REASONING = ("text", 0), ("reasoning", 0)
 _BROKEN = frozenset({"error", "network_error", "insufficient_system_resource", "abort"})
 
 
@@ -66,7 +67,7 @@ class _Chunk(msgspec.Struct, frozen=True):
     object: str | None = None
 
 
-class _Call:
+class _OpenCall:
     """A tool call in progress, at its index among the calls."""
 
     __slots__ = ("arguments", "id", "index", "name")
@@ -78,64 +79,44 @@ class _Call:
         self.arguments = ""
 
 
-_decoder = msgspec.json.Decoder(_Chunk).decode
+_decoder = msgspec.json.Decoder(_Chunk)
 
 
 def _new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-class Parser:
-    """Turns the events of one stream into deltas. Raises errors.ModelError only."""
+class Parser(stream_parser.StreamParser):
+    """The parser of Chat Completions. `provider` is the key for fields of a call that are sent back to it."""
 
     def __init__(
         self,
         advice: provider_errors.Advice,
         *,
         provider: str = "",
-        names: Mapping[str, str] | None = None,
-        price: base.Price | None = None,
-        secrets: tuple[str, ...] = (),
         new_call_id: Callable[[], str] = _new_call_id,
+        **options: Any,
     ) -> None:
-        self.done = False
-        self._advice = advice
+        super().__init__(advice, **options)
         self._provider = provider
-        self._names = names or {}
-        self._price = price
-        self._secrets = tuple(secret for secret in secrets if secret)
         self._new_call_id = new_call_id
-        self._finish: str | None = None
-        self._has_begun = False
         self._refused = False
         self._usage: dict[str, Any] = {}
         self._reasoning_field = ""
         self._details: list[dict[str, Any]] = []
-        self._calls: list[_Call] = []
-        self._calls_by_index: dict[int, _Call] = {}
-        # The keys are "text", "reasoning" and the index of each call, for its arguments.
-        self._texts = surrogates.SurrogateJoiner[str | int]()
-
-    @property
-    def complete(self) -> bool:
-        """Whether the server has sent the reason why the reply ended."""
-        return self._finish is not None
+        self._calls: list[_OpenCall] = []
+        self._calls_by_index: dict[int, _OpenCall] = {}
 
     def feed(self, name: str, data: str) -> list[base.Delta]:
-        """Return the deltas of an event."""
         if data.startswith("[DONE]"):
             self.done = True
             return []
         if not data:
             return []
-        try:
-            chunk = surrogates.decode(data, _decoder, _Chunk)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            if name == "error":
-                raise self._error(data) from None
-            what = "sent an event that cannot be decoded"
-            raise provider_errors.malformed(self._advice, what, has_begun=self._has_begun) from None
-        if chunk.error or name == "error" or chunk.object == "error":
+        if name == "error":
+            raise self._error(data)
+        chunk = self._decode(data, _decoder)
+        if chunk.error or chunk.object == "error":
             raise self._error(data)
         if chunk.usage:
             self._usage = chunk.usage
@@ -151,14 +132,14 @@ class Parser:
         # Some servers send no finish reason, only [DONE].
         is_complete = self.complete or (self.done and self._has_begun)
         if self._finish in _BROKEN or not is_complete:
-            raise provider_errors.malformed(self._advice, provider_errors.BROKE_OFF, has_begun=self._has_begun)
+            raise self._malformed(provider_errors.BROKE_OFF)
         deltas: list[base.Delta] = []
         self._close_text(deltas)
         self._close_reasoning(deltas)
         deltas += [
             base.ToolCallDelta(call.index, arguments=rest)
             for call in self._calls
-            if (rest := self._texts.rest(call.index))
+            if (rest := self._texts.rest(("arguments", call.index)))
         ]
         # A call needs an id for its result.
         deltas += [base.ToolCallDelta(call.index, self._new_call_id()) for call in self._calls if not call.id]
@@ -184,7 +165,7 @@ class Parser:
     def _add_content(self, content: str | list[Any], deltas: list[base.Delta]) -> None:
         if isinstance(content, str):
             self._close_reasoning(deltas)
-            if text := self._texts.add("text", content):
+            if text := self._texts.add(_TEXT, content):
                 deltas.append(base.ContentDelta(text))
             return
         for part in content:
@@ -208,16 +189,16 @@ class Parser:
 
     def _add_reasoning_text(self, piece: str, deltas: list[base.Delta]) -> None:
         self._close_text(deltas)
-        if text := self._texts.add("reasoning", piece):
+        if text := self._texts.add(_REASONING, piece):
             deltas.append(base.ThinkingDelta(text))
 
     def _close_text(self, deltas: list[base.Delta]) -> None:
-        if rest := self._texts.rest("text"):
+        if rest := self._texts.rest(_TEXT):
             deltas.append(base.ContentDelta(rest))
 
     def _close_reasoning(self, deltas: list[base.Delta]) -> None:
         """End a block of reasoning, with the details or the field name that its provider expects back."""
-        if rest := self._texts.rest("reasoning"):
+        if rest := self._texts.rest(_REASONING):
             deltas.append(base.ThinkingDelta(rest))
         if self._reasoning_field or self._details:
             details = surrogates.repair(_merge_details(self._details))
@@ -227,11 +208,10 @@ class Parser:
 
     def _add_call(self, piece: _Piece, deltas: list[base.Delta]) -> None:
         function = piece.function or _Function()
-        given, sent_name = function.arguments or "", surrogates.repair(function.name or "")
-        name = self._names.get(sent_name, sent_name)
+        given, name = function.arguments or "", self._tool_name(function.name)
         arguments = given if isinstance(given, str) else msgspec.json.encode(surrogates.repair(given)).decode()
         call = self._find_call(piece, name, arguments)
-        arguments = self._texts.add(call.index, arguments)
+        arguments = self._texts.add(("arguments", call.index), arguments)
         new_id = new_name = ""
         if piece.id and not call.id:
             given_id = surrogates.repair(piece.id)
@@ -246,7 +226,7 @@ class Parser:
         if new_id or new_name or arguments or extra:
             deltas.append(base.ToolCallDelta(call.index, new_id, new_name, arguments, extra))
 
-    def _find_call(self, piece: _Piece, name: str, arguments: str) -> _Call:
+    def _find_call(self, piece: _Piece, name: str, arguments: str) -> _OpenCall:
         """Return the call that a piece belongs to: by its index, else by its id, else the last one."""
         if piece.index is None:
             known = next((call for call in self._calls if piece.id and call.id == piece.id), None)
@@ -259,7 +239,7 @@ class Parser:
                 known = None
         if known is not None:
             return known
-        call = _Call(len(self._calls))
+        call = _OpenCall(len(self._calls))
         self._calls.append(call)
         if piece.index is not None:
             self._calls_by_index[piece.index] = call
@@ -272,34 +252,31 @@ class Parser:
         return "refused" if self._refused and reason == "stop" else reason
 
     def _total_usage(self) -> types.Usage:
-        raw = self._usage
-        prompt, completion = _get_dict(raw, "prompt_tokens_details"), _get_dict(raw, "completion_tokens_details")
-        input_tokens, total = _get_count(raw, "prompt_tokens"), _get_count(raw, "total_tokens")
+        raw, count = self._usage, stream_parser.get_count
+        prompt = stream_parser.get_dict(raw, "prompt_tokens_details")
+        completion = stream_parser.get_dict(raw, "completion_tokens_details")
         usage = types.Usage(
-            input_tokens,
+            count(raw, "prompt_tokens"),
             # Some servers count reasoning in the total only.
-            max(_get_count(raw, "completion_tokens"), total - input_tokens),
-            _get_count(prompt, "cached_tokens") or _get_count(raw, "prompt_cache_hit_tokens"),
-            _get_count(prompt, "cache_write_tokens"),
-            _get_count(completion, "reasoning_tokens"),
+            max(count(raw, "completion_tokens"), count(raw, "total_tokens") - count(raw, "prompt_tokens")),
+            count(prompt, "cached_tokens") or count(raw, "prompt_cache_hit_tokens"),
+            count(prompt, "cache_write_tokens"),
+            count(completion, "reasoning_tokens"),
         )
-        cost = raw.get("cost")
-        if not isinstance(cost, int | float):
-            cost = self._price.of(usage) if self._price else None
-        return msgspec.structs.replace(usage, cost=cost)
-
-    def _error(self, data: str) -> errors.ModelError:
-        return provider_errors.from_event(data, self._advice, has_begun=self._has_begun, secrets=self._secrets)
+        reported = raw.get("cost")
+        if isinstance(reported, int | float):
+            return msgspec.structs.replace(usage, cost=reported)
+        return self._add_cost(usage)
 
 
-def _is_other(known: _Call, id: str | None, name: str, arguments: str) -> bool:
+def _is_other(known: _OpenCall, id: str | None, name: str, arguments: str) -> bool:
     """Whether a piece with a name is another call at an index that is already in use."""
     if id and known.id:
         return id != known.id
     return _begins_new(known, name, arguments)
 
 
-def _begins_new(known: _Call, name: str, arguments: str) -> bool:
+def _begins_new(known: _OpenCall, name: str, arguments: str) -> bool:
     """Whether a name begins another call; some servers repeat the name with each piece of the arguments."""
     if not known.name:
         return False
@@ -318,13 +295,3 @@ def _merge_details(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             merged.append(dict(piece))
     return merged
-
-
-def _get_dict(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = given.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _get_count(given: Mapping[str, Any], key: str) -> int:
-    found = given.get(key)
-    return int(found) if isinstance(found, int | float) and found > 0 else 0
