@@ -28,11 +28,11 @@ HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 SECRET_BODY = b'{"messages":[{"content":"what nobody else may read"}]}'
 
 
-async def heard(url: str, *, headers: dict[str, str] = HEADERS, timeout: float = 5.0) -> list[http.ServerSentEvent]:
-    line = http.HttpClient(ASKED, timeout=timeout)
-    got: list[http.ServerSentEvent] = []
+async def heard(url: str, *, headers: dict[str, str] = HEADERS, timeout: float = 5.0) -> list[httpx2.ServerSentEvent]:
+    line = http.HttpClient(ASKED, headers, timeout=timeout)
+    got: list[httpx2.ServerSentEvent] = []
     try:
-        async with aclosing(line.post_stream(url, headers, SECRET_BODY)) as events:
+        async with aclosing(line.post_stream(url, SECRET_BODY)) as events:
             async for event in events:
                 got += [event]
     except errors.ModelError as error:
@@ -43,8 +43,8 @@ async def heard(url: str, *, headers: dict[str, str] = HEADERS, timeout: float =
     return got
 
 
-def played(answer: server.Answer) -> list[http.ServerSentEvent]:
-    async def run() -> list[http.ServerSentEvent]:
+def played(answer: server.Answer) -> list[httpx2.ServerSentEvent]:
+    async def run() -> list[httpx2.ServerSentEvent]:
         async with server.Server(answer) as running:
             return await heard(running.url)
 
@@ -70,9 +70,9 @@ def split(stream: bytes, size: int) -> Sequence[bytes]:
 
 STREAM = "data: Grüße 🌊\n\nevent: named\ndata: one\ndata: two\n\n: keep-alive\n\ndata:three\n\n".encode()
 EVENTS = [
-    http.ServerSentEvent("message", "Grüße 🌊"),
-    http.ServerSentEvent("named", "one\ntwo"),
-    http.ServerSentEvent("message", "three"),
+    httpx2.ServerSentEvent("message", "Grüße 🌊"),
+    httpx2.ServerSentEvent("named", "one\ntwo"),
+    httpx2.ServerSentEvent("message", "three"),
 ]
 
 
@@ -89,13 +89,13 @@ def test_stream_is_utf8_whatever_it_is_called(kind: str | None) -> None:
 
 def test_large_event_arrives_whole() -> None:
     text = "x" * 3_000_000
-    assert played(server.Answer([server.events(text)])) == [http.ServerSentEvent("message", text)]
+    assert played(server.Answer([server.events(text)])) == [httpx2.ServerSentEvent("message", text)]
 
 
 def test_cut_after_an_event_keeps_what_was_heard() -> None:
     error = failed(server.Answer([server.events("one"), b"data: tw"], cut=True))
     assert isinstance(error, errors.ModelCut)
-    assert error.got == [http.ServerSentEvent("message", "one")]  # type: ignore[attr-defined]
+    assert error.got == [httpx2.ServerSentEvent("message", "one")]  # type: ignore[attr-defined]
 
 
 def test_cut_before_the_first_event_is_as_if_it_was_never_reached() -> None:
@@ -236,9 +236,9 @@ def test_broken_compression_is_malformed() -> None:
 def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
     async def run() -> None:
         async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
-            line = http.HttpClient(ASKED)
-            async with aclosing(line.post_stream(running.url, HEADERS, b"{}")) as events:
-                assert await anext(events) == http.ServerSentEvent("message", "one")
+            line = http.HttpClient(ASKED, HEADERS)
+            async with aclosing(line.post_stream(running.url, b"{}")) as events:
+                assert await anext(events) == httpx2.ServerSentEvent("message", "one")
             async with asyncio.timeout(60):
                 await running.left.wait()
             await line.close()
@@ -249,10 +249,10 @@ def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
 def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
     async def run() -> None:
         async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
-            line, begun = http.HttpClient(ASKED), asyncio.Event()
+            line, begun = http.HttpClient(ASKED, HEADERS), asyncio.Event()
 
             async def read() -> None:
-                async with aclosing(line.post_stream(running.url, HEADERS, b"{}")) as events:
+                async with aclosing(line.post_stream(running.url, b"{}")) as events:
                     async for _ in events:
                         begun.set()
 
@@ -269,10 +269,10 @@ def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
 
 
 def test_one_wire_serves_many_calls_at_once() -> None:
-    line = http.HttpClient(ASKED)
+    line = http.HttpClient(ASKED, HEADERS)
 
     async def one(url: str) -> list[str]:
-        return [event.data async for event in line.post_stream(url, HEADERS, b"{}")]
+        return [event.data async for event in line.post_stream(url, b"{}")]
 
     async def run() -> None:
         async with server.Server(server.Answer([server.events("one")])) as running:
@@ -287,7 +287,7 @@ def test_one_wire_serves_many_calls_at_once() -> None:
 # The connection of a loop that ended is nobody's any more, and says so when it is collected: here, not in a later test.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_wire_outlives_the_loop_it_was_first_used_in() -> None:
-    assert in_two_loops(http.HttpClient(ASKED)) == [["one"], ["one"]]
+    assert in_two_loops(http.HttpClient(ASKED, HEADERS)) == [["one"], ["one"]]
     gc.collect()
 
 
@@ -311,7 +311,7 @@ def in_two_loops(line: http.HttpClient) -> list[list[str]]:
 
         async def one() -> list[str]:
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            return [event.data async for event in line.post_stream(url, HEADERS, b"{}")]
+            return [event.data async for event in line.post_stream(url, b"{}")]
 
         answers = [asyncio.run(one()), asyncio.run(one())]
         thread.join()

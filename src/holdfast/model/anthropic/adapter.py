@@ -36,7 +36,6 @@ class AnthropicModel(http.ApiModel):
             model,
             url=f"{base_url.rstrip('/').removesuffix('/v1')}/v1/messages",
             window=window,
-            key=key,
             price=price,
             headers={"anthropic-version": VERSION, **_credentials(key, base_url), **(headers or {})},
             extra=extra,
@@ -54,7 +53,8 @@ class AnthropicModel(http.ApiModel):
             extra=self._extra,
         )
         names = request_common.original_names(request.tools)
-        return self._post(body, stream.Parser(self._advice, names=names, price=self._price, secrets=self._secrets))
+        parser = stream.Parser(self._advice, names=names, price=self._price, secrets=self._http.secrets)
+        return self._post(body, parser)
 
 
 def _credentials(key: str | None, base_url: str) -> dict[str, str]:

@@ -38,7 +38,6 @@ class OpenAIModel(http.ApiModel):
             model,
             url=_join_url(base_url, "/chat/completions"),
             window=window,
-            key=key,
             price=price,
             headers={**({"authorization": f"Bearer {key}"} if key else {}), **(headers or {})},
             extra=extra,
@@ -52,8 +51,7 @@ class OpenAIModel(http.ApiModel):
     async def list_served(self) -> local_servers.RunningServer | None:
         """Return the models that the server lists; None if its answer is not a list. Raises ModelError."""
         url = _join_url(self._base_url, "/models")
-        body = await self._http.get(url, {**self._headers, "accept": "application/json"})
-        return local_servers.parse_models("openai", self._base_url, body)
+        return local_servers.parse_models("openai", self._base_url, await self._http.get(url))
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         while True:
@@ -78,7 +76,7 @@ class OpenAIModel(http.ApiModel):
             provider=self._dialect.provider,
             names=request_common.original_names(request.tools),
             price=self._price,
-            secrets=self._secrets,
+            secrets=self._http.secrets,
         )
         return self._post(body, parser)
 
