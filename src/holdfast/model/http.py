@@ -7,6 +7,7 @@ headers appear in no error and no log. This is the only module that imports http
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 import ssl
@@ -33,6 +34,7 @@ _FAILURES = (httpx2.InvalidURL, httpx2.DecodingError, httpx2.TransportError)
 
 # Requests to this machine never use the proxy of the environment.
 _NO_PROXY = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+_parse_url = functools.lru_cache(maxsize=64)(httpx2.URL)
 
 
 class HttpClient:
@@ -99,7 +101,7 @@ class HttpClient:
             self._client, self._loop = self._open(is_plain=url.startswith("http://")), loop
         # AsyncClient.build_request would merge and parse the same headers and URL for every request.
         return await self._client.send(
-            httpx2.Request(method, url, headers=self._client.headers, content=body), stream=True
+            httpx2.Request(method, _parse_url(url), headers=self._client.headers, content=body), stream=True
         )
 
     def _open(self, is_plain: bool) -> httpx2.AsyncClient:

@@ -1,11 +1,11 @@
-"""What the request builders of all APIs share: names, texts, JSON. Pure."""
+"""The common part of the request builders: turns, names, texts, JSON. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -18,6 +18,82 @@ NO_RESULT = "(This call has no result yet.)"
 NO_PICTURE = "(An image that cannot be shown here.)"
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
+
+T = TypeVar("T")
+
+
+class Turn(Generic[T]):
+    """Successive messages of one role, and their encoded forms.
+
+    Its last message may have calls; `results` has the result of each, or None.
+    """
+
+    __slots__ = ("encoded", "messages", "results", "role")
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.messages: list[types.Message] = []
+        self.encoded: list[T] = []
+        self.results: list[types.Message | None] = []
+
+    def add(self, message: types.Message, encoded: T) -> None:
+        self.messages.append(message)
+        self.encoded.append(encoded)
+
+
+def arrange(messages: Iterable[types.Message], encode: Callable[[types.Message], T | None]) -> list[Turn[T]]:
+    """Return turns that every API accepts: roles alternate, the user comes first and last, results follow their calls.
+
+    `encode` returns None for an empty message, which is left out. A result whose call is not in the context, or has a
+    result already, is sent as a message of the user.
+    """
+    turns: list[Turn[T]] = [Turn("user")]
+    waiting: dict[str, list[tuple[Turn[T], int]]] = {}
+    for message in messages:
+        if message.role == "tool" and (places := waiting.get(message.tool_call_id or "")):
+            turn, place = places.pop(0)
+            turn.results[place] = message
+            continue
+        encoded = encode(message)
+        if encoded is None:
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        turn = turns[-1]
+        if turn.role != role or turn.results:
+            turns.append(turn := Turn(role))
+        turn.add(message, encoded)
+        if role == "assistant" and message.tool_calls:
+            turn.results = [None] * len(message.tool_calls)
+            waiting.update({call.id: [] for call in message.tool_calls})
+            for place, call in enumerate(message.tool_calls):
+                waiting[call.id].append((turn, place))
+    if not turns[0].messages:
+        _add_text(turns[0], OPENING, encode)
+    if turns[-1].role == "assistant" and not turns[-1].results:
+        turns.append(Turn("user"))
+        _add_text(turns[-1], GO_ON, encode)
+    return turns
+
+
+def _add_text(turn: Turn[T], text: str, encode: Callable[[types.Message], T | None]) -> None:
+    body = msgspec.json.encode(types.Body(content=text)).decode()
+    message = types.Message(0, "", "", "user", 0.0, body)
+    encoded = encode(message)
+    assert encoded is not None
+    turn.add(message, encoded)
+
+
+def choose_ids(calls: Iterable[types.ToolCall], used: dict[str, int], limit: int = 64) -> list[str]:
+    """Return ids for calls that are not in `used`, and add them: some servers number the calls of each reply from 0."""
+    ids: list[str] = []
+    for call in calls:
+        safe = chosen = safe_name(call.id, limit)
+        while chosen in used:
+            used[safe] += 1
+            chosen = safe_name(f"{call.id}_{used[safe]}", limit)
+        used[chosen] = 1
+        ids.append(chosen)
+    return ids
 
 
 def safe_name(name: str, limit: int = 64) -> str:
@@ -72,13 +148,23 @@ def unique_tools(tools: Iterable[types.ToolSpec]) -> list[types.ToolSpec]:
     return list(first.values())
 
 
+def encode_arguments(arguments: str | dict[str, Any]) -> msgspec.Raw:
+    """Return the arguments of a call as a JSON object; text that is none is sent back as `invalid_json`."""
+    if isinstance(arguments, str):
+        if not arguments.strip():
+            return msgspec.Raw(b"{}")
+        if is_json_object(arguments):
+            return msgspec.Raw(arguments.strip().encode())
+        arguments = {"invalid_json": arguments}
+    return encode(arguments)
+
+
 def is_json_object(text: str) -> bool:
     """Whether the text is a JSON object."""
     try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        return isinstance(msgspec.json.decode(text), dict)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
-    return True
 
 
 def encode(value: Any) -> msgspec.Raw:

@@ -7,8 +7,9 @@ longer context begins with the bytes of the shorter one, so that the prompt cach
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,16 +23,6 @@ _CACHED_TURNS = 2
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 # The API refuses these at the top of a schema. Tools validate their arguments anyway.
 _UNSUPPORTED_AT_TOP = frozenset({"oneOf", "anyOf", "allOf"})
-
-_PLACEHOLDER = msgspec.Raw(b"null")
-
-
-class _ResultPlace(NamedTuple):
-    """The place of the result of a call: the list of blocks, the index in it, and the id to send."""
-
-    blocks: list[msgspec.Raw]
-    place: int
-    call_id: str
 
 
 def build(
@@ -47,24 +38,19 @@ def build(
     Reasoning is sent back only to the provider that signed it. The API refuses a temperature, so none is sent.
     """
     system, messages = request_common.system_texts(request)
-    turns = _Turns(provider)
-    for message in messages:
-        turns.add(message)
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max(1, max_output if request.max_output is None else request.max_output),
-        "messages": turns.close(),
+        "messages": _build_turns(messages, provider),
         "stream": True,
     }
     if system:
         body["system"] = _cache_last(list(map(text_block, system)))
     if request.tools:
         body["tools"] = _cache_last([_tool(tool) for tool in request_common.unique_tools(request.tools)])
-    elif turns.called:
+    elif called := {call.name for message in messages if message.role == "assistant" for call in message.tool_calls}:
         # The API requires the tools of earlier calls; none of them may be called again.
-        body["tools"] = [
-            request_common.encode({"name": name, "input_schema": {"type": "object"}}) for name in sorted(turns.called)
-        ]
+        body["tools"] = [_tool(types.ToolSpec(name, "", {})) for name in sorted(called)]
         body["tool_choice"] = {"type": "none"}
     return {**body, **(extra or {})}
 
@@ -73,132 +59,64 @@ def text_block(text: str) -> msgspec.Raw:
     return request_common.encode({"type": "text", "text": text})
 
 
-class _EncodedReply(NamedTuple):
-    """An assistant message in encoded form, with the ids and names of its calls as they are sent."""
+def _build_turns(messages: Sequence[types.Message], provider: str) -> list[dict[str, Any]]:
+    """Return all turns, with the marks up to which the provider caches the prompt."""
+    key = f"_anthropic {provider}"
 
-    blocks: list[msgspec.Raw]
-    ids: list[str]
-    names: list[str]
+    def encode(message: types.Message) -> list[msgspec.Raw] | None:
+        # The encoded form of a message never changes, so it is cached in the message.
+        cache = message.__dict__
+        if key not in cache:
+            is_reply = message.role == "assistant"
+            blocks = _reply_blocks(message, provider) if is_reply else _user_blocks(message)
+            cache[key] = blocks if blocks or (is_reply and message.tool_calls) else None
+        found: list[msgspec.Raw] | None = cache[key]
+        return found
 
-
-class _Turns:
-    """The messages of a request: roles alternate, and results directly follow their calls."""
-
-    def __init__(self, provider: str) -> None:
-        self.called: set[str] = set()
-        """The names of all tools that were called."""
-        self._provider = provider
-        self._cache_key = f"_anthropic_{provider}"
-        self._turns: list[tuple[str, list[msgspec.Raw]]] = []
-        self._used_ids: dict[str, int] = {}
-        self._places: list[_ResultPlace] = []
-        self._waiting: dict[str, list[_ResultPlace]] = {}
-
-    def add(self, message: types.Message) -> None:
-        if message.role == "assistant":
-            self._add_reply(message)
-        elif message.role == "tool":
-            self._add_result(message)
-        else:
-            self._add("user", _cached_user_blocks(message))
-
-    def close(self) -> list[dict[str, Any]]:
-        """Return all turns, with the marks up to which the provider caches the prompt."""
-        for blocks, place, call_id in self._places:
-            if blocks[place] is _PLACEHOLDER:
-                blocks[place] = _build_result(call_id, text_block(request_common.NO_RESULT))
-        if not self._turns or self._turns[0][0] != "user":
-            self._turns.insert(0, ("user", [text_block(request_common.OPENING)]))
-        if self._turns[-1][0] != "user":
-            self._add("user", [text_block(request_common.GO_ON)])
-        for blocks in [blocks for role, blocks in self._turns if role == "user"][-_CACHED_TURNS:]:
-            blocks[-1] = _cache_here(blocks[-1])
-        return [{"role": role, "content": blocks} for role, blocks in self._turns]
-
-    def _add(self, role: str, blocks: Sequence[msgspec.Raw]) -> list[msgspec.Raw]:
-        if not blocks:
-            return []
-        if not self._turns or self._turns[-1][0] != role:
-            self._turns.append((role, []))
-        self._turns[-1][1].extend(blocks)
-        return self._turns[-1][1]
-
-    def _add_reply(self, message: types.Message) -> None:
-        reply: _EncodedReply | None = message.__dict__.get(self._cache_key)
-        if reply is None:
-            reply = message.__dict__[self._cache_key] = _encode_reply(message, self._provider, {})
-        if reply.ids and not self._used_ids.keys().isdisjoint(reply.ids):
-            reply = _encode_reply(message, self._provider, self._used_ids)
-        self._add("assistant", reply.blocks)
-        if reply.ids:
-            self._used_ids.update({call_id: self._used_ids.get(call_id, 1) for call_id in reply.ids})
-            self.called.update(reply.names)
-            self._reserve_results(message.tool_calls, reply.ids)
-
-    def _reserve_results(self, calls: Sequence[types.ToolCall], ids: Sequence[str]) -> None:
-        """Reserve a place for each result, directly after the calls."""
-        blocks = self._add("user", [_PLACEHOLDER] * len(ids))
-        waiting: dict[str, list[_ResultPlace]] = {}
-        for place, (call, call_id) in enumerate(zip(calls, ids, strict=True)):
-            waiting.setdefault(call.id, []).append(_ResultPlace(blocks, place, call_id))
-            self._places.append(waiting[call.id][-1])
-        self._waiting.update(waiting)
-
-    def _add_result(self, message: types.Message) -> None:
-        original_id = message.tool_call_id or ""
-        waiting = self._waiting.get(original_id)
-        if not waiting:
-            # The call is not in the context, or has a result already.
-            self._add("user", _cached_user_blocks(message))
-            return
-        blocks, place, call_id = waiting.pop(0)
-        if call_id == original_id:
-            blocks[place] = _cached_result(message)
-        else:
-            blocks[place] = _build_result(call_id, *_user_blocks(message))
+    turns: list[tuple[str, list[msgspec.Raw]]] = []
+    used_ids: dict[str, int] = {}
+    results: list[msgspec.Raw] = []
+    for turn in request_common.arrange(messages, encode):
+        if results and turn.role == "assistant":
+            turns.append(("user", results))
+            results = []
+        blocks = [*results, *itertools.chain.from_iterable(turn.encoded)]
+        turns.append((turn.role, blocks))
+        results = []
+        if turn.results:
+            last = turn.messages[-1]
+            ids = request_common.choose_ids(last.tool_calls, used_ids)
+            blocks += _encode_calls(last, ids)
+            results = [*map(_encode_result, ids, turn.results)]
+    if results:
+        turns.append(("user", results))
+    for _, blocks in [turn for turn in turns if turn[0] == "user"][-_CACHED_TURNS:]:
+        blocks[-1] = _cache_here(blocks[-1])
+    return [{"role": role, "content": blocks} for role, blocks in turns]
 
 
-# --- encoding: the encoded form of a message never changes, so it is cached in the message ---------------
+def _encode_calls(message: types.Message, ids: list[str]) -> list[msgspec.Raw]:
+    kept: tuple[list[str], list[msgspec.Raw]] | None = message.__dict__.get("_anthropic calls")
+    if kept is None or kept[0] != ids:
+        kept = message.__dict__["_anthropic calls"] = (ids, [*map(_call_block, message.tool_calls, ids)])
+    return kept[1]
 
 
-def _cached_user_blocks(message: types.Message) -> Sequence[msgspec.Raw]:
-    blocks: list[msgspec.Raw] | None = message.__dict__.get("_anthropic_user")
-    if blocks is None:
-        if message.role == "system":
-            text = request_common.wrap_system(message)
-            blocks = [text_block(text)] if text else []
-        else:
-            blocks = _user_blocks(message)
-        message.__dict__["_anthropic_user"] = blocks
-    return blocks
-
-
-def _cached_result(message: types.Message) -> msgspec.Raw:
-    block: msgspec.Raw | None = message.__dict__.get("_anthropic_result")
-    if block is None:
-        block = _build_result(message.tool_call_id or "", *_user_blocks(message))
-        message.__dict__["_anthropic_result"] = block
-    return block
-
-
-def _encode_reply(message: types.Message, provider: str, used_ids: dict[str, int]) -> _EncodedReply:
-    ids = [_choose_id(call.id, used_ids) for call in message.tool_calls]
-    calls = [_call_block(call, call_id) for call, call_id in zip(message.tool_calls, ids, strict=True)]
-    names = [request_common.safe_name(call.name) for call in message.tool_calls]
-    return _EncodedReply([*_reply_blocks(message, provider), *calls], ids, names)
-
-
-def _choose_id(original: str, used_ids: dict[str, int]) -> str:
-    """Return an id that no other call of the request has: some servers number the calls of each reply from 0."""
-    safe = free = request_common.safe_name(original)
-    while free in used_ids:
-        used_ids[safe] += 1
-        free = f"{safe[:56]}_{used_ids[safe]}"
-    used_ids[free] = 1
-    return free
+def _encode_result(call_id: str, result: types.Message | None) -> msgspec.Raw:
+    kept: tuple[str, msgspec.Raw] | None = result.__dict__.get("_anthropic result") if result else None
+    if kept is None or kept[0] != call_id:
+        content = _user_blocks(result) if result else [text_block(request_common.NO_RESULT)]
+        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id}
+        kept = (call_id, request_common.encode({**block, "content": content} if content else block))
+        if result:
+            result.__dict__["_anthropic result"] = kept
+    return kept[1]
 
 
 def _user_blocks(message: types.Message) -> list[msgspec.Raw]:
+    if message.role == "system":
+        text = request_common.wrap_system(message)
+        return [text_block(text)] if text else []
     return list(_encode_parts(content_parts.parse(message.content)))
 
 
@@ -252,28 +170,9 @@ def _call_block(call: types.ToolCall, call_id: str) -> msgspec.Raw:
             "type": "tool_use",
             "id": call_id,
             "name": request_common.safe_name(call.name),
-            "input": _input(call.arguments),
+            "input": request_common.encode_arguments(call.arguments),
         }
     )
-
-
-def _input(arguments: str | dict[str, Any]) -> Any:
-    """Return the arguments as a JSON object; text that is none is sent back as `invalid_json`."""
-    if isinstance(arguments, dict):
-        return arguments
-    if not arguments.strip():
-        return {}
-    try:
-        if isinstance(msgspec.json.decode(arguments), dict):
-            return msgspec.Raw(arguments.strip().encode())
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        pass
-    return {"invalid_json": arguments}
-
-
-def _build_result(call_id: str, *content: msgspec.Raw) -> msgspec.Raw:
-    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id}
-    return request_common.encode({**block, "content": content} if content else block)
 
 
 def _tool(tool: types.ToolSpec) -> msgspec.Raw:
