@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -38,44 +39,17 @@ class RunningServer(msgspec.Struct, frozen=True):
     """The users who own its listening sockets; empty if unknown."""
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    n_ctx: int | None = None
-
-
 class _Model(msgspec.Struct, frozen=True):
     id: str
     object: str = ""
     owned_by: str = ""
     max_model_len: int | None = None
-    meta: _Meta | None = None
-
-    @property
-    def window(self) -> int | None:
-        window = self.max_model_len or (self.meta.n_ctx if self.meta else None)
-        return window if window and window > 0 else None
+    meta: dict[str, Any] | None = None
 
 
 class _Models(msgspec.Struct, frozen=True):
     data: list[_Model] | None
     object: str
-
-
-class _Settings(msgspec.Struct, frozen=True):
-    n_ctx: int = 0
-
-
-class _Props(msgspec.Struct, frozen=True):
-    default_generation_settings: _Settings
-
-
-class _Loaded(msgspec.Struct, frozen=True):
-    loaded_context_length: int = 0
-    context_length: int = 0
-
-
-class _Running(msgspec.Struct, frozen=True):
-    data: list[_Loaded] = []
-    models: list[_Loaded] = []
 
 
 # Where a server reports its window, if not in its list of models.
@@ -106,25 +80,27 @@ def parse_models(kind: str, base_url: str, body: bytes) -> RunningServer | None:
     if models.object != "list" or any(model.object not in ("model", "") for model in listed):
         return None
     # The window is known only if there is one model, or all models report the same.
-    windows = {model.window for model in listed}
+    windows = {model.max_model_len or (model.meta or {}).get("n_ctx") for model in listed}
     window = windows.pop() if len(windows) == 1 else None
     kind = next((_KINDS_BY_OWNER[model.owned_by] for model in listed if model.owned_by in _KINDS_BY_OWNER), kind)
-    return RunningServer(kind, base_url, tuple(model.id for model in listed), window)
+    ids = tuple(model.id for model in listed)
+    return RunningServer(kind, base_url, ids, window if isinstance(window, int) and window > 0 else None)
 
 
 def parse_window(body: bytes) -> int | None:
     """Return the window that a server reports, in any known format; the smallest one if there are several."""
     try:
-        window = msgspec.json.decode(body, type=_Props).default_generation_settings.n_ctx
-        return window if window > 0 else None
-    except _UNREADABLE:
-        pass
-    try:
-        running = msgspec.json.decode(body, type=_Running)
+        given = msgspec.json.decode(body)
     except _UNREADABLE:
         return None
-    windows = [max(one.loaded_context_length, one.context_length) for one in (*running.data, *running.models)]
-    return min((window for window in windows if window > 0), default=None)
+    windows: list[Any] = []
+    match given:
+        case {"default_generation_settings": {"n_ctx": window}}:
+            windows = [window]
+        case {"data": [*models]} | {"models": [*models]}:
+            names = ("loaded_context_length", "context_length")
+            windows = [model.get(name) for model in models if isinstance(model, dict) for name in names]
+    return min((window for window in windows if isinstance(window, int) and window > 0), default=None)
 
 
 async def _find_one(host: str, kind: providers.LocalServer, timeout: float) -> RunningServer | None:

@@ -96,7 +96,7 @@ def from_status(
 def from_object(given: object, advice: Advice, *, has_begun: bool, secrets: Sequence[str] = ()) -> errors.ModelError:
     """Return the error for an error object within a 200 response."""
     content = _parse(given)
-    kind = _classify_words(content) if content.status is None else _classify(content.status, content)
+    kind = _classify(content.status, content)
     delay = parse_retry_after({}, content.reason, 0.0) if kind.retryable else None
     if has_begun and kind.retryable:
         kind = errors.ModelCut
@@ -130,22 +130,19 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
 
 
 def parse_retry_after(headers: Mapping[str, str], reason: str, now: float) -> float | None:
-    """Return the seconds after which the provider wants to be asked again, in any of the usual notations."""
-    delay = _parse_number(headers.get("retry-after-ms"), 0.001)
-    if delay is None:
-        delay = _parse_number(headers.get("retry-after"))
-    if delay is None:
-        delay = _parse_date(headers.get("retry-after"), now)
-    if delay is None:
-        resets = [
-            _parse_duration(headers[name])
-            for name in ("x-ratelimit-reset-requests", "x-ratelimit-reset-tokens")
-            if name in headers and headers.get(name.replace("reset", "remaining")) == "0"
-        ]
-        delay = max((reset for reset in resets if reset is not None), default=None)
-    if delay is None and (match := _RETRY_IN.search(reason)):
-        delay = _parse_duration(match[1])
-    return delay
+    """Return the seconds after which the provider wants to be asked again, from a header or its words."""
+    given = headers.get("retry-after", "")
+    match = _RETRY_IN.search(reason)
+    try:
+        delay = float(given)
+    except ValueError:
+        try:
+            return max(dates.parsedate_to_datetime(given).timestamp() - now, 0.0)
+        except (ValueError, TypeError, OverflowError):
+            parts = _DURATION.findall(match[1]) if match else ()
+            return sum(float(amount) * _SECONDS[unit] for amount, unit in parts) if parts else None
+    # Refuse "nan" and "inf".
+    return delay if 0 <= delay < 1e9 else None
 
 
 def parse_body(body: bytes) -> ErrorBody:
@@ -157,7 +154,9 @@ def parse_body(body: bytes) -> ErrorBody:
         return ErrorBody("" if text.startswith("<") else text)
 
 
-def _classify(status: int, content: ErrorBody) -> type[errors.ModelError]:
+def _classify(status: int | None, content: ErrorBody) -> type[errors.ModelError]:
+    if status is None or status < 300:
+        return _classify_words(content)
     if status in (401, 403):
         return errors.KeyRefused
     if status == 413 or is_overflow(content.words):
@@ -168,7 +167,7 @@ def _classify(status: int, content: ErrorBody) -> type[errors.ModelError]:
         return errors.ModelBusy
     if status >= 500:
         return errors.ModelServerError
-    return errors.RequestRefused if 300 <= status < 500 else _classify_words(content)
+    return errors.RequestRefused
 
 
 def _classify_words(content: ErrorBody) -> type[errors.ModelError]:
@@ -218,10 +217,10 @@ def _build(
 
 def format_delay(seconds: float) -> str:
     """Format a delay for people, rounded up."""
-    for unit, length, below in (("s", 1, 100), ("min", 60, 6_000), ("h", 3_600, 360_000)):
+    for unit, length, below in (("s", 1, 100), ("min", 60, 6_000)):
         if seconds <= below:
             return f"{math.ceil(seconds / length)} {unit}"
-    return f"{math.ceil(seconds / 86_400):,} days"
+    return f"{math.ceil(seconds / 3_600):,} h"
 
 
 def _parse(given: Any) -> ErrorBody:
@@ -257,24 +256,3 @@ def _parse_message(reason: str, given: Mapping[str, Any]) -> ErrorBody:
 
 def _find_codes(given: Mapping[str, Any]) -> str:
     return " ".join(str(given[name]) for name in ("code", "type", "status") if isinstance(given.get(name), str))
-
-
-def _parse_number(text: str | None, unit: float = 1.0) -> float | None:
-    try:
-        number = float(text) * unit if text else None
-    except ValueError:
-        return None
-    # Refuse "nan" and "inf".
-    return number if number is not None and 0 <= number < 1e9 else None
-
-
-def _parse_date(text: str | None, now: float) -> float | None:
-    try:
-        return max(dates.parsedate_to_datetime(text).timestamp() - now, 0.0) if text else None
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _parse_duration(text: str) -> float | None:
-    found = _DURATION.findall(text)
-    return sum(float(amount) * _SECONDS[unit] for amount, unit in found) if found else _parse_number(text)
