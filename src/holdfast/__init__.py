@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from holdfast import types as types
     from holdfast.agent import settings as settings
     from holdfast.agent.agent import AIAgent as AIAgent
-    from holdfast.agent.current_session import current_session, current_session_id
+    from holdfast.agent.current_session import current_session as current_session
+    from holdfast.agent.current_session import current_session_id as current_session_id
     from holdfast.store.async_db import AsyncSessionDB as AsyncSessionDB
     from holdfast.store.db import SessionDB as SessionDB
-    from holdfast.tools.decorator import tool
+    from holdfast.tools.decorator import tool as tool
     from holdfast.types import NewConversation as NewConversation
     from holdfast.types import NewMessage as NewMessage
 
@@ -37,23 +38,7 @@ _LAZY = {
 _MODULES = {name: f"holdfast.{name}" for name in ("errors", "events", "model", "reports", "types")}
 _MODULES["settings"] = "holdfast.agent.settings"
 
-__all__ = [
-    "AIAgent",
-    "AsyncSessionDB",
-    "NewConversation",
-    "NewMessage",
-    "SessionDB",
-    "__version__",
-    "current_session",
-    "current_session_id",
-    "errors",
-    "events",
-    "model",
-    "reports",
-    "settings",
-    "tool",
-    "types",
-]
+__all__ = list(_LAZY) + list(_MODULES)
 
 
 def __getattr__(name: str) -> object:

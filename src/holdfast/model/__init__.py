@@ -9,11 +9,12 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.model.anthropic.adapter import AnthropicModel
-    from holdfast.model.base import Model, Reply
+    from holdfast.model.anthropic.adapter import AnthropicModel as AnthropicModel
+    from holdfast.model.base import Model as Model
+    from holdfast.model.base import Reply as Reply
     from holdfast.model.offline import OfflineModel as OfflineModel
-    from holdfast.model.openai.adapter import OpenAIModel
-    from holdfast.model.providers import create
+    from holdfast.model.openai.adapter import OpenAIModel as OpenAIModel
+    from holdfast.model.providers import create as create
     from holdfast.model.retry import Backoff as Backoff
     from holdfast.model.retry import FallbackModel as FallbackModel
     from holdfast.model.retry import RetryingModel as RetryingModel
@@ -32,18 +33,7 @@ _LAZY = {
     "create": "holdfast.model.providers",
 }
 
-__all__ = [
-    "AnthropicModel",
-    "Backoff",
-    "FallbackModel",
-    "Model",
-    "OfflineModel",
-    "OpenAIModel",
-    "Reply",
-    "RetryingModel",
-    "ScriptedModel",
-    "create",
-]
+__all__ = list(_LAZY)
 
 
 def __getattr__(name: str) -> object:

@@ -112,9 +112,6 @@ def find_limits(name: str) -> ModelLimits:
 
 # --- prices ----------------------------------------------------------------------------------------
 
-# Brokers that report the cost with every reply.
-_REPORTING_HOSTS = frozenset({"openrouter.ai"})
-
 # A dated snapshot has the price of its model, unless it is listed.
 _SNAPSHOT = re.compile(r"-(?:20\d\d-\d\d-\d\d|20\d{6})$")
 Price = base.Price
@@ -231,17 +228,18 @@ PRICES = {
 
 def find_price(base_url: str, model: str) -> base.Price | None:
     """Return the list price of a model at its maker's own address; None if it is unknown."""
-    prices = PRICES.get(_host(base_url), {})
+    prices = PRICES.get(host_of(base_url), {})
     name = model.removeprefix("models/")
     return prices.get(name) or prices.get(_SNAPSHOT.sub("", name))
 
 
 def reports_cost(base_url: str) -> bool:
-    """Whether the provider at this address reports costs, so that no price is needed."""
-    return _host(base_url) in _REPORTING_HOSTS
+    """Whether the provider at this address reports the cost with every reply, so that no price is needed."""
+    return host_of(base_url) == "openrouter.ai"
 
 
-def _host(base_url: str) -> str:
+def host_of(base_url: str) -> str:
+    """Return the host of an address; empty if it has none."""
     try:
         return parse.urlsplit(base_url).hostname or ""
     except ValueError:

@@ -104,7 +104,7 @@ def create(
     environ = os.environ if environ is None else environ
     url = base_url or environ.get(found.base_url_env) or found.base_url
     key = (key or environ.get(found.key_env) or "").strip()
-    if not key and found.key_env and _is_same_address(url, found.base_url):
+    if not key and found.key_env and url.rstrip("/") == found.base_url:
         # A proxy or a compatible server at another address may need no key.
         raise errors.KeyRefused(f"{name} needs an API key. Set {found.key_env}, or pass `key`.", model=name)
     if price is None:
@@ -135,7 +135,3 @@ def find_by_address(base_url: str) -> Provider | None:
         server = next((server for server in LOCAL_SERVERS if server.port == port), None)
         return PROVIDERS[server.name] if server else None
     return next((one for one in _TABLE if not one.start and parse.urlsplit(one.base_url).hostname == host), None)
-
-
-def _is_same_address(url: str, other: str) -> bool:
-    return url.rstrip("/") == other.rstrip("/")

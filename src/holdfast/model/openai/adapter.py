@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
-from urllib import parse
 
 from holdfast import errors
-from holdfast.model import base, http, local_servers, provider_errors, providers, request_common
+from holdfast.model import base, http, local_servers, model_table, provider_errors, providers, request_common
 from holdfast.model.openai import request as openai_request
 from holdfast.model.openai import stream
 
@@ -83,7 +82,7 @@ class OpenAIModel(http.ApiModel):
 
 def choose_dialect(base_url: str, provider: str) -> openai_request.Dialect:
     """Return the dialect of the server at an address."""
-    host = _host(base_url)
+    host = model_table.host_of(base_url)
     if host == "api.openai.com" or host.endswith(".openai.azure.com"):
         return openai_request.Dialect(provider=provider, max_tokens="max_completion_tokens")
     return openai_request.Dialect(provider=provider, id_length=9 if host == "api.mistral.ai" else 40)
@@ -104,14 +103,7 @@ def build_advice(name: str, model: str, base_url: str, key_env: str | None = Non
 
 def _provider_name(base_url: str) -> str:
     provider = providers.find_by_address(base_url)
-    return provider.name if provider else _host(base_url) or "unknown"
-
-
-def _host(base_url: str) -> str:
-    try:
-        return parse.urlsplit(base_url).hostname or ""
-    except ValueError:
-        return ""
+    return provider.name if provider else model_table.host_of(base_url) or "unknown"
 
 
 def _join_url(base_url: str, endpoint: str) -> str:

@@ -228,22 +228,18 @@ class Parser(stream_parser.StreamParser):
 
     def _find_call(self, piece: _Piece, name: str, arguments: str) -> _OpenCall:
         """Return the call that a piece belongs to: by its index, else by its id, else the last one."""
-        if piece.index is None:
-            known = next((call for call in self._calls if piece.id and call.id == piece.id), None)
-            last = self._calls[-1] if self._calls and not piece.id else None
-            if known is None and last is not None and not (name and _begins_new(last, name, arguments)):
-                known = last
-        else:
-            known = self._calls_by_index.get(piece.index)
-            if known and name and _is_other(known, piece.id, name, arguments):
-                known = None
-        if known is not None:
-            return known
-        call = _OpenCall(len(self._calls))
-        self._calls.append(call)
         if piece.index is not None:
-            self._calls_by_index[piece.index] = call
-        return call
+            known = self._calls_by_index.get(piece.index)
+        elif piece.id:
+            known = next((call for call in self._calls if call.id == piece.id), None)
+        else:
+            known = self._calls[-1] if self._calls else None
+        if known is None or (name and _is_other(known, piece.id, name, arguments)):
+            known = _OpenCall(len(self._calls))
+            self._calls.append(known)
+            if piece.index is not None:
+                self._calls_by_index[piece.index] = known
+        return known
 
     def _finish_reason(self) -> base.Finish:
         reason = _FINISH.get(self._finish or "", "stop")
@@ -270,16 +266,9 @@ class Parser(stream_parser.StreamParser):
 
 
 def _is_other(known: _OpenCall, id: str | None, name: str, arguments: str) -> bool:
-    """Whether a piece with a name is another call at an index that is already in use."""
-    if id and known.id:
-        return id != known.id
-    return _begins_new(known, name, arguments)
-
-
-def _begins_new(known: _OpenCall, name: str, arguments: str) -> bool:
-    """Whether a name begins another call; some servers repeat the name with each piece of the arguments."""
-    if not known.name:
-        return False
+    """Whether a piece with a name begins another call; some servers repeat the name with each piece of arguments."""
+    if (id and known.id) or not known.name:
+        return bool(id and known.id) and id != known.id
     return known.name != name or (request_common.is_json_object(known.arguments) and bool(arguments))
 
 
