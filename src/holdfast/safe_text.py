@@ -17,12 +17,10 @@ from holdfast import time_format
 _JOINERS = "\u200c\u200d"
 _CONTROL_SPACES = "\x1c\x1d\x1e\x1f\x85\v\f"
 
-# With less room, the first of two columns takes at most this share of a line.
-FIRST_COLUMN_SHARE = 0.4
-MIN_COLUMN_WIDTH = 16
-MAX_HANGING_INDENT = 8
-_TWO_COLUMNS = re.compile(r"(?P<first>\s*\S.*?)(?P<gap> {2,})(?P<second>\S.*)")
-_ITEM_MARK = re.compile(r"\s*(?:[-*•] |\d{1,9}[.):]? +)?")
+# Further rows of a line are indented to the text behind a bullet or a number, or to the second of two columns, unless
+# that is more than this share of the width.
+MAX_INDENT_SHARE = 0.4
+_INDENT = re.compile(r"\s*(?:[-*•] |\d{1,9}[.):]? +|\S.*? {2,}(?=\S))?")
 
 when = time_format.when
 
@@ -117,44 +115,17 @@ def _is_wider(line: str, room: int) -> bool:
 
 
 def lay_out(lines: Sequence[str], room: int) -> list[str]:
-    """Fit the safe lines of a command's answer into `room` columns; lines that fit stay as they are.
-
-    Lines with two columns, separated by two spaces or more, keep their columns: the first column is narrowed, and a
-    first part that does not fit gets a line of its own.
-    """
-    room = max(room, 1)
-    if all(cells(line) <= room for line in lines):
-        return list(lines)
-    column = _second_column(lines)
-    if column is None or room < 2 * MIN_COLUMN_WIDTH:
-        return [row for line in lines for row in _wrap_hanging(line, room)]
-    return [row for line in lines for row in _wrap_columns(line, min(column, int(room * FIRST_COLUMN_SHARE)), room)]
-
-
-def _second_column(lines: Sequence[str]) -> int | None:
-    """Return where the second column starts, if every line has two columns that start at the same place."""
-    found = [_TWO_COLUMNS.fullmatch(line) for line in lines]
-    starts = {cells(each["first"] + each["gap"]) for each in found if each}
-    others = [line for line, each in zip(lines, found, strict=True) if each is None and line.strip()]
-    return starts.pop() if len(starts) == 1 and not others else None
-
-
-def _wrap_columns(line: str, column: int, room: int) -> list[str]:
-    parts = _TWO_COLUMNS.fullmatch(line)
-    if parts is None:
-        return _wrap_hanging(line, room)
-    rows = wrap(parts["second"], room - column)
-    if cells(parts["first"]) + 2 <= column:
-        return [pad(parts["first"], column) + rows[0], *(" " * column + row for row in rows[1:])]
-    return [*_wrap_hanging(parts["first"], room), *(" " * column + row for row in rows)]
+    """Fit the safe lines of a command's answer into `room` columns; lines that fit stay as they are."""
+    return [row for line in lines for row in _wrap_hanging(line, max(room, 1))]
 
 
 def _wrap_hanging(line: str, room: int) -> list[str]:
-    """Wrap a line; its further rows are indented to its beginning, or to the text behind a bullet."""
     if cells(line) <= room:
         return [line]
-    mark = _ITEM_MARK.match(line)
-    indent = min(cells(mark[0]) if mark else 0, MAX_HANGING_INDENT, room // 3)
+    mark = _INDENT.match(line)
+    indent = cells(mark[0]) if mark else 0
+    if indent > room * MAX_INDENT_SHARE:
+        indent = min(2, room // 3)
     head = wrap(line, room)[0]
     rest = line[len(head) :].lstrip(" ")
     return [head, *(" " * indent + row for row in wrap(rest, room - indent))]

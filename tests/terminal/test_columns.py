@@ -28,7 +28,7 @@ HELP = ["/new [TITLE]  Begin a new conversation.", "/quit         Leave. The con
         (
             ["/compact [FOCUS | here N]  Let a summary stand.", "/quit                      Leave."],
             40,
-            ["/compact [FOCUS | here N]", "                Let a summary stand.", "/quit           Leave."],
+            ["/compact [FOCUS | here N]  Let a summary", "  stand.", "/quit                      Leave."],
         ),
         (["a sentence that goes on"], 12, ["a sentence", "that goes on"]),
         (["12  a note that goes on"], 14, ["12  a note", "    that goes", "    on"]),
