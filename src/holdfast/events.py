@@ -1,6 +1,6 @@
-"""What a run emits, and what a front end may ask: two closed unions.
+"""The events that a run emits and the commands that a front end sends: two closed unions.
 
-Every front end renders these events and sends these commands; none has another way in.
+Front ends render these events and send these commands; the runtime has no other interface.
 """
 
 from __future__ import annotations
@@ -14,60 +14,49 @@ from holdfast import errors, types
 Level = Literal["info", "warning", "error"]
 
 Exit = Literal[
-    "completed",
-    "interrupted",
-    "steps",
-    "cost",
-    "overflow",
-    "model",
-    "cut",
-    "lease_lost",
-    "busy",
-    "store",
-    "failed",
+    "completed", "interrupted", "steps", "cost", "overflow", "model", "cut", "lease_lost", "busy", "store", "failed"
 ]
-"""Why a turn ended: it was answered; somebody stopped it; a limit of steps or cost; the context is too large;
-the model could not answer; its answer broke off; the lease was lost; another turn runs; the store failed;
-something else did."""
+"""Why a turn ended: answered; interrupted; the limit of steps or cost reached; the context too large; the model failed;
+its reply was cut off; the lease was lost; another turn is running; the store failed; any other error."""
 
 
 class Truncated(msgspec.Struct, frozen=True):
-    """How much of what the person wrote in a turn was sent to the model, where it did not fit into the window."""
+    """How much of the user's message was sent to the model, if it did not fit into the window."""
 
     characters: int
-    """Written, and stored."""
+    """The length of the message, all of which is stored."""
     sent: int
-    """Of them, about so many were sent."""
+    """About how many of them were sent."""
     images: int = 0
-    """Images that were left out."""
+    """How many images were left out."""
 
 
 class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a turn; always complete, whatever the exit."""
+    """The result of a turn. All fields are set, whatever the exit reason."""
 
     final_response: str
-    """What was answered; of a turn that failed, what was said until then."""
+    """The reply; after a failure, the text received until then."""
     messages: tuple[types.Message, ...]
-    """What the turn wrote to the log, in order, the user's message first."""
+    """The messages that the turn appended to the log, the user's message first."""
     api_calls: int
     completed: bool
-    """Whether it was answered to the end."""
+    """Whether the reply is complete."""
     failed: bool
     partial: bool
-    """Whether the answer broke off: some of it is there."""
+    """Whether the reply was cut off after a part of it."""
     interrupted: bool
     error: str | None
-    """One sentence for people, when it was not completed."""
+    """One sentence for people if the turn was not completed."""
     exit_reason: Exit
     usage: types.Usage
     session_id: str
     conversation_id: str
     refused: bool = False
-    """Whether the provider declined to answer, or to go on; the exit says whether anything was answered."""
+    """Whether the provider declined to answer, or to continue."""
     truncated: Truncated | None = None
-    """What the model was sent of the message, where that was not all of it."""
+    """How much of the message was sent to the model, if not all of it."""
     output: Any = None
-    """The answer as a value of the turn's `output_type`."""
+    """The reply as a value of the turn's `output_type`."""
 
     def raise_for_status(self) -> Self:
         """Return the result if the turn was completed. Raises TurnFailed otherwise."""
@@ -76,15 +65,15 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-# --- what a run emits ----------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------------
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type"):
-    """One of those below."""
+    """The base class of all events."""
 
 
 class TurnQueued(Event, frozen=True, tag="turn.queued"):
-    """The message waits: another turn of this conversation is running."""
+    """The message is queued, because another turn of this conversation is running."""
 
     holder: str
 
@@ -97,7 +86,7 @@ class TurnStarted(Event, frozen=True, tag="turn.start"):
     text: str
     seq: int
     notice: str = ""
-    """The kind of notice the message is, where a program tells it and not a person."""
+    """The kind of notice, if a program and not a user wrote the message."""
 
 
 class TextDelta(Event, frozen=True, tag="text.delta"):
@@ -107,7 +96,7 @@ class TextDelta(Event, frozen=True, tag="text.delta"):
 
 
 class ReasoningDelta(Event, frozen=True, tag="reasoning.delta"):
-    """A piece of what the model thinks."""
+    """A piece of the model's reasoning."""
 
     text: str
 
@@ -129,7 +118,7 @@ class ToolStarted(Event, frozen=True, tag="tool.start"):
 
 
 class ToolFinished(Event, frozen=True, tag="tool.complete"):
-    """A tool's result, or why there is none; the whole of it is in the log."""
+    """A tool call ended. `preview` is the beginning of its result, which is in the log."""
 
     call_id: str
     name: str
@@ -138,14 +127,14 @@ class ToolFinished(Event, frozen=True, tag="tool.complete"):
 
 
 class ToolProgress(Event, frozen=True, tag="tool.progress"):
-    """How far a tool is, or a piece of what it shows meanwhile; the log has only its result."""
+    """Progress or output of a running tool; the log has only its result."""
 
     call_id: str
     text: str
 
 
 class ApprovalAsked(Event, frozen=True, tag="approval.request"):
-    """A tool wants to do something that somebody has to allow; the turn waits. `Approve` answers."""
+    """A tool call needs an approval, and the turn waits for it. `Approve` answers."""
 
     request_id: str
     call_id: str
@@ -153,15 +142,15 @@ class ApprovalAsked(Event, frozen=True, tag="approval.request"):
     summary: str
     detail: str = ""
     danger: str = ""
-    """Why to look twice; with it, the answer holds for this once only."""
+    """Why the call is dangerous. Such a call can be approved `once` only."""
     remembers: str = ""
-    """What `conversation` and `always` would allow from now on, in words; empty: only `once` can be answered."""
+    """The rule that `conversation` and `always` would add, in words; empty if only `once` is possible."""
     number: int = 0
-    """Which question of its conversation it is, for those who answer in words: `/approve 2`."""
+    """The number of the question in its conversation, as in `/approve 2`."""
 
 
 class ApprovalSettled(Event, frozen=True, tag="approval.settled"):
-    """It was answered, by whomever and wherever, or nobody can answer any more."""
+    """An approval was answered by any client, or can no longer be answered."""
 
     request_id: str
     allowed: bool
@@ -169,25 +158,24 @@ class ApprovalSettled(Event, frozen=True, tag="approval.settled"):
 
 
 class Notice(Event, frozen=True, tag="notice"):
-    """Something people should know, in one sentence."""
+    """A message of the program to people, in one sentence."""
 
     text: str
     level: Level = "info"
     to_chats: bool = False
-    """Whether chats are sent it as a message too: they show replies and questions only."""
+    """Whether it is also sent to chats, which otherwise show only replies and questions."""
 
 
 class Titled(Event, frozen=True, tag="titled"):
-    """The conversation has this title now."""
+    """The title of the conversation changed."""
 
     title: str | None
 
 
 class Compacted(Event, frozen=True, tag="compacted"):
-    """Everything up to cut_seq is represented by a summary now; tokens of the context before and after.
+    """A summary replaced everything up to `cut_seq`. `before` and `after` are the tokens of the context.
 
-    `model` wrote the summary; None: it is an extract, made without one. `remark` says that, and why summaries were
-    rejected.
+    `model` wrote the summary; None: it is an extract. `remark` states that, and why summaries were rejected.
     """
 
     session_id: str
@@ -205,32 +193,32 @@ class Compacted(Event, frozen=True, tag="compacted"):
 
 
 class Answer(Event, frozen=True, tag="answer"):
-    """What a command has to say; plain text of one or more lines."""
+    """The output of a command: plain text of one or more lines."""
 
     text: str
 
 
 class Say(Event, frozen=True, tag="say"):
-    """The words a command stands for: whoever asked submits them, as if they had been typed."""
+    """The message that a command expands to. The client submits it as if the user had typed it."""
 
     text: str
     content: types.Content | None = None
-    """The message with its parts, where it has more than text."""
+    """The message with its parts, if it has more than text."""
 
 
 class Moved(Event, frozen=True, tag="moved"):
-    """Whoever asked goes on in this conversation; `new` when it begins with the next message."""
+    """The client continues in this conversation; `new` if the next message creates it."""
 
     conversation_id: str
     new: bool = False
 
 
 class Quit(Event, frozen=True, tag="quit"):
-    """Whoever asked wants to leave."""
+    """The client should close."""
 
 
 class TurnFinished(Event, frozen=True, tag="turn.complete"):
-    """The turn is over."""
+    """The turn ended."""
 
     result: TurnResult
 
@@ -258,39 +246,39 @@ AnyEvent = (
 
 
 class Emitted(msgspec.Struct, frozen=True):
-    """An event with its place: number 1, 2, 3 … among those of a conversation that this process emitted."""
+    """An event and its number among the events that this process emitted for the conversation, from 1."""
 
     conversation_id: str
     number: int
     event: AnyEvent
 
 
-# --- what a front end may ask --------------------------------------------------------------------------
+# --- commands -----------------------------------------------------------------------------------------
 
 
 class Submit(msgspec.Struct, frozen=True, tag_field="type", tag="submit"):
-    """A message to the agent. The uid makes asking again harmless; one is minted when none is given."""
+    """A message to the agent. The uid makes a retry harmless; one is generated if none is given."""
 
     text: str
     uid: str | None = None
     content: types.Content | None = None
-    """The message with its parts, where it has more than text."""
+    """The message with its parts, if it has more than text."""
     route: str | None = None
-    """The chat key of a conversation that begins with it; of one that has begun, its routes stay as they are."""
+    """The chat key to bind if the message creates the conversation."""
     instructions: str = ""
-    """Instructions of the client, part of the system prompt for this turn; they are not stored in the log."""
+    """Instructions of the client for this turn, added to the system prompt and not stored."""
     max_output: int | None = None
-    """The longest reply of this turn in tokens; None leaves it to the agent's limits."""
+    """The longest reply of this turn in tokens; None for the agent's own limit."""
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag_field="type", tag="interrupt"):
-    """Stop the running turn; what was said stays."""
+    """Interrupt the running turn. The part of the reply received so far is stored."""
 
 
 class Steer(msgspec.Struct, frozen=True, tag_field="type", tag="steer"):
-    """Tell the running turn something before its next step; without one, it is a message like any other.
+    """Add a message to the running turn before its next step; without a running turn, it starts one.
 
-    The uid makes asking again harmless: in the log it stands behind `steer:`.
+    The uid makes a retry harmless; in the log it has the prefix `steer:`.
     """
 
     text: str
@@ -298,11 +286,11 @@ class Steer(msgspec.Struct, frozen=True, tag_field="type", tag="steer"):
 
 
 Place = Literal["terminal", "once", "chat", "editor", "web"]
-"""The kinds of front ends: some commands mean something only in some. `once` is one message of a command line."""
+"""The kinds of front ends; some commands exist in some of them only. `once` is `holdfast -p`."""
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command"):
-    """A line that begins with a slash, from someone allowed to send it."""
+    """A slash command of a user who is allowed to use it."""
 
     line: str
     place: Place = "terminal"
@@ -312,13 +300,13 @@ Answered = Literal["once", "conversation", "always", "deny"]
 
 
 class Approve(msgspec.Struct, frozen=True, tag_field="type", tag="approve"):
-    """The answer to a question whether a tool may do something; from someone allowed to answer."""
+    """The answer to `ApprovalAsked`, from a user who is allowed to answer."""
 
     request_id: str
     answer: Answered
     by: str = ""
     reason: str = ""
-    """Of a denial, what the model is told."""
+    """The reason of a denial, which is sent to the model."""
 
 
 AnyCommand = Submit | Interrupt | Steer | Command | Approve

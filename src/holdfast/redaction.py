@@ -26,7 +26,7 @@ _PREFIXED = re.compile(
     r"|SG\.[\w\-]{16,}\.[\w\-]{16,}|\d{8,10}:AA[\w\-]{32,})"
 )
 _SIGNED = re.compile(r"(?<![\w\-])eyJ[\w\-]{8,}\.[\w\-]{8,}(?:\.[\w\-]*)?")
-_BORNE = re.compile(r"(?i:\b((?:bearer|basic)\s{1,3}))(?=[^\s\"',]{0,200}[\d=])[A-Za-z0-9._~+/=\-]{12,}")
+_BEARER = re.compile(r"(?i:\b((?:bearer|basic)\s{1,3}))(?=[^\s\"',]{0,200}[\d=])[A-Za-z0-9._~+/=\-]{12,}")
 _PRIVATE = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
     r"(?:(?:\\[nr]|[\s\"'+,]){0,20}(?:(?:Proc-Type|DEK-Info|Version|Comment): [^\n\\]{0,200}|[A-Za-z0-9+/=]{20,}))+"
@@ -44,7 +44,7 @@ _LABELLED = re.compile(
     r"|encryption[_\- ]?key|signing[_\- ]?key|auth[_\- ]?token|token|credential|authorization)\\?[\"'`]?"
     r"(?:\s{0,3}(?:=>|:=|[:=：])\s{0,3}|\s{1,3}is\s{1,3}))(\\?[\"'`]?)([a-z0-9+/_.~=!@#$%^*\-]{8,})"
 )
-_BESIDE = re.compile(
+_NEAR_LABEL = re.compile(
     r"(\b(?:secret|token|key|credential|password|passphrase)s?\b[^\n]{0,24}?(?<![\w+/=.\-]))"
     r"()([a-z0-9+/_\-]{24,200}={0,2})(?![\w+/=\-])"
 )
@@ -67,14 +67,14 @@ class _Kind(msgspec.Struct, frozen=True):
 
 def redact(text: str, mark: str = MARK) -> str:
     """Replace each secret in a text with a mark; labels and other text are kept."""
-    lowered = _lowered(text)
+    lowered = _lower(text)
     for kind in _KINDS:
         if any(map(lowered.__contains__, kind.hints)):
             text, lowered = _replace(kind, text, lowered, mark)
     return text
 
 
-def _lowered(text: str) -> str:
+def _lower(text: str) -> str:
     """Return the text in lower case, with the same length."""
     small = text.lower()
     return small if len(small) == len(text) else "".join(char.lower() if char.isascii() else char for char in text)
@@ -91,18 +91,18 @@ def _replace(kind: _Kind, text: str, lowered: str, mark: str) -> tuple[str, str]
     if not pieces:
         return text, lowered
     changed = "".join([*pieces, text[end:]])
-    return changed, _lowered(changed)
+    return changed, _lower(changed)
 
 
-def _whole(_: Sequence[str], mark: str) -> str:
+def _redact_whole(_: Sequence[str], mark: str) -> str:
     return mark
 
 
-def _after_label(found: Sequence[str], mark: str) -> str:
+def _redact_after_label(found: Sequence[str], mark: str) -> str:
     return found[1] + mark
 
 
-def _password(found: Sequence[str], mark: str) -> str:
+def _redact_password(found: Sequence[str], mark: str) -> str:
     label, quote, value = found[1], found[2], found[3]
     spoken = label.rstrip()[-1] not in "=:：>"
     if _NO_VALUE.fullmatch(value) or (spoken and not quote and not any(map(str.isdigit, value))):
@@ -110,7 +110,7 @@ def _password(found: Sequence[str], mark: str) -> str:
     return label + quote + mark
 
 
-def _labelled(found: Sequence[str], mark: str) -> str:
+def _redact_labelled(found: Sequence[str], mark: str) -> str:
     value = found[3]
     mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     if not mixed or _NO_VALUE.fullmatch(value):
@@ -118,7 +118,7 @@ def _labelled(found: Sequence[str], mark: str) -> str:
     return found[1] + found[2] + mark
 
 
-def _beside(found: Sequence[str], mark: str) -> str:
+def _redact_near_label(found: Sequence[str], mark: str) -> str:
     return found[1] + mark if _is_random(found[3]) else found[0]
 
 
@@ -140,34 +140,17 @@ _OPENINGS = (
     "sk- sk_ pk_ rk_ whsec_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xox akia asia aiza hf_ npm_ pypi- gsk_ "
     "xai- ya29. dop_v1_ sg. :aa"
 )
+_PASSWORD_HINTS = (
+    *("passw", "passphrase", "pwd", "pin:", "pin is ", "pin=", "kennwort", "contraseña", "mot de passe"),
+    *("密码", "パスワード"),
+)
 _KINDS = (
-    _Kind(("private key",), _PRIVATE, _whole),
-    _Kind(
-        tuple(_OPENINGS.split()),
-        _PREFIXED,
-        _whole,
-    ),
-    _Kind(("eyj",), _SIGNED, _whole),
-    _Kind(("bearer", "basic"), _BORNE, _after_label),
-    _Kind(("://",), _USERINFO, _after_label),
-    _Kind(
-        (
-            "passw",
-            "passphrase",
-            "pwd",
-            "pin:",
-            "pin is ",
-            "pin=",
-            "kennwort",
-            "contraseña",
-            "mot de passe",
-            "密码",
-            "パスワード",
-        ),
-        _PASSWORD,
-        _password,
-        True,
-    ),
-    _Kind(("key", "secret", "token", "credential", "authorization"), _LABELLED, _labelled, True),
-    _Kind(("key", "secret", "token", "credential", "password", "passphrase"), _BESIDE, _beside, True),
+    _Kind(("private key",), _PRIVATE, _redact_whole),
+    _Kind(tuple(_OPENINGS.split()), _PREFIXED, _redact_whole),
+    _Kind(("eyj",), _SIGNED, _redact_whole),
+    _Kind(("bearer", "basic"), _BEARER, _redact_after_label),
+    _Kind(("://",), _USERINFO, _redact_after_label),
+    _Kind(_PASSWORD_HINTS, _PASSWORD, _redact_password, True),
+    _Kind(("key", "secret", "token", "credential", "authorization"), _LABELLED, _redact_labelled, True),
+    _Kind(("key", "secret", "token", "credential", "password", "passphrase"), _NEAR_LABEL, _redact_near_label, True),
 )
