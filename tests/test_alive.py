@@ -44,37 +44,6 @@ def test_a_process_is_named_by_when_it_began() -> None:
     assert not process_info.exists(2**22 + 1)
 
 
-def test_a_child_is_killed_with_all_below_it_also_when_they_are_stopped() -> None:
-    mark = uuid.uuid4().hex
-    tree = "sleep 1000 & setsid bash -c 'trap \"\" TERM; sleep 1000 & kill -STOP $$' & echo; wait"
-    with (
-        waiting(MARK=f"{mark}x") as other,
-        subprocess.Popen(["bash", "-c", tree], stdout=subprocess.PIPE, env={**os.environ, "MARK": mark}) as ours,
-    ):
-        until(lambda: len(process_info.process_tree(ours.pid)) == 4, "all are up")
-        assert set(process_info.process_tree(ours.pid)) == set(process_info.find_by_env(f"MARK={mark}"))
-        assert process_info.process_tree(ours.pid)[0] == ours.pid
-        process_info.kill_tree(ours.pid)
-        assert ours.wait(60) == -9
-        until(lambda: not process_info.find_by_env(f"MARK={mark}"), "none is left")
-        assert other.poll() is None
-        other.kill()
-
-
-def test_one_that_makes_children_all_the_time_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_info, "_MAX_ROUNDS", 5)
-    mark = uuid.uuid4().hex
-    tree = "for n in {1..300}; do setsid sleep 1000 & read -t 0.001 <> <(:); done; wait"
-    try:
-        with subprocess.Popen(["bash", "-c", tree], env={**os.environ, "MARK": mark}) as ours:
-            until(lambda: len(process_info.process_tree(ours.pid)) > 4, "it is at it")
-            process_info.kill_tree(ours.pid)
-            assert ours.wait(60) == -9
-        until(lambda: not process_info.find_by_env(f"MARK={mark}"), "none is left", 5)
-    finally:
-        process_info.kill_by_env(f"MARK={mark}")
-
-
 def test_only_those_with_the_mark_are_woken() -> None:
     mark = uuid.uuid4().hex
     with waiting(MARK=mark) as ours, waiting(MARK=f"{mark}x") as other:

@@ -1,17 +1,14 @@
-"""Look up processes in /proc: the boot id, start times, environment entries and process trees.
+"""Look up processes in /proc: the boot id, start times and environment entries.
 
 Process ids are reused, so a process is identified by its id and its start time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
 import time
-
-_MAX_ROUNDS = 100
 
 
 @functools.cache
@@ -70,41 +67,6 @@ def resume_by_env(mark: str) -> None:
     """Resume stopped processes with this environment entry."""
     for pid in find_by_env(mark):
         _signal(pid, mark, signal.SIGCONT)
-
-
-def kill_tree(pid: int) -> None:
-    """Kill a child of this process that was not waited for yet, and all its descendants.
-
-    All are stopped first, parents before children, so that none starts or resumes another one meanwhile.
-    """
-    stopped: dict[int, None] = {}
-    for _ in range(_MAX_ROUNDS):
-        fresh = [each for each in process_tree(pid) if each not in stopped]
-        for each in fresh:
-            _send(each, signal.SIGSTOP)
-        stopped.update(dict.fromkeys(fresh))
-        if not fresh:
-            break
-    for each in reversed(stopped):
-        _send(each, signal.SIGKILL)
-
-
-def process_tree(pid: int) -> list[int]:
-    """Return a process and its descendants, parents first; without /proc, the process only."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        fields = read_text(f"/proc/{name}/stat").rpartition(")")[2].split() if name.isdigit() else []
-        if fields:
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(pid, number)
 
 
 def _signal(pid: int, mark: str, number: signal.Signals) -> None:

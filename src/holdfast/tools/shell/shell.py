@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from holdfast import errors, process_info, types
+from holdfast import errors, types
 from holdfast.tools import base
 from holdfast.tools.permissions import risks
 from holdfast.tools.shell import environment as shell_environment
@@ -202,8 +202,7 @@ class SupervisedCommand:
             await asyncio.to_thread(supervisor_client.kill_left, self._mark)
 
     async def _kill(self) -> None:
-        if self._supervisor.poll() is None:
-            await asyncio.to_thread(process_info.kill_tree, self._supervisor.pid)
+        self._supervisor.kill()
         # Another process may have inherited the pipe; do not wait for it.
         if not await self.ended(EVERY):
             self._on_end()
