@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -19,68 +19,55 @@ NO_PICTURE = "(An image that cannot be shown here.)"
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
-T = TypeVar("T")
+Results = list[types.Message | None]
+"""The results of the calls of a message, in their order; None where there is no result yet."""
 
 
-class Turn(Generic[T]):
-    """Successive messages of one role, and their encoded forms.
-
-    Its last message may have calls; `results` has the result of each, or None.
-    """
-
-    __slots__ = ("encoded", "messages", "results", "role")
-
-    def __init__(self, role: str) -> None:
-        self.role = role
-        self.messages: list[types.Message] = []
-        self.encoded: list[T] = []
-        self.results: list[types.Message | None] = []
-
-    def add(self, message: types.Message, encoded: T) -> None:
-        self.messages.append(message)
-        self.encoded.append(encoded)
-
-
-def arrange(messages: Iterable[types.Message], encode: Callable[[types.Message], T | None]) -> list[Turn[T]]:
+def arrange(
+    messages: Iterable[types.Message], encode: Callable[[types.Message], object | None]
+) -> tuple[list[list[types.Message]], dict[int, Results]]:
     """Return turns that every API accepts: roles alternate, the user comes first and last, results follow their calls.
 
-    `encode` returns None for an empty message, which is left out. A result whose call is not in the context, or has a
-    result already, is sent as a message of the user.
+    A turn is a list of messages of one role; only its last message has calls. Their results are returned by the index
+    of the turn. `encode` returns None for an empty message, which is left out. A result whose call is not in the
+    context, or has a result already, is a message of the user. A long conversation is arranged again for every request,
+    so hardly any objects are created.
     """
-    turns: list[Turn[T]] = [Turn("user")]
-    waiting: dict[str, list[tuple[Turn[T], int]]] = {}
+    turns: list[list[types.Message]] = []
+    results: dict[int, Results] = {}
+    waiting: dict[str, list[tuple[Results, int]]] = {}
+    is_open = was_reply = False
     for message in messages:
-        if message.role == "tool" and (places := waiting.get(message.tool_call_id or "")):
-            turn, place = places.pop(0)
-            turn.results[place] = message
+        role = message.role
+        if role == "tool" and (places := waiting.get(message.tool_call_id or "")):
+            calls_results, place = places.pop(0)
+            calls_results[place] = message
             continue
-        encoded = encode(message)
-        if encoded is None:
+        if encode(message) is None:
             continue
-        role = "assistant" if message.role == "assistant" else "user"
-        turn = turns[-1]
-        if turn.role != role or turn.results:
-            turns.append(turn := Turn(role))
-        turn.add(message, encoded)
-        if role == "assistant" and message.tool_calls:
-            turn.results = [None] * len(message.tool_calls)
+        is_reply = role == "assistant"
+        if is_open and is_reply == was_reply:
+            turns[-1].append(message)
+        else:
+            turns.append([message])
+        is_open, was_reply = True, is_reply
+        if is_reply and message.tool_calls:
+            is_open = False
+            found: Results = [None] * len(message.tool_calls)
+            results[len(turns) - 1] = found
             waiting.update({call.id: [] for call in message.tool_calls})
             for place, call in enumerate(message.tool_calls):
-                waiting[call.id].append((turn, place))
-    if not turns[0].messages:
-        _add_text(turns[0], OPENING, encode)
-    if turns[-1].role == "assistant" and not turns[-1].results:
-        turns.append(Turn("user"))
-        _add_text(turns[-1], GO_ON, encode)
-    return turns
+                waiting[call.id].append((found, place))
+    if is_open and was_reply:
+        turns.append([_synthesize(GO_ON)])
+    if not turns or turns[0][0].role == "assistant":
+        turns.insert(0, [_synthesize(OPENING)])
+        results = {place + 1: found for place, found in results.items()}
+    return turns, results
 
 
-def _add_text(turn: Turn[T], text: str, encode: Callable[[types.Message], T | None]) -> None:
-    body = msgspec.json.encode(types.Body(content=text)).decode()
-    message = types.Message(0, "", "", "user", 0.0, body)
-    encoded = encode(message)
-    assert encoded is not None
-    turn.add(message, encoded)
+def _synthesize(text: str) -> types.Message:
+    return types.Message(0, "", "", "user", 0.0, msgspec.json.encode(types.Body(content=text)).decode())
 
 
 def choose_ids(calls: Iterable[types.ToolCall], used: dict[str, int], limit: int = 64) -> list[str]:

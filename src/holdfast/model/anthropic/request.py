@@ -63,36 +63,36 @@ def _build_turns(messages: Sequence[types.Message], provider: str) -> list[dict[
     """Return all turns, with the marks up to which the provider caches the prompt."""
     key = f"_anthropic {provider}"
 
-    def encode(message: types.Message) -> list[msgspec.Raw] | None:
+    def encode(message: types.Message) -> Any:
         # The encoded form of a message never changes, so it is cached in the message.
         cache = message.__dict__
         if key not in cache:
             is_reply = message.role == "assistant"
             blocks = _reply_blocks(message, provider) if is_reply else _user_blocks(message)
             cache[key] = blocks if blocks or (is_reply and message.tool_calls) else None
-        found: list[msgspec.Raw] | None = cache[key]
-        return found
+        return cache[key]
 
-    turns: list[tuple[str, list[msgspec.Raw]]] = []
+    sent: list[dict[str, Any]] = []
     used_ids: dict[str, int] = {}
     results: list[msgspec.Raw] = []
-    for turn in request_common.arrange(messages, encode):
-        if results and turn.role == "assistant":
-            turns.append(("user", results))
+    turns, all_results = request_common.arrange(messages, encode)
+    for place, turn in enumerate(turns):
+        role, last = ("assistant" if turn[-1].role == "assistant" else "user"), turn[-1]
+        if results and role == "assistant":
+            sent.append({"role": "user", "content": results})
             results = []
-        blocks = [*results, *itertools.chain.from_iterable(turn.encoded)]
-        turns.append((turn.role, blocks))
+        blocks = [*results, *itertools.chain.from_iterable(map(encode, turn))]
+        sent.append({"role": role, "content": blocks})
         results = []
-        if turn.results:
-            last = turn.messages[-1]
+        if place in all_results:
             ids = request_common.choose_ids(last.tool_calls, used_ids)
             blocks += _encode_calls(last, ids)
-            results = [*map(_encode_result, ids, turn.results)]
+            results = [*map(_encode_result, ids, all_results[place])]
     if results:
-        turns.append(("user", results))
-    for _, blocks in [turn for turn in turns if turn[0] == "user"][-_CACHED_TURNS:]:
-        blocks[-1] = _cache_here(blocks[-1])
-    return [{"role": role, "content": blocks} for role, blocks in turns]
+        sent.append({"role": "user", "content": results})
+    for turn_sent in [each for each in sent if each["role"] == "user"][-_CACHED_TURNS:]:
+        turn_sent["content"][-1] = _cache_here(turn_sent["content"][-1])
+    return sent
 
 
 def _encode_calls(message: types.Message, ids: list[str]) -> list[msgspec.Raw]:

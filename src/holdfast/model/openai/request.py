@@ -7,7 +7,7 @@ with the bytes of the shorter one, so that prompt caches hit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -77,35 +77,37 @@ class _EncodedResult(NamedTuple):
     images: Content
 
 
-def _encode_messages(messages: Sequence[types.Message], dialect: Dialect) -> Iterator[msgspec.Raw]:
+def _encode_messages(messages: Sequence[types.Message], dialect: Dialect) -> list[msgspec.Raw]:
     key = f"_openai {dialect.provider} {dialect.id_length}"
 
-    def encode(message: types.Message) -> _EncodedMessage | None:
+    def encode(message: types.Message) -> Any:
         cache = message.__dict__
         if key not in cache:
             cache[key] = _encode_message(message, dialect)
-        found: _EncodedMessage | None = cache[key]
-        return found
+        return cache[key]
 
+    sent: list[msgspec.Raw] = []
     images: list[Content] = []  # Only a message of the user can have them.
-    for turn in request_common.arrange(messages, encode):
-        if images and turn.role == "assistant":
-            yield _encode_user(images)
+    turns, all_results = request_common.arrange(messages, encode)
+    for place, turn in enumerate(turns):
+        last = turn[-1]
+        if images and last.role == "assistant":
+            sent.append(_encode_user(images))
             images = []
-        if len(turn.messages) == 1 and not images:
-            yield turn.encoded[0].raw
-        elif turn.role == "user":
-            yield _encode_user([*images, *map(_build_content, turn.messages)])
+        if len(turn) == 1 and not images:
+            sent.append(encode(last).raw)
+        elif last.role != "assistant":
+            sent.append(_encode_user([*images, *map(_build_content, turn)]))
+            images = []
         else:
-            texts = [text for message in turn.messages if (text := request_common.content_text(message.content))]
-            yield request_common.encode(
-                {**_build_reply(turn.messages[-1], dialect), "content": "\n\n".join(texts) or None}
-            )
-        results = [*map(_encode_result, turn.encoded[-1].ids, turn.results)]
-        yield from [result.raw for result in results]
-        images = [result.images for result in results if result.images]
-    if images:
-        yield _encode_user(images)
+            texts = [text for message in turn if (text := request_common.content_text(message.content))]
+            reply = {**_build_reply(last, dialect), "content": "\n\n".join(texts) or None}
+            sent.append(request_common.encode(reply))
+        if place in all_results:
+            results = [*map(_encode_result, encode(last).ids, all_results[place])]
+            sent += [result.raw for result in results]
+            images = [result.images for result in results if result.images]
+    return [*sent, _encode_user(images)] if images else sent
 
 
 def _encode_user(contents: Sequence[Content]) -> msgspec.Raw:
