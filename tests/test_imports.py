@@ -35,7 +35,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "redaction",
         "reports",
         "safe_text",
-        "time_format",
         "types",
         "errors",
     ),
@@ -52,7 +51,6 @@ ON_ONE_FLOOR = {
     ("content_parts", "errors"),
     ("types", "errors"),
     ("types", "mail"),
-    ("safe_text", "time_format"),
 }
 
 # The package itself has the version, and hands out its public names when they are asked for.

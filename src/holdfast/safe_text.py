@@ -6,12 +6,11 @@ direction of reading. These functions spell such characters out.
 
 from __future__ import annotations
 
+import datetime
 import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
-
-from holdfast import time_format
 
 # Several scripts and composed emoji need joiners, which are harmless.
 _JOINERS = "\u200c\u200d"
@@ -21,8 +20,6 @@ _CONTROL_SPACES = "\x1c\x1d\x1e\x1f\x85\v\f"
 # that is more than this share of the width.
 MAX_INDENT_SHARE = 0.4
 _INDENT = re.compile(r"\s*(?:[-*•] |\d{1,9}[.):]? +|\S.*? {2,}(?=\S))?")
-
-when = time_format.when
 
 
 def safe(text: object) -> str:
@@ -142,3 +139,12 @@ def size(number: int) -> str:
         if number >= step:
             return f"{number / step:.1f} {unit}"
     return f"{number} B"
+
+
+def date(at: float) -> str:
+    """Return the local date and minute of a Unix time; `@` and the number for a time that the calendar cannot show."""
+    try:
+        moment = datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"@{at:.0f}"
+    return moment.strftime("%Y-%m-%d %H:%M")

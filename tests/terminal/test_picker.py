@@ -42,14 +42,14 @@ def lines(state: picker.PickerState, columns: int = 79, rows: int = 24, begins: 
 def test_a_line_has_title_first_words_number_and_time() -> None:
     (line, foot) = lines(picker.PickerState((head("c1", "Porto", 1234),)), begins="We leave at nine.")
     assert line.startswith("> Porto  We leave at nine.   ")
-    assert line.endswith(f"  1,234  {safe_text.when(1.8e9)}")
+    assert line.endswith(f"  1,234  {safe_text.date(1.8e9)}")
     assert safe_text.cells(line) == 79
     assert foot == f"1 of 1 · {picker.KEYS}"
 
 
 def test_wide_line_shows_the_end_of_the_folder() -> None:
     state = picker.PickerState((head("c1", "Porto", folder="/home/ada/projects/train-times"),))
-    assert f"  …rojects/train-times  2  {safe_text.when(1.8e9)}" in lines(state)[0]
+    assert f"  …rojects/train-times  2  {safe_text.date(1.8e9)}" in lines(state)[0]
     assert "train-times" not in lines(state, columns=70)[0]
 
 

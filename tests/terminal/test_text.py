@@ -58,7 +58,7 @@ def test_without_a_width_nothing_is_wrapped() -> None:
 
 @pytest.mark.parametrize(("at", "shown"), [(1e18, "@1000000000000000000"), (float("inf"), "@inf")])
 def test_times_no_calendar_knows_are_shown_as_numbers(at: float, shown: str) -> None:
-    assert safe_text.when(at) == shown
+    assert safe_text.date(at) == shown
 
 
 @pytest.mark.parametrize(("number", "shown"), [(0, "0 B"), (999, "999 B"), (32_768, "32.8 kB"), (2_500_000, "2.5 MB")])

@@ -98,7 +98,7 @@ def _draw_row(
     head: types.Session, first_message: str, columns: int, marks: event_text.Marks, *, selected: bool
 ) -> list[Fragment]:
     """Draw title, first message, folder, message count and time, as far as there is room."""
-    when = safe_text.when(head.active_at)
+    when = safe_text.date(head.active_at)
     behind = f"{head.last_seq:,}  {when if columns >= YEAR_COLUMNS else when[5:]}"
     if head.folder and columns >= WITH_FOLDER_COLUMNS:
         behind = f"{safe_text.clip_path(head.folder, FOLDER_COLUMNS, marks.more)}  {behind}"

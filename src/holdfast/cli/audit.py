@@ -58,7 +58,7 @@ def command(
         return
     rows = [
         (
-            safe_text.when(call.at),
+            safe_text.date(call.at),
             _outcome(call),
             safe_text.safe(call.tool),
             out.clipped(safe_text.safe(call.by), 40),

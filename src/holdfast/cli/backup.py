@@ -77,7 +77,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
     target = path or out.settings.database
     coming, made, now = _inspect(source, target)
     if show := out.preview(as_json, yes):
-        origin = f"was made {safe_text.when(made)}" if made else f"is a store, not a backup, used {_changed(source)},"
+        origin = f"was made {safe_text.date(made)}" if made else f"is a store, not a backup, used {_changed(source)},"
         named = hide_password(target)
         current = f"{named} has {_contents(now)}, which will be replaced." if now else f"{named} will be created."
         for line in (f"{source} {origin} and has {_contents(coming)}.", current):
@@ -116,7 +116,7 @@ def _inspect(source: str, target: str) -> tuple[types.Report, float | None, type
 
 
 def _changed(path: str) -> str:
-    return safe_text.when(max(os.path.getmtime(each) for each in (path, f"{path}-wal") if os.path.exists(each)))
+    return safe_text.date(max(os.path.getmtime(each) for each in (path, f"{path}-wal") if os.path.exists(each)))
 
 
 def _open(target: str) -> store.SessionDB:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from holdfast import config, errors, promises, safe_text, time_format, types
+from holdfast import config, errors, promises, safe_text, types
 from holdfast.cli import config_check
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.driver import SchemaFault, hide_password, is_postgres
@@ -153,7 +153,7 @@ def check_leases(leases: Sequence[types.LeaseHeld]) -> Iterator[Finding]:
 
 
 def lease_state(lease: types.LeaseHeld) -> str:
-    since = f" since {time_format.when(lease.acquired_at)}" if lease.acquired_at is not None else ""
+    since = f" since {safe_text.date(lease.acquired_at)}" if lease.acquired_at is not None else ""
     who = f"{lease.holder} (pid {lease.pid} on {lease.host}){since}"
     if lease.state == "held":
         return f"held by {who} for {lease.expires_in:.0f} s more"
@@ -177,7 +177,7 @@ def check_store_users(found: Sequence[StoreUser] | None) -> Iterator[Finding]:
 def check_scrubbed(removed_at: float | None, served: bool) -> Iterator[Finding]:
     if removed_at is not None:
         whose = "the server's files" if served else "the files"
-        what = f"Text that was deleted {safe_text.when(removed_at)} may still be in {whose}."
+        what = f"Text that was deleted {safe_text.date(removed_at)} may still be in {whose}."
         file = "Run `holdfast doctor --fix` to remove it from the files."
         server = (
             "Vacuum frees its space, and later writes overwrite it. To remove it now, run `holdfast db scrub` as the "
@@ -193,7 +193,7 @@ def check_backups(
     with contextlib.suppress(ValueError):
         begun = float(claimed_at or "")
         if time.time() - begun > backup_schedule.CLAIM_TTL_SECONDS:
-            what = f"A scheduled backup began {safe_text.when(begun)} and never finished."
+            what = f"A scheduled backup began {safe_text.date(begun)} and never finished."
             yield Finding("note", "backup", what, "Nothing to do: the next one runs when it is due.")
     if settings.folder is None:
         return

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast import errors, safe_text, time_format, types
+from holdfast import errors, safe_text, types
 from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 
@@ -28,7 +28,7 @@ def failed(out: console.Console, limit: int, path: str | None, as_json: bool) ->
         return
     for each in found:
         where = safe_text.safe(f"{each.platform} {each.chat}")
-        out.print(out.clipped(f"{each.id}  {time_format.when(each.failed_at or each.at)}  {where}", out.width))
+        out.print(out.clipped(f"{each.id}  {safe_text.date(each.failed_at or each.at)}  {where}", out.width))
         out.print(out.clipped(f"    {safe_text.safe(each.error or '')}", out.width))
         out.print(out.clipped(f"    {safe_text.safe(_excerpt(each.text))}", out.width))
     if found:

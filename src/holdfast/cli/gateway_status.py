@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast import safe_text, time_format, types
+from holdfast import safe_text, types
 from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 from holdfast.gateway import settings
@@ -57,12 +57,12 @@ def command(out: console.Console, path: str | None, as_json: bool) -> None:
 def _describe(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, list[str]]:
     facts, held = found.facts, [each for each in found.claims if each.state == "held" and each.key.startswith(ROUTE)]
     waiting = [
-        f"  {each.route}: {_messages(each.messages)} since {time_format.when(each.since)}{_attempts(each.attempts)}"
+        f"  {each.route}: {_messages(each.messages)} since {safe_text.date(each.since)}{_attempts(each.attempts)}"
         for each in found.waiting[:MAX_LISTED]
     ]
     unsent = [
-        f"{each.platform}: {_messages(each.messages)} since {time_format.when(each.since)}"
-        + (f", next attempt {time_format.when(each.due_at)}: {each.error}" if each.error else "")
+        f"{each.platform}: {_messages(each.messages)} since {safe_text.date(each.since)}"
+        + (f", next attempt {safe_text.date(each.due_at)}: {each.error}" if each.error else "")
         for each in found.unsent
     ]
     denied = sum(each.role == "denied" for each in found.people)

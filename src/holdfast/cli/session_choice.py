@@ -167,7 +167,7 @@ def _prompt_for_number(out: console.Console, db: store.SessionDB) -> types.Sessi
     for number, head in enumerate(heads, 1):
         folder = f"  ({safe_text.safe(head.folder)})" if head.folder else ""
         title = safe_text.safe(head.title or head.conversation_id)
-        out.print(out.clipped(f"{number:>3}  {safe_text.when(head.active_at)}  {title}{folder}", out.width))
+        out.print(out.clipped(f"{number:>3}  {safe_text.date(head.active_at)}  {title}{folder}", out.width))
     answer = str(click.prompt("Conversation (number, id or title)", default="1", err=True)).strip()
     if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(heads):
         return heads[int(answer) - 1]

@@ -83,7 +83,7 @@ def delete(out: console.Console, which: Sequence[str], path: str | None, as_json
 
 def _preview(head: types.Session) -> str:
     count = safe_text.count(head.last_seq, "message")
-    parts = (head.conversation_id, count, safe_text.when(head.active_at), head.title or "")
+    parts = (head.conversation_id, count, safe_text.date(head.active_at), head.title or "")
     return safe_text.safe("  ".join(parts).rstrip())
 
 
@@ -296,7 +296,7 @@ def _show_plan(out: console.Console, plan: reports.PrunePlan, target: str, show:
             each.conversation_id,
             safe_text.count(each.messages, "message"),
             safe_text.size(each.bytes),
-            safe_text.when(each.active_at),
+            safe_text.date(each.active_at),
             f"kept: {each.needed}" if each.needed else "delete",
             each.title or "",
         )

@@ -63,7 +63,7 @@ def _row(out: console.Console, session: types.Session, every: bool, beginning: s
     return (
         safe_text.safe(session.id if every else session.conversation_id),
         f"{session.message_count if every else session.last_seq:,}",
-        safe_text.when(session.active_at),
+        safe_text.date(session.active_at),
         out.clipped(safe_text.safe(state), 30),
         safe_text.clip_path(session.folder or "-", FOLDER_WIDTH, out.glyphs.more),
         safe_text.safe(session.title or (f'"{beginning}"' if beginning else "")),

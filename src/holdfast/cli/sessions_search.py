@@ -99,7 +99,7 @@ def _print(out: console.Console, hit: types.Hit, title: str | None, query: str, 
         out.print()
     for message in hit.before:
         _print_neighbour(out, message)
-    where = f"{hit.conversation_id} {hit.seq} {hit.role} {safe_text.when(hit.at)}" + (f"  {title}" if title else "")
+    where = f"{hit.conversation_id} {hit.seq} {hit.role} {safe_text.date(hit.at)}" + (f"  {title}" if title else "")
     out.print(out.style(safe_text.safe(where), "bold"))
     for piece in safe_text.wrap(safe_text.safe(hit.snippet), out.width and out.width - 3):
         out.print(f"   {_highlight(out, piece, query)}")

@@ -200,7 +200,7 @@ def _message(
     out: console.Console, db: store.SessionDB, message: types.Message, state: str, *, notes: bool = False
 ) -> None:
     """Print a message; with `notes`, as the model sees it."""
-    heading = f"{message.seq}  {message.role}  {safe_text.when(message.at)}" + (f"  [{state}]" if state else "")
+    heading = f"{message.seq}  {message.role}  {safe_text.date(message.at)}" + (f"  [{state}]" if state else "")
     out.print()
     out.print(out.style(heading, "dim" if state in ("hidden", "in the summary") else "bold"))
     try:

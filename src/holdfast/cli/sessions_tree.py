@@ -152,7 +152,7 @@ def _heading(out: console.Console, line: Lineage) -> str:
 
 def _session(out: console.Console, session: types.Session, head: bool) -> str:
     mark = out.glyphs.live if session.live else out.glyphs.ended
-    state = "live" if session.ended_at is None else f"ended {safe_text.when(session.ended_at)}: {session.end_reason}"
+    state = "live" if session.ended_at is None else f"ended {safe_text.date(session.ended_at)}: {session.end_reason}"
     line = f"{mark} {session.id}  {out.span(session.first_seq, session.last_seq)}  {state}"
     return safe_text.safe(line + "  <- head" if head else line)
 

@@ -47,7 +47,7 @@ class CompactionScreen(ModalScreen[None]):
         """Create both sides."""
         compaction, first = self._compaction, self._range.first_seq(self._compaction)
         with Vertical(id="compared") as box:
-            box.border_title = f"Compaction of {safe_text.when(compaction.at)}"
+            box.border_title = f"Compaction of {safe_text.date(compaction.at)}"
             box.border_subtitle = "Tab: other side, Esc: back"
             with Horizontal(id="both"):
                 with Vertical(classes="side"):

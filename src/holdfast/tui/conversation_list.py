@@ -128,7 +128,7 @@ class ConversationScreen(ModalScreen[str | None]):
             self.query_one("#lineage", Static).update(Text(no_match))
 
     def _draw_option(self, head: types.Session) -> Text:
-        parts = [safe_text.when(head.active_at), safe_text.count(head.last_seq, "message")]
+        parts = [safe_text.date(head.active_at), safe_text.count(head.last_seq, "message")]
         parts += ["current"] if head.conversation_id == self._current else []
         parts += [safe_text.safe(head.folder)] if head.folder else []
         line = f" {self._form.marks.dot} ".join(parts)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Span, Text
 
-from holdfast import safe_text, time_format
+from holdfast import safe_text
 from holdfast.runtime import wording
 from holdfast.terminal import event_text, markdown
 from holdfast.tui import entries
@@ -147,7 +147,7 @@ def _draw_notice(entry: entries.Entry, form: RowFormat) -> list[Row]:
 
 
 def _draw_user(entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
-    when = "queued" if entry.kind == "queued" else time_format.when(entry.at) if entry.at else ""
+    when = "queued" if entry.kind == "queued" else safe_text.date(entry.at) if entry.at else ""
     if entry.hidden:
         when = f"{when} {form.marks.dot} hidden"
     bar = (" > " if form.is_ascii else " ▌ ", form.styles.user)

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from holdfast import errors, events, time_format, types
+from holdfast import errors, events, safe_text, types
 from holdfast.agent.commands import base, turns
 from holdfast.store import conversation_row, titles
 
@@ -50,7 +50,7 @@ async def sessions(invocation: base.Invocation) -> None:
 
 def _line(head: types.Session, invocation: base.Invocation) -> str:
     mark = "*" if head.conversation_id == invocation.conversation_id else " "
-    when, count = time_format.when(head.active_at), f"{head.last_seq:>5}"
+    when, count = safe_text.date(head.active_at), f"{head.last_seq:>5}"
     return f"{mark} {head.conversation_id}  {when}  {count}  {head.title or ''}".rstrip()
 
 
@@ -71,7 +71,7 @@ async def complete_resume(invocation: base.Invocation) -> Sequence[base.Candidat
     heads = await invocation.host.db.list_sessions(owner=invocation.host.owner, limit=MAX_COMPLETIONS)
     return [
         base.Candidate(
-            head.title or head.conversation_id, f"{time_format.when(head.active_at)}, {head.last_seq} messages"
+            head.title or head.conversation_id, f"{safe_text.date(head.active_at)}, {head.last_seq} messages"
         )
         for head in heads
         if head.conversation_id != invocation.conversation_id
@@ -104,7 +104,7 @@ async def search(invocation: base.Invocation) -> None:
         return
     for hit in hits:
         mark = "*" if hit.conversation_id == invocation.conversation_id else " "
-        where, title = f"{hit.seq} {hit.role}  {time_format.when(hit.at)}", await _title(invocation, hit)
+        where, title = f"{hit.seq} {hit.role}  {safe_text.date(hit.at)}", await _title(invocation, hit)
         lines.append(f"{mark} {hit.conversation_id}  {where}  {title}".rstrip())
         lines.append(f"    {' '.join(hit.snippet.split())}")
     lines.append(f"{_way(invocation.place)} opens a conversation; there, /recall NUMBER shows a message verbatim.")

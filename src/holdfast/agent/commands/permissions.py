@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from holdfast import errors, events, time_format, types
+from holdfast import errors, events, safe_text, types
 from holdfast.agent import approvals
 from holdfast.agent.commands import base
 from holdfast.tools.permissions import rules
@@ -131,5 +131,5 @@ def _list(law: Iterable[rules.Rule], grants: Iterable[types.Grant]) -> str:
     lines = [f"settings  {_SAY[each.say]}: {each.text}" for each in law]
     for grant in grants:
         where = "always" if grant.conversation_id is None else "this conversation"
-        lines.append(f"grant {grant.id}  {where}: {grant.rule}  ({grant.by}, {time_format.when(grant.at)})")
+        lines.append(f"grant {grant.id}  {where}: {grant.rule}  ({grant.by}, {safe_text.date(grant.at)})")
     return "\n".join(lines) or "No rules and no grants: every change needs approval."
