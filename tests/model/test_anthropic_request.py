@@ -216,11 +216,10 @@ def test_ids_of_other_providers_pair_up_after_they_were_made_valid() -> None:
     assert re.fullmatch(r"[a-zA-Z0-9_-]+", asked["id"])
 
 
-def test_a_tool_has_an_object_schema_and_is_told_once() -> None:
+def test_a_tool_has_an_object_schema() -> None:
     tools = [
         types.ToolSpec("a", "A.", {"properties": {}, "anyOf": [{"required": ["x"]}]}),
         types.ToolSpec("b", " ", {}),
-        types.ToolSpec("a", "Another.", {}),
     ]
     assert built([], tools=tools)["tools"] == [
         {"name": "a", "description": "A.", "input_schema": {"properties": {}, "type": "object"}},

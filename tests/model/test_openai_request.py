@@ -230,7 +230,7 @@ def test_request_has_what_was_asked_for_and_nothing_else() -> None:
     plain = {"model": "m", "messages": [user("hi")], "stream": True, "stream_options": {"include_usage": True}}
     assert built([HI]) == plain
     function = {"name": "read_file", "description": "Reads a file.", "parameters": TOOL.parameters}
-    assert built([HI], tools=[TOOL, TOOL], max_output=7, temperature=0.0, extra={"seed": 1}) == {
+    assert built([HI], tools=[TOOL], max_output=7, temperature=0.0, extra={"seed": 1}) == {
         **plain,
         "tools": [{"type": "function", "function": function}],
         "max_tokens": 7,

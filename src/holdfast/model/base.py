@@ -17,7 +17,7 @@ Finish = Literal["stop", "calls", "length", "refused", "cut"]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to a model. In `messages`, the result of a tool call follows the call."""
+    """One request to a model. In `messages`, the result of a tool call follows the call. Names of tools are unique."""
 
     messages: Sequence[types.Message]
     system: str = ""

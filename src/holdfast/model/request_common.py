@@ -124,15 +124,7 @@ def wrap_system(message: types.Message) -> str:
 
 def original_names(tools: Iterable[types.ToolSpec]) -> dict[str, str]:
     """Map the names sent to the provider to the names of the tools."""
-    return {safe_name(tool.name): tool.name for tool in unique_tools(tools)}
-
-
-def unique_tools(tools: Iterable[types.ToolSpec]) -> list[types.ToolSpec]:
-    """Return the first tool of each name."""
-    first: dict[str, types.ToolSpec] = {}
-    for tool in tools:
-        first.setdefault(tool.name, tool)
-    return list(first.values())
+    return {safe_name(tool.name): tool.name for tool in tools}
 
 
 def encode_arguments(arguments: str | dict[str, Any]) -> msgspec.Raw:

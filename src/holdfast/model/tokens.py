@@ -94,14 +94,10 @@ def _class(character: str) -> str:
         return "\n"
     if character.isspace():
         return " "
-    return _ascii_class(character) if character.isascii() else _wide_class(character, ord(character))
-
-
-def _ascii_class(character: str) -> str:
-    if character.isdigit():
-        return "0"
-    if character.isalpha():
-        return "A" if character.isupper() else "a"
+    if not character.isascii():
+        return _wide_class(character, ord(character))
+    if character.isalnum():
+        return "0" if character.isdigit() else "A" if character.isupper() else "a"
     return character if character in "'/" else "."
 
 
@@ -117,10 +113,6 @@ def _wide_class(character: str, point: int) -> str:
             return capital if character.isupper() else plain
         if not mark:
             return "y" if point >= 0x10000 else "x"
-    return _sign_class(point, mark)
-
-
-def _sign_class(point: int, mark: bool) -> str:
     if mark or point == 0x200D:
         return "v"
     if 0x2600 <= point < 0x2800 or 0x1F000 <= point < 0x20000:

@@ -47,7 +47,7 @@ def build(
     if system:
         body["system"] = _cache_last(list(map(text_block, system)))
     if request.tools:
-        body["tools"] = _cache_last([_tool(tool) for tool in request_common.unique_tools(request.tools)])
+        body["tools"] = _cache_last([_tool(tool) for tool in request.tools])
     elif called := {call.name for message in messages if message.role == "assistant" for call in message.tool_calls}:
         # The API requires the tools of earlier calls; none of them may be called again.
         body["tools"] = [_tool(types.ToolSpec(name, "", {})) for name in sorted(called)]

@@ -51,7 +51,7 @@ def build(
         "stream_options": {"include_usage": True},
     }
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request_common.unique_tools(request.tools)]
+        body["tools"] = [_tool(tool) for tool in request.tools]
     if request.max_output is not None:
         body[dialect.max_tokens] = max(1, request.max_output)
     if request.temperature is not None:
