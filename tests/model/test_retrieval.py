@@ -18,7 +18,7 @@ def message(seq: int, role: types.Role, text: str) -> types.Message:
     return types.Message(seq, f"uid{seq}", "s", role, 0.0, msgspec.json.encode(types.Body(content=text)).decode())
 
 
-def best(question: str, messages: list[types.Message]) -> list[retrieval.Candidate]:
+def best(question: str, messages: list[types.Message]) -> list[retrieval.RankedStatement]:
     return retrieval.rank(question, retrieval.split_messages(messages))
 
 
@@ -117,5 +117,5 @@ def test_the_ranking_does_not_depend_on_how_python_orders_sets() -> None:
         done = subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
         )
-        printed.add(str([line.partition("share=")[2] for line in done.stdout.split("Candidate(")]))
+        printed.add(str([line.partition("share=")[2] for line in done.stdout.split("RankedStatement(")]))
     assert len(printed) == 1

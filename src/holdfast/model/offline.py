@@ -153,13 +153,13 @@ def _answer_question(question: str, before: Sequence[types.Message], system: str
     return _quote(candidates) or "I find nothing about that in our conversation."
 
 
-def _find(question: str, messages: Sequence[types.Message], min_share: float) -> list[retrieval.Candidate]:
+def _find(question: str, messages: Sequence[types.Message], min_share: float) -> list[retrieval.RankedStatement]:
     found = retrieval.split_messages(messages, SEARCH)
     others = [each for each in found if not (each.role == "assistant" and each.text.startswith(_OWN))]
     return [each for each in retrieval.rank(question, others) if each.share >= min_share][:MAX_QUOTES]
 
 
-def _quote(candidates: Sequence[retrieval.Candidate]) -> str:
+def _quote(candidates: Sequence[retrieval.RankedStatement]) -> str:
     """Quote the best candidate, and others that users said and that fit nearly as well; a poor one as a guess."""
     if not candidates:
         return ""

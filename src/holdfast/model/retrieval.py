@@ -52,7 +52,7 @@ class Statement(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class RankedStatement(msgspec.Struct, frozen=True):
     """A statement that may answer a question, and the share of the question's words in it."""
 
     statement: Statement
@@ -119,7 +119,7 @@ def _split_message(message: types.Message, is_search_result: bool) -> Iterator[S
             yield from statements[: -1 if cut_off else None]
 
 
-def rank(question: str, statements: Sequence[Statement]) -> list[Candidate]:
+def rank(question: str, statements: Sequence[Statement]) -> list[RankedStatement]:
     """Return the statements that share words with the question, best first; of equal ones, the latest first."""
     wanted = sorted(words_of(question))
     hits = [(frozenset(wanted) & statement.words, statement) for statement in statements]
@@ -128,11 +128,11 @@ def rank(question: str, statements: Sequence[Statement]) -> list[Candidate]:
     size = max(len(hits), MIN_STATEMENTS)
     worth = {word: math.log(1 + (size - counts[word] + 0.5) / (counts[word] + 0.5)) for word in wanted}
     total = sum(worth.values())
-    found: dict[str, Candidate] = {}
+    found: dict[str, RankedStatement] = {}
     # The earliest comes first, so that of equal texts the latest is kept.
     for hit, statement in sorted(hits, key=lambda pair: (pair[1].role == "user", pair[1].seq)):
         if hit:
             # Summed in one order: sets have none, and sums of floats depend on it.
             share = sum(worth[word] for word in wanted if word in hit) / total
-            found[statement.text.casefold()] = Candidate(statement, share)
+            found[statement.text.casefold()] = RankedStatement(statement, share)
     return sorted(found.values(), key=lambda each: (-each.score, -each.statement.seq))
