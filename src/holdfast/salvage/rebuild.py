@@ -54,7 +54,7 @@ class RebuiltOrigin(NamedTuple):
 class Candidates(NamedTuple):
     """A conversation as alternative lists of lines, the most complete first, each with what it leaves out.
 
-    `placeholders` is the number of lines that replace lost messages.
+    There are none if the id is lost. `placeholders` is the number of lines that replace lost messages.
     """
 
     id: str
@@ -64,19 +64,14 @@ class Candidates(NamedTuple):
     placeholders: int
 
 
-class Unnamed(NamedTuple):
-    """Messages of a conversation whose id is lost."""
-
-    messages: int
-
-
-def rebuild(rows: RecoveredRows, key: int, origins: dict[int, RebuiltOrigin]) -> Candidates | Unnamed | None:
+def rebuild(rows: RecoveredRows, key: int, origins: dict[int, RebuiltOrigin]) -> Candidates | None:
     """Rebuild one conversation. Return None if it was deleted or never existed."""
     found = rows.messages.get(key, {})
     # The id is the one under which the digests of most messages match.
     verified = [(id_, _verify_messages(id_, found)) for id_ in sorted(rows.ids.get(key, ()))]
     if not verified:
-        return Unnamed(len(found)) if found else None
+        lost = reports.Lost(f"{len(found)} messages of a conversation whose name is lost")
+        return Candidates("", [], [lost], [], 0) if found else None
     id_, messages = max(verified, key=lambda each: len(each[1]))
     if id_ in rows.tombstones or (not messages and key not in rows.conversations and not rows.sessions.get(key)):
         return None

@@ -157,9 +157,7 @@ def _write(
         origins: dict[int, rebuild.RebuiltOrigin] = {}
         for key in found.conversation_keys():
             candidates = rebuild.rebuild(found, key, origins)
-            if isinstance(candidates, rebuild.Unnamed):
-                lost.append(reports.Lost(f"{candidates.messages} messages of a conversation whose name is lost"))
-            elif candidates is not None:
+            if candidates is not None:
                 lines, missed = _write_conversation(driver, candidates)
                 lost += missed
                 if lines:
@@ -182,7 +180,8 @@ def _write_conversation(driver: Driver, candidates: rebuild.Candidates) -> tuple
         except _REFUSALS:
             continue
         return lines, candidates.lost + left
-    return [], [reports.Lost("everything: the recovered rows contradict each other", candidates.id)]
+    contradiction = reports.Lost("everything: the recovered rows contradict each other", candidates.id)
+    return [], [contradiction] if candidates.versions else candidates.lost
 
 
 def _replay(driver: Driver, lines: list[jsonl.Line]) -> None:
