@@ -73,7 +73,7 @@ class Services(NamedTuple):
         permissions: approvals.Approvals,
         project: FileTools,
         machine: Sequence[tools_port.Tool],
-        others: servers.Servers | None,
+        others: servers.McpServers | None,
         **where: Unpack[AgentPlace],
     ) -> AgentFactory:
         """Return a factory of agents with these file tools, shell tools and MCP servers."""
@@ -85,7 +85,7 @@ class Services(NamedTuple):
             permissions=permissions,
             project=project,
             tools=[*toolset.build_recall_tools(self.store), *machine, *self.added],
-            others=others.offered if others else None,
+            others=others.offer if others else None,
             meters=self.meters,
             **where,
         )
@@ -162,7 +162,9 @@ async def start(
             open_services(settings, came_in, database=database, model=model, folder=here)
         )
         permissions = approvals.Approvals(services.store.permissions, law=permission_law(settings, here), yes=yes)
-        others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
+        others = (
+            await stack.enter_async_context(servers.McpServers(settings.servers, here)) if settings.servers else None
+        )
         protected = toolset.protected_paths(settings, services.database, here)
         factory = services.agent_factory(
             permissions,

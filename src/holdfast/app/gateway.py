@@ -217,7 +217,7 @@ class _RuntimeFactory(NamedTuple):
     summarizer: list[summary.ModelSummarizer] | None
     processes: background.Processes
     added: list[tools_port.Tool]
-    others: servers.Servers | None
+    others: servers.McpServers | None
     meters: dict[str, tokens.Meter]
     notices: tuple[str, ...]
     on_process_end: list[Callable[[], object]]
@@ -247,7 +247,7 @@ class _RuntimeFactory(NamedTuple):
                 *(toolset.build_shell_tools(self.processes, self.settings, [folder]) if has_shell else ()),
                 *(self.added if is_granted(wanted.tools, owner) else ()),
             ],
-            others=others.offered if others else None,
+            others=others.offer if others else None,
             meters=self.meters,
             folder=folder,
             # The folder is an internal detail and not part of the conversation.
@@ -302,7 +302,9 @@ async def _open_factory(settings: config.Settings, database: str, model: str | N
             *toolset.build_shell_tools(known, settings, [here]),
         ]
         added = await toolset.load_plugin_tools(settings.plugins, common)
-        others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
+        others = (
+            await stack.enter_async_context(servers.McpServers(settings.servers, here)) if settings.servers else None
+        )
         yield _RuntimeFactory(
             settings=settings,
             database=database,
