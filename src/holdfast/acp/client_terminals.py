@@ -206,7 +206,7 @@ def _kill_marked(mark: str, settle_seconds: float = 0.0) -> int:
     until = time.monotonic() + settle_seconds
     while process_info.find_by_env(f"{supervisor_client.MARK}={mark}") and time.monotonic() < until:
         time.sleep(0.02)
-    return supervisor_client.kill_left(mark)
+    return supervisor_client.kill_leftovers(mark)
 
 
 async def _clean_up(directory: str) -> None:

@@ -22,7 +22,7 @@ from holdfast.store.backup import schedule as backup_schedule
 from holdfast.tools import base as tools_port
 from holdfast.tools.mcp import servers
 from holdfast.tools.permissions import rules
-from holdfast.tools.shell import background, process_folders
+from holdfast.tools.shell import background
 
 logger = logging.getLogger("holdfast.app")
 
@@ -61,7 +61,7 @@ class Services(NamedTuple):
     store: async_db.AsyncSessionDB
     models: models.ConversationModels
     summarizer: list[summary.ModelSummarizer] | None
-    processes: background.Processes
+    processes: background.BackgroundProcesses
     added: list[tools_port.Tool]
     """The tools of plugins."""
     meters: dict[str, tokens.Meter]
@@ -186,13 +186,13 @@ async def start(
 
 def build_process_manager(
     settings: config.Settings, store: async_db.AsyncSessionDB, came_in: Callable[[str], object]
-) -> background.Processes:
+) -> background.BackgroundProcesses:
     """Return the manager of background processes, including those that an earlier process started."""
-    return background.Processes(
+    return background.BackgroundProcesses(
         process_records.ProcessRecords(store, came_in),
         settings.home,
         toolset.command_environment(settings),
-        signature=process_folders.signature(store.db.path),
+        database=store.db.path,
     )
 
 
@@ -296,12 +296,12 @@ async def run_maintenance(store: async_db.AsyncSessionDB, backup: config.Backup)
         await asyncio.sleep(MAINTENANCE_INTERVAL)
 
 
-async def watch_processes(processes: background.Processes) -> asyncio.Task[None]:
+async def watch_processes(processes: background.BackgroundProcesses) -> asyncio.Task[None]:
     """Record processes that ended before this start, unless the store is too slow, and keep watching in a task."""
     watcher = background.Watcher(processes)
     try:
         async with asyncio.timeout(FIRST_LOOK):
-            await watcher.look()
+            await watcher.check()
     except (errors.HoldfastError, TimeoutError) as error:
         logger.warning("background processes could not be checked: %s", error)
     return asyncio.create_task(watcher.run())

@@ -215,7 +215,7 @@ class _RuntimeFactory(NamedTuple):
     models: models.ConversationModels
     model: str
     summarizer: list[summary.ModelSummarizer] | None
-    processes: background.Processes
+    processes: background.BackgroundProcesses
     added: list[tools_port.Tool]
     others: servers.McpServers | None
     meters: dict[str, tokens.Meter]

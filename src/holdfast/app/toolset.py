@@ -30,7 +30,7 @@ def command_environment(settings: config.Settings) -> shell.Environment:
 
 
 def build_shell_tools(
-    known: background.Processes, settings: config.Settings, folders: Sequence[str]
+    known: background.BackgroundProcesses, settings: config.Settings, folders: Sequence[str]
 ) -> list[base.Tool]:
     """Build the tools that run commands; they start in the first folder."""
     run = shell.shell(folders, command_environment(settings), risks.describe)

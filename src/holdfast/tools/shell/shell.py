@@ -199,7 +199,7 @@ class SupervisedCommand:
         if not self._ended.is_set():
             await self._kill()
         if await asyncio.to_thread(self._supervisor.wait):
-            await asyncio.to_thread(supervisor_client.kill_left, self._mark)
+            await asyncio.to_thread(supervisor_client.kill_leftovers, self._mark)
 
     async def _kill(self) -> None:
         if self._supervisor.poll() is None:
@@ -243,7 +243,7 @@ def report(spool: str, seconds: float) -> base.Result:
     return base.Result("\n".join([*lines, *remarks(status), _ending(status, seconds)]), well)
 
 
-def remarks(status: supervisor_client.Status) -> list[str]:
+def remarks(status: supervisor_client.CommandStatus) -> list[str]:
     """Return notes about lost output and processes that were left."""
     found = []
     if status.lost:
@@ -261,13 +261,13 @@ def left_processes(left: int) -> str:
     return f"[{what} stopped; use start_process for processes that should continue.]"
 
 
-def _ending(status: supervisor_client.Status, seconds: float) -> str:
+def _ending(status: supervisor_client.CommandStatus, seconds: float) -> str:
     match status.why:
         case "":
             return f"[exit code {status.exit_code}]"
         case "time":
             return f"[killed after {seconds:g} s; set a longer `timeout`, or use start_process]"
         case "processes":
-            return f"[killed: it had more than {supervisor_client.MOST:,} processes]"
+            return f"[killed: it had more than {supervisor_client.MAX_PROCESSES:,} processes]"
         case _:
             return "[killed]"
