@@ -165,7 +165,7 @@ def test_the_program_goes_on_while_an_expression_takes_forever(tmp_path: Path) -
         assert "took too long in 1 files" in str((await task).content)
         return longest
 
-    assert asyncio.run(both()) < search.RegexMatcher.timeout_seconds / 2
+    assert asyncio.run(both()) < search.LineMatcher.timeout_seconds / 2
 
 
 def test_a_search_for_an_expression_that_takes_forever_can_be_cancelled(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_an_expression_sees_one_line_at_a_time(tmp_path: Path, text: str) -> Non
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forever is sooner in tests."""
-    monkeypatch.setattr(search.RegexMatcher, "timeout_seconds", 0.3)
+    monkeypatch.setattr(search.LineMatcher, "timeout_seconds", 0.3)
 
 
 # --- threads ------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import msgspec
@@ -211,28 +212,35 @@ class LineRange(msgspec.Struct, frozen=True):
 def read_lines(file: BinaryIO, first: int, count: int, stop: worker_thread.Stop = lambda: False) -> LineRange:
     """Read up to `count` lines from line `first` on.
 
-    A file, and a single line of it, may be larger than memory: skipped lines are counted in blocks, and long lines are
-    cut as they are read. Raise ToolFailed if the file has fewer lines, or they are too far into it.
+    A file, and a single line of it, may be larger than memory: long lines are cut as they are read. Raise ToolFailed if
+    the file has fewer lines, or they are too far into it.
     """
-    reader = _LineReader(file, stop)
-    skipped = reader.skip(first - 1)
-    lines, used, crlf = list[str](), 0, False
-    while skipped == first - 1 and len(lines) < count and (found := reader.line()) is not None:
-        raw, length = found
+    rows = _split_lines(file, stop)
+    skipped = sum(1 for _ in itertools.islice(rows, first - 1))
+    if skipped < first - 1 and file.tell() >= MAX_OFFSET:
+        raise errors.ToolFailed(
+            f"Line {first} is more than {MAX_OFFSET:,} bytes into the file. Use search_files instead."
+        )
+    lines, used, crlf, further = list[str](), 0, False, 0
+    for raw, length in rows:
         line = _shorten(raw.removesuffix(b"\r"), length)
         if lines and used + len(line) > MAX_CHARACTERS:
-            # This line has been read already, and is one of those that follow.
-            return LineRange(tuple(lines), first, _sum(first + len(lines), reader.count()), crlf)
+            further = 1
+            break
         crlf = crlf or raw.endswith(b"\r")
         lines.append(line)
         used += len(line) + 8
+        if len(lines) == count:
+            break
     if not lines and first > 1:
         raise errors.ToolFailed(f"The file has {skipped} lines.")
-    return LineRange(tuple(lines), first, _sum(first - 1 + len(lines), reader.count()), crlf)
-
-
-def _sum(lines: int, more: int | None) -> int | None:
-    return None if more is None else lines + more
+    end = min(file.tell() + MAX_COUNTED_BYTES, MAX_OFFSET)
+    for _ in rows:
+        further += 1
+        if file.tell() >= end:
+            break
+    total = None if file.tell() >= end else first - 1 + len(lines) + further
+    return LineRange(tuple(lines), first, total, crlf)
 
 
 def _shorten(raw: bytes, length: int) -> str:
@@ -242,68 +250,17 @@ def _shorten(raw: bytes, length: int) -> str:
     return f"{line[:MAX_LINE_LENGTH]}[… the line has {length:,} bytes …]"
 
 
-class _LineReader:
-    """Reads a file forward, up to a limit in bytes."""
+def _split_lines(file: BinaryIO, stop: worker_thread.Stop) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file without their ends, each possibly cut, and its real length in bytes.
 
-    def __init__(self, file: BinaryIO, stop: worker_thread.Stop) -> None:
-        self._file, self._stop, self._left = file, stop, MAX_OFFSET
-        # Ignore what another process appends meanwhile: the file might grow as fast as it is read.
-        self._end = file.seek(0, os.SEEK_END)
-        file.seek(0)
-
-    def skip(self, lines: int) -> int:
-        """Skip lines and return how many there were, at most `lines`."""
-        passed, last = 0, b"\n"
-        while passed < lines:
-            block = self._block()
-            if not block:
-                if self._left <= 0:
-                    raise errors.ToolFailed(
-                        f"Line {lines + 1} is more than {MAX_OFFSET:,} bytes into the file. Use search_files instead."
-                    )
-                return passed + (last != b"\n")
-            found = block.count(b"\n")
-            if passed + found >= lines:
-                self._file.seek(_after(block, lines - passed) - len(block), 1)
-                return lines
-            passed, last = passed + found, block[-1:]
-        return passed
-
-    def line(self) -> tuple[bytes, int] | None:
-        """Return the next line without its end, possibly cut, and its real length in bytes."""
-        raw = self._file.readline(MAX_LINE_LENGTH * 4) if self._left > 0 else b""
-        if not raw:
-            return None
-        self._left -= len(raw)
-        if raw.endswith(b"\n"):
-            return raw[:-1], len(raw) - 1
-        length = len(raw)
-        while block := self._block():
-            at = block.find(b"\n")
-            if at >= 0:
-                self._file.seek(at + 1 - len(block), 1)
-                return raw, length + at
-            length += len(block)
-        return raw, length
-
-    def count(self) -> int | None:
-        """Count the remaining lines; None if that would take too long."""
-        self._left = min(self._left, MAX_COUNTED_BYTES)
-        found, last = 0, b"\n"
-        while block := self._block():
-            found, last = found + block.count(b"\n"), block[-1:]
-        return None if self._left <= 0 else found + (last != b"\n")
-
-    def _block(self) -> bytes:
-        room = min(BLOCK_BYTES, self._end - self._file.tell())
-        block = b"" if room <= 0 or self._left <= 0 or self._stop() else self._file.read(room)
-        self._left -= len(block)
-        return block
-
-
-def _after(block: bytes, count: int) -> int:
-    """Return the offset after the given number of line ends."""
+    End where the file ended at first: another process might append to it as fast as it is read.
+    """
+    end = min(file.seek(0, os.SEEK_END), MAX_OFFSET)
+    file.seek(0)
     at = 0
-    for _ in range(count):
-        at = block.index(b"\n", at) + 1
-    return at
+    while at < end and not stop() and (raw := file.readline(min(MAX_LINE_LENGTH * 4, end - at))):
+        last, begin = raw, at
+        at += len(raw)
+        while not last.endswith(b"\n") and at < end and (last := file.readline(min(BLOCK_BYTES, end - at))):
+            at += len(last)
+        yield raw.removesuffix(b"\n"), at - begin - last.endswith(b"\n")
