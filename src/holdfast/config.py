@@ -138,12 +138,12 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def rules(self) -> tuple[rules.Rule, ...]:
         """Return all rules. Raises SettingInvalid for an invalid one."""
-        texts: tuple[tuple[rules.Say, list[str]], ...] = (
+        texts: tuple[tuple[rules.Effect, list[str]], ...] = (
             ("deny", self.deny),
             ("ask", self.ask),
             ("allow", self.allow),
         )
-        return tuple(rules.rule(say, text, f"`permissions.{say}`: ") for say, each in texts for text in each)
+        return tuple(rules.parse_rule(say, text, f"`permissions.{say}`: ") for say, each in texts for text in each)
 
 
 class Shell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

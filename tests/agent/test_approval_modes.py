@@ -34,7 +34,7 @@ class Change:
         return tools.Plan(act, go)
 
 
-def acted(mode: approvals.Mode, change: Change, law: rules.Law | None = None) -> tuple[int, list[str], list[Any]]:
+def acted(mode: approvals.Mode, change: Change, law: rules.Policy | None = None) -> tuple[int, list[str], list[Any]]:
     """Let a model write a file and run a command where nobody answers: what was done, and the audit."""
     shell = house.Shell()
     calls = (types.ToolCall("c1", "write_file", {}), types.ToolCall("c2", "shell", {"command": "make"}))
@@ -183,6 +183,6 @@ def test_read_only_does_nothing_that_a_rule_allows_either() -> None:
     ],
 )
 def test_code_does_not_change_what_is_dangerous_or_forbidden_or_to_be_asked_for(
-    change: Change, law: rules.Law | None
+    change: Change, law: rules.Policy | None
 ) -> None:
     assert acted("code", change, law)[0] == 0

@@ -77,7 +77,10 @@ def test_more_folders_are_read_where_the_editor_names_them(tmp_path: Path) -> No
 
 def test_rules_hold_in_the_folder_of_the_session(tmp_path: Path) -> None:
     one = folder(tmp_path, "one", "the sea")
-    rules = (permissions_rules.rule("deny", "read_file(notes.txt)"), permissions_rules.rule("allow", "shell(pwd)"))
+    rules = (
+        permissions_rules.parse_rule("deny", "read_file(notes.txt)"),
+        permissions_rules.parse_rule("allow", "shell(pwd)"),
+    )
 
     async def story(editor: seat.Editor) -> None:
         session = await editor.new(one)

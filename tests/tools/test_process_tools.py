@@ -156,9 +156,9 @@ def test_input_is_asked_for_every_time_and_not_covered_by_a_yes_to_everything(
             assert "dangerous" in refused
             assert not (tmp_path / "ran").exists()
             # Neither does a rule that allows the tool, nor is there anything to remember.
-            law = rules.Law((rules.rule("allow", "write_process"),))
+            law = rules.Policy((rules.parse_rule("allow", "write_process"),))
             act = base.Act(tool="write_process", kind="run", summary="", danger=background_tools.INPUT_RISK)
-            assert rules.decide(act, law).say == "ask"
+            assert rules.decide(act, law).effect == "ask"
             assert rules.decide(act, law).remembers == ()
             assert [(each.tool, each.allowed) for each in await db.permissions.audit_log()] == [
                 ("write_process", False), ("start_process", True)

@@ -196,9 +196,9 @@ def build_process_manager(
     )
 
 
-def permission_law(settings: config.Settings, folder: str) -> rules.Law:
+def permission_law(settings: config.Settings, folder: str) -> rules.Policy:
     """Return the permission rules of the settings for a folder."""
-    return rules.Law(settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
+    return rules.Policy(settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
 
 
 class AgentFactory(NamedTuple):

@@ -228,7 +228,7 @@ class _RuntimeFactory(NamedTuple):
         """Open the runtime of an owner."""
         folder = folder_of(self.settings, owner)
         await asyncio.to_thread(_create_folder, folder)
-        law = rules.Law(self.settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
+        law = rules.Policy(self.settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
         permissions = approvals.Approvals(self.store.permissions, law=law, owner=owner)
         wanted = self.settings.gateway
         others = self.others if is_granted(wanted.tools, owner) else None
