@@ -103,7 +103,7 @@ def test_read_only_does_nothing_of_which_it_is_not_known_what_it_does(mode: appr
         done.append("launched")
         return "Off it goes."
 
-    found = plugins.known(launch)
+    found = plugins.assume_changes(launch)
     told, _ = called(mode, found)
     assert bool(done) == (mode == "ask")
     assert (approvals.READ_ONLY in told) == (mode == "read-only")
@@ -115,7 +115,7 @@ def test_read_only_runs_what_says_that_it_changes_nothing() -> None:
         """Looks."""
         return "There it is."
 
-    assert called("read-only", plugins.known(look))[0] == "There it is."
+    assert called("read-only", plugins.assume_changes(look))[0] == "There it is."
 
 
 @pytest.mark.parametrize("late", [False, True])

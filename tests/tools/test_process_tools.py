@@ -130,7 +130,7 @@ def test_a_conversation_sees_and_stops_its_own_only(play: Callable[[Story], None
 def test_to_start_and_to_write_need_permission_to_stop_does_not(play: Callable[[Story], None]) -> None:
     async def story(model: Model) -> None:
         name = await model.start("cat", input=True)
-        model.gate = registry.nobody_answers
+        model.gate = registry.allow_reads_only
         assert "Not allowed" in await model("start_process", command="true")
         assert "Not allowed" in await model("write_process", id=name, text="x\n")
         assert (await model("read_process", id=name)).endswith("bytes 0-0 of 0]")
@@ -159,7 +159,7 @@ def test_input_is_asked_for_every_time_and_not_covered_by_a_yes_to_everything(
             law = rules.Policy((rules.parse_rule("allow", "write_process"),))
             act = base.Act(tool="write_process", kind="run", summary="", danger=background_tools.INPUT_RISK)
             assert rules.decide(act, law).effect == "ask"
-            assert rules.decide(act, law).remembers == ()
+            assert rules.decide(act, law).grants == ()
             assert [(each.tool, each.allowed) for each in await db.permissions.audit_log()] == [
                 ("write_process", False), ("start_process", True)
             ]  # fmt: skip

@@ -26,7 +26,7 @@ def test_what_providers_refuse_at_the_top_is_left_to_the_server() -> None:
     "given", [{"type": "object"}, {"type": "object", "properties": {}, "additionalProperties": {}}]
 )
 def test_a_tool_that_takes_anything_can_be_given_anything(given: dict[str, Any]) -> None:
-    assert registry.checked({"x": 1}, listing.convert_schema(given)) == {"x": 1}
+    assert registry.check_arguments({"x": 1}, listing.convert_schema(given)) == {"x": 1}
 
 
 def test_a_tool_that_takes_nothing_is_given_nothing() -> None:

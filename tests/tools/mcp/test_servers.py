@@ -268,15 +268,15 @@ def test_a_turn_waits_for_a_server_for_a_bounded_time_and_gets_its_tools_later(t
         come = tmp_path / "come"
         async with stage.running(stage.raw("late", come), patience=0.05) as all_of_them:
             tools = registry.Registry([], more=all_of_them.offer)
-            assert await tools.freshen() == ["The MCP server raw has not started yet. Its tools are added when it is."]
+            assert await tools.update() == ["The MCP server raw has not started yet. Its tools are added when it is."]
             assert tools.specs == ()
-            assert await tools.freshen() == []  # It is told once.
+            assert await tools.update() == []  # It is told once.
             come.touch()
             await all_of_them.wait_started(stage.PATIENCE)
-            assert list(await tools.freshen()) == ["The MCP server raw is available now, with 19 tools."]
+            assert list(await tools.update()) == ["The MCP server raw is available now, with 19 tools."]
             specs = tools.specs
             assert len(specs) == 19
-            assert await tools.freshen() == []
+            assert await tools.update() == []
             assert tools.specs is specs
 
     stage.run(work)
@@ -319,7 +319,7 @@ def test_a_tool_cannot_take_the_name_of_an_own_one() -> None:
         own = base.Tool(types.ToolSpec("raw__echo", "", {"properties": {}}), mine)
         async with stage.running(stage.raw()) as all_of_them:
             tools = registry.Registry([own], more=all_of_them.offer)
-            await tools.freshen()
+            await tools.update()
             assert (await tools.run(types.ToolCall("1", "raw__echo", {}))).content == "mine"
             assert [spec.name for spec in tools.specs].count("raw__echo") == 1
 
