@@ -30,7 +30,7 @@ SCHEMA = {
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "Missing arguments: n"),
+        ({}, "arguments: n"),
         ({"n": "1"}, "type number"),
         ({"n": True}, "type number"),
         ({"n": 1, "kind": "c"}, "a, b"),
