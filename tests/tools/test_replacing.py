@@ -13,7 +13,7 @@ from holdfast.tools.files import diff, edit
 
 
 def replaced(text: str, old: str, new: str, replace_all: bool = False) -> str:
-    return edit.apply_edit(text, edit.Edit(old_text=old, new_text=new, replace_all=replace_all))
+    return edit.apply_edit(text, edit.TextEdit(old_text=old, new_text=new, replace_all=replace_all))
 
 
 TEXT = st.text(st.sampled_from("ab \n\t'é"), max_size=30)

@@ -72,11 +72,10 @@ def shell_tool(
     terminals: ClientTerminals | None,
     roots: Sequence[str | os.PathLike[str]],
     environment: shell.Environment,
-    describe: shell.Describe = shell.not_analysed,
 ) -> base.Tool:
     """Return the tool that runs commands in these folders, in terminals of the editor if there are any."""
     run = terminals.run if terminals is not None else None
-    return shell.shell([os.fspath(root) for root in roots], environment, describe, run)
+    return shell.shell([os.fspath(root) for root in roots], environment, run)
 
 
 class _NotRun(Exception):

@@ -31,10 +31,6 @@ FIRST_LOOK = 5.0
 """Seconds that a start waits to learn which background processes ended before it."""
 
 
-FileTools = Callable[[Callable[[], object]], list[tools_port.Tool]]
-"""Builds the file tools of an agent, given a function that returns the epoch of its view."""
-
-
 class AgentPlace(TypedDict):
     """Where and for whom an agent works."""
 
@@ -71,7 +67,7 @@ class Services(NamedTuple):
     def agent_factory(
         self,
         permissions: approvals.Approvals,
-        project: FileTools,
+        project: list[tools_port.Tool],
         machine: Sequence[tools_port.Tool],
         others: servers.McpServers | None,
         **where: Unpack[AgentPlace],
@@ -168,7 +164,7 @@ async def start(
         protected = toolset.protected_paths(settings, services.database, here)
         factory = services.agent_factory(
             permissions,
-            partial(toolset.build_file_tools, here, protected),
+            toolset.build_file_tools(here, protected),
             toolset.build_shell_tools(services.processes, settings, [here]),
             others,
             folder=here,
@@ -209,7 +205,7 @@ class AgentFactory(NamedTuple):
     models: models.ConversationModels
     summarizer: list[summary.ModelSummarizer] | None
     permissions: approvals.Approvals
-    project: FileTools
+    project: list[tools_port.Tool]
     tools: list[tools_port.Tool]
     others: tools_port.Source | None
     meters: dict[str, tokens.Meter]
@@ -221,17 +217,13 @@ class AgentFactory(NamedTuple):
     """Whether new conversations record the folder; only if the user chose it."""
 
     async def agent(self, conversation_id: str) -> agent.AIAgent:
-        def epoch() -> object:
-            mark = created.context_cache.mark
-            return mark[0] if mark else object()  # An unknown view may differ each time.
-
         model = self.models.of(conversation_id)
         compaction, limits, memory = self.settings.compaction, self.settings.limits, self.settings.memory
-        created = agent.AIAgent(
+        return agent.AIAgent(
             db=self.store,
             model=model,
             session_id=conversation_id,
-            tools=[*self.project(epoch), *self.tools],
+            tools=[*self.project, *self.tools],
             tool_source=self.others,
             permissions=self.permissions,
             context_files=True,
@@ -253,7 +245,6 @@ class AgentFactory(NamedTuple):
                 review=memory.review and self.reviews and not models.is_offline(model),
             ),
         )
-        return created
 
 
 async def build_summarizers(

@@ -239,9 +239,7 @@ class _RuntimeFactory(NamedTuple):
             models=self.models,
             summarizer=self.summarizer,
             permissions=permissions,
-            project=partial(
-                toolset.build_file_tools, folder, toolset.protected_paths(self.settings, self.database, folder)
-            ),
+            project=toolset.build_file_tools(folder, toolset.protected_paths(self.settings, self.database, folder)),
             tools=[
                 *toolset.build_recall_tools(self.store),
                 *(toolset.build_shell_tools(self.processes, self.settings, [folder]) if has_shell else ()),

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.tools import base, worker_thread
-from holdfast.tools.files import editor_buffers, read, workspace, write
+from holdfast.tools.files import editor_buffers, workspace, write
 
 MAX_EDITS = 50
 
@@ -41,9 +41,7 @@ _SPEC = types.ToolSpec(
 )
 
 
-def edit_file(
-    space: workspace.Workspace, cache: read.ReadCache, editor: editor_buffers.EditorBuffers | None = None
-) -> base.Tool:
+def edit_file(space: workspace.Workspace, editor: editor_buffers.EditorBuffers | None = None) -> base.Tool:
     """Build the tool that changes parts of files."""
 
     async def run(arguments: base.Arguments) -> base.Plan:
@@ -62,12 +60,12 @@ def edit_file(
                     raise errors.ToolFailed(message) from None
             return write.FileText(text, old.has_bom)
 
-        return await write.plan_change(space, cache, "edit_file", path, apply_all, editor)
+        return await write.plan_change(space, "edit_file", path, apply_all, editor)
 
     return base.Tool(_SPEC, run)
 
 
-def parse_edits(arguments: base.Arguments) -> list[Edit]:
+def parse_edits(arguments: base.Arguments) -> list[TextEdit]:
     """Return the edits of a call: its single edit or its list."""
     single = {name: arguments[name] for name in _ONE if name in arguments}
     listed = arguments.get("edits") or []
@@ -76,7 +74,7 @@ def parse_edits(arguments: base.Arguments) -> list[Edit]:
     if len(listed) > MAX_EDITS:
         raise errors.ToolFailed(f"A call has at most {MAX_EDITS} edits.")
     try:
-        return msgspec.convert(listed or [single], list[Edit])
+        return msgspec.convert(listed or [single], list[TextEdit])
     except msgspec.ValidationError as error:
         raise errors.ToolFailed(f"Invalid edits: {error}.") from None
 
@@ -97,7 +95,7 @@ _MAX_LINE = 500
 Span = tuple[int, int]
 
 
-class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TextEdit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Replace `old_text` by `new_text`, at its only occurrence or at all."""
 
     old_text: str
@@ -105,7 +103,7 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     replace_all: bool = False
 
 
-def apply_edit(text: str, edit: Edit) -> str:
+def apply_edit(text: str, edit: TextEdit) -> str:
     """Return the edited text. Raise ToolFailed, with a hint, if the occurrence is not clear.
 
     If `old_text` is not found literally, differences that models make by accident are tolerated, smallest first: line

@@ -1,14 +1,12 @@
-"""The tool read_file: numbered lines of a text file, or an image, and a cache of what the model has read already."""
+"""The tool read_file: numbered lines of a text file, or an image."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import itertools
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import msgspec
@@ -29,7 +27,6 @@ MAX_COUNTED_BYTES = 32_000_000
 MAX_IMAGE_BYTES = 3_500_000
 MAX_IMAGE_SIDE = 8_000
 BLOCK_BYTES = 1 << 20
-MAX_CACHED_READS = 500
 _BOM = b"\xef\xbb\xbf"
 
 _SPEC = types.ToolSpec(
@@ -47,51 +44,9 @@ _SPEC = types.ToolSpec(
     },
 )
 
-CacheKey = tuple[str, str, int, int]
-"""Conversation, real path, first line, number of lines."""
 
-
-class ReadCache:
-    """Remembers what the model has read and what has not changed since, so that it is not sent twice.
-
-    A model that reads a file twice gets a reference to the first result. If it asks once more, it gets the text. All is
-    forgotten when `epoch` returns another value, because the model's context may not contain the result any more.
-    """
-
-    def __init__(self, epoch: Callable[[], object] = lambda: None) -> None:
-        self._epoch = epoch
-        self._at: object = None
-        self._known: OrderedDict[CacheKey, tuple[object, str]] = OrderedDict()
-
-    def pop(self, key: CacheKey, version: object) -> str | None:
-        """Return the id of the call that has read this version; None if there is none or it was just referred to."""
-        self._expire()
-        known = self._known.pop(key, None)
-        return known[1] if known is not None and known[0] == version else None
-
-    def add(self, key: CacheKey, version: object, call_id: str) -> None:
-        """Note what a call is about to return."""
-        self._expire()
-        self._known[key] = (version, call_id)
-        while len(self._known) > MAX_CACHED_READS:
-            self._known.popitem(last=False)
-
-    def invalidate(self, path: str) -> None:
-        """Forget a file that was changed."""
-        for key in [key for key in self._known if key[1] == path]:
-            del self._known[key]
-
-    def _expire(self) -> None:
-        now = self._epoch()
-        if now != self._at:
-            self._known.clear()
-            self._at = now
-
-
-def read_file(
-    space: workspace.Workspace, cache: ReadCache | None = None, editor: editor_buffers.EditorBuffers | None = None
-) -> base.Tool:
-    """Build the tool. Without a cache, every call returns the text."""
+def read_file(space: workspace.Workspace, editor: editor_buffers.EditorBuffers | None = None) -> base.Tool:
+    """Build the tool that reads files."""
 
     async def run(arguments: base.Arguments) -> types.Content | base.Plan:
         first = arguments.get("from_line", 1)
@@ -102,48 +57,15 @@ def read_file(
 
         async def read() -> types.Content:
             buffer = await editor_buffers.read(editor, space, path)
-            return (await worker_thread.run_in_thread(lambda stop: _read(space, path, (first, count), buffer, stop)))[0]
+            return await worker_thread.run_in_thread(lambda stop: _read(space, path, (first, count), buffer, stop))
 
         if danger := sensitive_paths.secret(path.parts):
             act = base.Act(tool="read_file", kind="look", summary=f"Read {errors.shown(path.name, 200)}.",
                            paths=(path.path,), danger=danger)  # fmt: skip
             return base.Plan(act, read)
-        return await read() if cache is None else await _read_cached(space, cache, path, (first, count), editor)
+        return await read()
 
     return base.Tool(_SPEC, run, parallel=True)
-
-
-async def _read_cached(
-    space: workspace.Workspace,
-    cache: ReadCache,
-    path: workspace.WorkspacePath,
-    lines: tuple[int, int],
-    editor: editor_buffers.EditorBuffers | None,
-) -> types.Content:
-    now = base.current()
-    key = (now.conversation_id, path.path, *lines)
-    buffer = await editor_buffers.read(editor, space, path)
-    if buffer is not None:
-        version = _digest(buffer)
-    else:
-        version = await worker_thread.run_in_thread(lambda _: _version(space, path))
-    if (call := cache.pop(key, version)) is not None:
-        return (
-            f"[{path.name} has not changed since the call {call or 'before'} read these lines. If that result is no "
-            "longer in view, use `recall`, or read the file once more.]"
-        )
-    content, version = await worker_thread.run_in_thread(lambda stop: _read(space, path, lines, buffer, stop))
-    cache.add(key, version, now.call_id)
-    return content
-
-
-def _version(space: workspace.Workspace, path: workspace.WorkspacePath) -> object:
-    with space.open_file(path) as file:
-        return workspace.file_version(os.fstat(file.fileno()))
-
-
-def _digest(buffer: bytes) -> object:
-    return hashlib.sha256(buffer).digest()
 
 
 def _read(
@@ -152,18 +74,17 @@ def _read(
     lines: tuple[int, int],
     buffer: bytes | None,
     stop: worker_thread.Stop,
-) -> tuple[types.Content, object]:
-    """Return the content, and the version of the file from before it was read."""
+) -> types.Content:
     if buffer is not None:
-        return _number_lines(read_lines(io.BytesIO(buffer), *lines, stop), len(buffer)), _digest(buffer)
+        return _number_lines(read_lines(io.BytesIO(buffer), *lines, stop), len(buffer))
     with space.open_file(path) as file:
-        found = os.fstat(file.fileno())
+        size = os.fstat(file.fileno()).st_size
         beginning = file.read(8192)
-        if images.media_type(beginning) is not None and (image := _read_image(file, path, found.st_size)) is not None:
-            return image, workspace.file_version(found)
+        if images.media_type(beginning) is not None and (image := _read_image(file, path, size)) is not None:
+            return image
         if b"\0" in beginning:
             raise errors.ToolFailed(f"{errors.shown(path.parts[-1])} is not a text file.")
-        return _number_lines(read_lines(file, *lines, stop), found.st_size), workspace.file_version(found)
+        return _number_lines(read_lines(file, *lines, stop), size)
 
 
 def _number_lines(found: LineRange, size: int) -> str:

@@ -59,11 +59,9 @@ _WRITE = _spec(
 _KILL = _spec("kill_process", "Stop a process and everything it started.")
 
 
-def tools(
-    known: background.BackgroundProcesses, roots: Sequence[str], describe: shell.Describe = shell.not_analysed
-) -> list[base.Tool]:
+def tools(known: background.BackgroundProcesses, roots: Sequence[str]) -> list[base.Tool]:
     """Return the six tools. Commands run in these folders, by default in the first."""
-    built = _ProcessTools(known, [os.path.realpath(root) for root in roots], describe)
+    built = _ProcessTools(known, [os.path.realpath(root) for root in roots])
     return [
         base.Tool(_START, built.start),
         base.Tool(_LIST, built.list, parallel=True),
@@ -75,8 +73,8 @@ def tools(
 
 
 class _ProcessTools:
-    def __init__(self, known: background.BackgroundProcesses, roots: list[str], describe: shell.Describe) -> None:
-        self._known, self._roots, self._describe = known, roots, describe
+    def __init__(self, known: background.BackgroundProcesses, roots: list[str]) -> None:
+        self._known, self._roots = known, roots
 
     async def start(self, arguments: base.Arguments) -> base.Plan:
         command = supervisor_client.check_command(arguments["command"])
@@ -87,7 +85,7 @@ class _ProcessTools:
             process = await self._known.start(here, command, folder, wanted)
             return f"Started as process {process.id}."
 
-        return base.Plan(shell.act("start_process", "Start", command, folder, self._describe), go)
+        return base.Plan(shell.act("start_process", "Start", command, folder), go)
 
     async def list(self, _: base.Arguments) -> str:
         found = await self._known.records.every(base.current().conversation_id, False)
