@@ -115,7 +115,7 @@ async def open_services(
         processes = build_process_manager(settings, store, came_in)
         here = folder or os.getcwd()
         built_in = [
-            *toolset.build_file_tools(here, [], object),
+            *toolset.build_file_tools(here, []),
             *toolset.build_recall_tools(store),
             *toolset.build_shell_tools(processes, settings, [here]),
             *more,

@@ -295,7 +295,7 @@ async def _open_factory(settings: config.Settings, database: str, model: str | N
         known = compose.build_process_manager(settings, store, notify)
         here = os.path.join(settings.home, "gateway")
         common = [
-            *toolset.build_file_tools(here, [], object),
+            *toolset.build_file_tools(here, []),
             *toolset.build_recall_tools(store),
             *toolset.build_shell_tools(known, settings, [here]),
         ]
