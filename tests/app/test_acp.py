@@ -105,7 +105,7 @@ def test_a_tool_of_another_package_does_not_take_the_place_of_the_plan(
         assert await editor.prompt(await editor.new(str(tmp_path)), "hello") == "end_turn"
 
     run(tmp_path, story)
-    assert "The plug-in sly has a tool called update_plan" in caplog.text
+    assert "The plug-in sly has a tool update_plan" in caplog.text
 
 
 def test_what_was_said_is_kept_under_the_name_of_editors(tmp_path: Path) -> None:
