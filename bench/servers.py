@@ -20,9 +20,9 @@ _RAW = Path(__file__).parent.parent / "tests" / "tools" / "mcp" / "raw.py"
 async def figures(scale: Scale, folder: Path) -> Figure:
     """A later turn with them, beside one without, in the same run."""
     command = {"command": sys.executable, "args": ("-I", str(_RAW), "ten")}
-    wanted = [settings.Wanted(name=f"server{number}", **command) for number in range(SERVERS)]  # type: ignore[arg-type]
+    wanted = [settings.ServerConfig(name=f"server{number}", **command) for number in range(SERVERS)]  # type: ignore[arg-type]
     async with (
-        servers.Servers(wanted, str(folder), patience=60) as others,
+        servers.McpServers(wanted, str(folder), patience=60) as others,
         AsyncSessionDB(SessionDB(folder / "servers.db")) as db,
     ):
         agents = {
@@ -32,7 +32,7 @@ async def figures(scale: Scale, folder: Path) -> Figure:
                 session_id=name,
                 tool_source=source,
             )
-            for name, source in (("alone", None), ("served", others.offered))
+            for name, source in (("alone", None), ("served", others.offer))
         }
         taken: dict[str, list[float]] = {name: [] for name in agents}
         for number in range(scale.turns + 5):

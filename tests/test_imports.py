@@ -64,7 +64,7 @@ LOADS_BY_NAME = {
     "cli/lazy_group.py",
     "gateway/settings.py",
     "model/__init__.py",
-    "tools/mcp/server.py",
+    "tools/mcp/servers.py",
 }
 
 # Foreign parts that have one door each. The race in the demo has a naive side, which is all sqlite3 is for.
@@ -79,7 +79,7 @@ DOORS = {
 
 # The library that speaks to servers of tools is given a client of that kind, so there it has to be made. Replies are
 # posted to addresses that were looked up before.
-SIDE_DOORS = {("httpx2", "tools/mcp/http_client.py"), ("httpx2", "gateway/platforms/http/callbacks.py")}
+SIDE_DOORS = {("httpx2", "tools/mcp/transports.py"), ("httpx2", "gateway/platforms/http/callbacks.py")}
 
 # Foreign parts that have a few rooms to themselves: what is beside them runs without.
 ROOMS = {

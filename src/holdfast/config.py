@@ -138,12 +138,12 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def rules(self) -> tuple[rules.Rule, ...]:
         """Return all rules. Raises SettingInvalid for an invalid one."""
-        texts: tuple[tuple[rules.Say, list[str]], ...] = (
+        texts: tuple[tuple[rules.Effect, list[str]], ...] = (
             ("deny", self.deny),
             ("ask", self.ask),
             ("allow", self.allow),
         )
-        return tuple(rules.rule(say, text, f"`permissions.{say}`: ") for say, each in texts for text in each)
+        return tuple(rules.parse_rule(say, text, f"`permissions.{say}`: ") for say, each in texts for text in each)
 
 
 class Shell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,7 +189,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plugins: Plugins = Plugins()
     permissions: Permissions = Permissions()
     shell: Shell = Shell()
-    servers: dict[str, mcp.Server] = msgspec.field(default_factory=dict, name="mcpServers")
+    servers: dict[str, mcp.ServerSettings] = msgspec.field(default_factory=dict, name="mcpServers")
     backup: Backup = Backup()
     retention: Retention = Retention()
     gateway: gateway.Settings = gateway.Settings()
@@ -259,7 +259,7 @@ class Settings(msgspec.Struct, frozen=True):
     plugins: Plugins = Plugins()
     shell: Shell = Shell()
     permissions: tuple[rules.Rule, ...] = ()
-    servers: tuple[mcp.Wanted, ...] = ()
+    servers: tuple[mcp.ServerConfig, ...] = ()
     """The enabled MCP servers (`mcpServers`), with variables of the environment substituted."""
     log: str | None = None
     """The log file for warnings and errors: HOLDFAST_LOG."""
@@ -305,7 +305,7 @@ def load(
         shell=file.shell,
         permissions=file.permissions.rules(),
         servers=tuple(
-            mcp.wanted(name, server, given, lambda path: _path(path, users))
+            mcp.resolve(name, server, given, lambda path: _path(path, users))
             for name, server in file.servers.items()
             if server.enabled
         ),

@@ -30,21 +30,21 @@ def command(package: str, *arguments: str) -> list[str]:
     return [*node.node, str(place / "dist" / "index.js"), *arguments]
 
 
-def as_process(name: str, package: str, *arguments: str) -> settings.Wanted:
+def as_process(name: str, package: str, *arguments: str) -> settings.ServerConfig:
     program, *rest = command(package, *arguments)
-    return settings.Wanted(name=name, command=program, args=tuple(rest), timeout=30.0)
+    return settings.ServerConfig(name=name, command=program, args=tuple(rest), timeout=30.0)
 
 
-def told(wanted: settings.Wanted, story: Callable[[servers.Servers], Awaitable[None]], folder: Path) -> None:
+def told(wanted: settings.ServerConfig, story: Callable[[servers.McpServers], Awaitable[None]], folder: Path) -> None:
     async def tell() -> None:
-        async with servers.Servers([wanted], str(folder), patience=PATIENCE, backoff=(0.0,)) as all_of_them:
+        async with servers.McpServers([wanted], str(folder), patience=PATIENCE, backoff=(0.0,)) as all_of_them:
             await story(all_of_them)
 
     asyncio.run(tell())
 
 
-async def call(all_of_them: servers.Servers, name: str, heard: list[str] | None = None, **arguments: Any) -> Any:
-    offer = await all_of_them.offered()
+async def call(all_of_them: servers.McpServers, name: str, heard: list[str] | None = None, **arguments: Any) -> Any:
+    offer = await all_of_them.offer()
     tools = {tool.spec.name: tool for tool in offer.tools}
     assert name in tools, (sorted(tools), offer.remarks)
     plan = await tools[name].run(arguments)
@@ -61,7 +61,7 @@ def test_files_are_listed_read_and_written_and_what_is_outside_is_refused(tmp_pa
     inside.mkdir()
     (inside / "a.txt").write_text("Hello, file.")
 
-    async def story(all_of_them: servers.Servers) -> None:
+    async def story(all_of_them: servers.McpServers) -> None:
         assert await call(all_of_them, "fs__read_text_file", path=str(inside / "a.txt")) == "Hello, file."
         assert "[FILE] a.txt" in await call(all_of_them, "fs__list_directory", path=str(inside))
         await call(all_of_them, "fs__write_file", path=str(inside / "b.txt"), content="new")
@@ -113,13 +113,13 @@ def listening(place: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
 
 
 @contextmanager
-def everything(way: str, place: Path) -> Iterator[settings.Wanted]:
+def everything(way: str, place: Path) -> Iterator[settings.ServerConfig]:
     if way == "stdio":
         yield as_process("every", "server-everything")
         return
     with listening(place) as start:
         start()
-        yield settings.Wanted(name="every", url=start.url, timeout=30.0)  # type: ignore[attr-defined]
+        yield settings.ServerConfig(name="every", url=start.url, timeout=30.0)  # type: ignore[attr-defined]
 
 
 ways = pytest.mark.parametrize("way", ["stdio", "http"])
@@ -127,8 +127,8 @@ ways = pytest.mark.parametrize("way", ["stdio", "http"])
 
 @ways
 def test_everything_is_listed_called_and_refused(way: str, tmp_path: Path) -> None:
-    async def story(all_of_them: servers.Servers) -> None:
-        names = {tool.spec.name for tool in (await all_of_them.offered()).tools}
+    async def story(all_of_them: servers.McpServers) -> None:
+        names = {tool.spec.name for tool in (await all_of_them.offer()).tools}
         assert {"every__echo", "every__get-sum", "every__get-tiny-image"} <= names
         assert await call(all_of_them, "every__echo", message="hi") == "Echo: hi"
         assert "42" in await call(all_of_them, "every__get-sum", a=40, b=2)
@@ -146,7 +146,7 @@ def test_everything_is_listed_called_and_refused(way: str, tmp_path: Path) -> No
 
 @ways
 def test_a_long_operation_tells_how_far_it_is(way: str, tmp_path: Path) -> None:
-    async def story(all_of_them: servers.Servers) -> None:
+    async def story(all_of_them: servers.McpServers) -> None:
         heard: list[str] = []
         name = "every__trigger-long-running-operation"
         said = await call(all_of_them, name, heard, duration=2, steps=4)
@@ -159,7 +159,7 @@ def test_a_long_operation_tells_how_far_it_is(way: str, tmp_path: Path) -> None:
 
 
 def test_the_workspace_is_the_only_root(tmp_path: Path) -> None:
-    async def story(all_of_them: servers.Servers) -> None:
+    async def story(all_of_them: servers.McpServers) -> None:
         assert tmp_path.as_uri() in await call(all_of_them, "every__get-roots-list")
 
     told(as_process("every", "server-everything"), story, tmp_path)
@@ -175,7 +175,7 @@ async def began(heard: list[str]) -> None:
 
 
 def test_a_process_killed_in_mid_call_is_told_and_started_again(tmp_path: Path) -> None:
-    async def story(all_of_them: servers.Servers) -> None:
+    async def story(all_of_them: servers.McpServers) -> None:
         heard: list[str] = []
         name = "every__trigger-long-running-operation"
         calling = asyncio.create_task(call(all_of_them, name, heard, duration=60, steps=120))
@@ -209,7 +209,7 @@ def test_an_address_that_dies_in_mid_call_is_told_and_found_again(tmp_path: Path
     with listening(tmp_path) as start:
         process = start()
 
-        async def story(all_of_them: servers.Servers) -> None:
+        async def story(all_of_them: servers.McpServers) -> None:
             heard: list[str] = []
             name = "every__trigger-long-running-operation"
             calling = asyncio.create_task(call(all_of_them, name, heard, duration=60, steps=120))
@@ -220,4 +220,4 @@ def test_an_address_that_dies_in_mid_call_is_told_and_found_again(tmp_path: Path
             await asyncio.to_thread(start)
             assert await call(all_of_them, "every__echo", message="again") == "Echo: again"
 
-        told(settings.Wanted(name="every", url=start.url, timeout=30.0), story, tmp_path)  # type: ignore[attr-defined]
+        told(settings.ServerConfig(name="every", url=start.url, timeout=30.0), story, tmp_path)  # type: ignore[attr-defined]

@@ -269,20 +269,6 @@ def test_a_picture_is_shown_and_not_asked_for_as_text(tmp_path: Path) -> None:
     play(work, tmp_path)
 
 
-def test_what_was_read_and_has_not_changed_is_not_said_again(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("one\n")
-
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
-        assert await do.text("read_file", path="a.txt") == "1\tone"
-        assert "has not changed" in await do.text("read_file", path="a.txt")
-        assert await do.text("read_file", path="a.txt") == "1\tone"
-        editor.buffers[str(path)] = "two\n"
-        assert await do.text("read_file", path="a.txt") == "1\ttwo"
-
-    play(work, tmp_path)
-
-
 @pytest.mark.parametrize("ends", ["\r\n", "\n"])
 def test_line_ends_stay_as_the_editor_has_them(tmp_path: Path, ends: str) -> None:
     path = tmp_path / "a.txt"

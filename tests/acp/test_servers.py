@@ -36,7 +36,7 @@ def raw(name: str = "raw", *more: str, **env: str) -> schema.McpServerStdio:
     return schema.McpServerStdio(name=name, command=sys.executable, args=args, env=given)
 
 
-async def ready(all_of_them: mcp.Servers | None, name: str) -> dict[str, base.Tool]:
+async def ready(all_of_them: mcp.McpServers | None, name: str) -> dict[str, base.Tool]:
     """The tools, as soon as this one is among them."""
     assert all_of_them is not None
     async with asyncio.timeout(stage.PATIENCE):
@@ -119,7 +119,7 @@ def test_one_that_cannot_be_had_is_told_and_keeps_nothing_up(tmp_path: Path, cap
         async with mcp_servers.open_servers([through, broken, raw()], tmp_path) as source:
             assert await called((await ready(source, "raw__echo"))["raw__echo"], text="a") == '{"text": "a"}'
             assert source is not None
-            assert any("broken" in remark for remark in (await source.offered()).remarks)
+            assert any("broken" in remark for remark in (await source.offer()).remarks)
 
     stage.run(work)
     assert "through" in caplog.text

@@ -43,9 +43,9 @@ def runs(line: str, name: str = "c1") -> base.Reply:
     return base.Reply(calls=(types.ToolCall(name, "shell", {"command": line}),), usage=types.Usage(10, 5))
 
 
-def law(**said: list[str]) -> rules.Law:
-    says: tuple[rules.Say, ...] = ("deny", "ask", "allow")
-    return rules.Law(tuple(rules.rule(say, text) for say in says for text in said.get(say, [])))
+def law(**said: list[str]) -> rules.Policy:
+    says: tuple[rules.Effect, ...] = ("deny", "ask", "allow")
+    return rules.Policy(tuple(rules.parse_rule(say, text) for say in says for text in said.get(say, [])))
 
 
 class House:

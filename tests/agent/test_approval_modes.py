@@ -34,7 +34,7 @@ class Change:
         return tools.Plan(act, go)
 
 
-def acted(mode: approvals.Mode, change: Change, law: rules.Law | None = None) -> tuple[int, list[str], list[Any]]:
+def acted(mode: approvals.Mode, change: Change, law: rules.Policy | None = None) -> tuple[int, list[str], list[Any]]:
     """Let a model write a file and run a command where nobody answers: what was done, and the audit."""
     shell = house.Shell()
     calls = (types.ToolCall("c1", "write_file", {}), types.ToolCall("c2", "shell", {"command": "make"}))
@@ -103,7 +103,7 @@ def test_read_only_does_nothing_of_which_it_is_not_known_what_it_does(mode: appr
         done.append("launched")
         return "Off it goes."
 
-    found = plugins.known(launch)
+    found = plugins.assume_changes(launch)
     told, _ = called(mode, found)
     assert bool(done) == (mode == "ask")
     assert (approvals.READ_ONLY in told) == (mode == "read-only")
@@ -115,7 +115,7 @@ def test_read_only_runs_what_says_that_it_changes_nothing() -> None:
         """Looks."""
         return "There it is."
 
-    assert called("read-only", plugins.known(look))[0] == "There it is."
+    assert called("read-only", plugins.assume_changes(look))[0] == "There it is."
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -183,6 +183,6 @@ def test_read_only_does_nothing_that_a_rule_allows_either() -> None:
     ],
 )
 def test_code_does_not_change_what_is_dangerous_or_forbidden_or_to_be_asked_for(
-    change: Change, law: rules.Law | None
+    change: Change, law: rules.Policy | None
 ) -> None:
     assert acted("code", change, law)[0] == 0

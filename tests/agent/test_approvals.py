@@ -56,7 +56,7 @@ def test_a_tool_that_only_looks_is_forbidden_by_rule_too() -> None:
     async def story(db: AsyncSessionDB) -> None:
         looks = stage.says("read_file", "the content")
         spec = types.ToolSpec("read_file", "Reads.", {"type": "object", "properties": {"path": {"type": "string"}}})
-        closed = rules.Law(house.law(deny=["read_file(**/private/**)"]).rules, "/work")
+        closed = rules.Policy(house.law(deny=["read_file(**/private/**)"]).rules, "/work")
         calls = [
             base.Reply(calls=(types.ToolCall(name, "read_file", {"path": name}),), usage=types.Usage(1, 1))
             for name in ("private/x", "other/../private/x", "/work/private/x", "public/x")
@@ -76,7 +76,7 @@ def test_a_tool_that_only_looks_is_forbidden_by_rule_too() -> None:
 
 def files_at(tmp_path: Path, db: AsyncSessionDB, calls: list[tuple[str, dict[str, str]]], **said: list[str]) -> AIAgent:
     """An agent with the file tools of a folder, that makes these calls one after the other."""
-    law = rules.Law(house.law(**said).rules, str(tmp_path))
+    law = rules.Policy(house.law(**said).rules, str(tmp_path))
     replies = [
         base.Reply(calls=(types.ToolCall(f"c{number}", *call),), usage=types.Usage(1, 1))
         for number, call in enumerate(calls)

@@ -77,7 +77,10 @@ def test_more_folders_are_read_where_the_editor_names_them(tmp_path: Path) -> No
 
 def test_rules_hold_in_the_folder_of_the_session(tmp_path: Path) -> None:
     one = folder(tmp_path, "one", "the sea")
-    rules = (permissions_rules.rule("deny", "read_file(notes.txt)"), permissions_rules.rule("allow", "shell(pwd)"))
+    rules = (
+        permissions_rules.parse_rule("deny", "read_file(notes.txt)"),
+        permissions_rules.parse_rule("allow", "shell(pwd)"),
+    )
 
     async def story(editor: seat.Editor) -> None:
         session = await editor.new(one)
@@ -102,7 +105,7 @@ def test_a_tool_of_another_package_does_not_take_the_place_of_the_plan(
         assert await editor.prompt(await editor.new(str(tmp_path)), "hello") == "end_turn"
 
     run(tmp_path, story)
-    assert "The plug-in sly has a tool called update_plan" in caplog.text
+    assert "The plug-in sly has a tool update_plan" in caplog.text
 
 
 def test_what_was_said_is_kept_under_the_name_of_editors(tmp_path: Path) -> None:

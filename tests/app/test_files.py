@@ -1,4 +1,4 @@
-"""The tools for files as the program hands them out: what is its own stays closed, and a compaction is noticed."""
+"""The tools for files as the program builds them: its own files stay closed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import pytest
 from holdfast import content_parts, types
 from holdfast.agent import agent as agents
 from holdfast.app import compose
-from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, base
 from tests.app.test_running import settings
-from tests.compaction.test_compress import WINDOW, Writer, filled
 
 
 def reads(path: str) -> base.Reply:
@@ -29,28 +27,6 @@ async def result(agent: agents.AIAgent, path: str) -> str:
     assert (await agent.run_conversation(f"Read {path}.")).completed
     last = next(message for message in reversed(model.requests[-1].messages) if message.role == "tool")
     return content_parts.text(last.content)
-
-
-def test_a_file_read_before_is_referred_to_until_a_compaction(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "notes.txt").write_text("the note\n", encoding="utf-8")
-
-    async def story() -> None:
-        async with compose.start(settings(tmp_path / "home"), folder=str(project), reviews=False) as app:
-            await filled(app.db)
-            agent = await app.runtime.agents.get("talk")
-            assert agent._turn_services().conversation.folder == str(project)
-            agent.summarizers = (Writer(),)
-            assert await result(agent, "notes.txt") == "1\tthe note"
-            assert "has not changed" in await result(agent, "notes.txt")
-            assert await result(agent, "notes.txt") == "1\tthe note"
-            agent.model = ScriptedModel(window=WINDOW)
-            assert (await agent.compress_context(force=True)).outcome is Outcome.COMPACTED
-            assert await result(agent, "notes.txt") == "1\tthe note"
-            assert "has not changed" in await result(agent, "notes.txt")
-
-    asyncio.run(story())
 
 
 @pytest.mark.parametrize("where", ["inside", "around"])

@@ -37,7 +37,7 @@ def every_tool(folder: Path, store: AsyncSessionDB) -> list[base.Tool]:
     known: Any = None
     return [
         *toolset.build_shell_tools(known, settings, [str(folder)]),
-        *toolset.build_file_tools(str(folder), [], lambda: None),
+        *toolset.build_file_tools(str(folder), []),
         *toolset.build_recall_tools(store),
         memory.memory(agent_memory.Notes(store, "")),
     ]

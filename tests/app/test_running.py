@@ -101,7 +101,7 @@ def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_ans
     with SessionDB(tmp_path / "store.db") as db:
         db.append_message("talk", role="user", content="Begin.", create=types.NewConversation(source="test"))
         db.append_message("talk", role="assistant", content="Begun.")
-        place = msgspec.json.encode(background.Place(str(tmp_path / "none"), "", "")).decode()
+        place = msgspec.json.encode(background.ProcessLocation(str(tmp_path / "none"), "", "")).decode()
         for name in ("p1", "p2"):
             db.processes.record_start(
                 types.Process(
@@ -127,7 +127,7 @@ def test_a_store_that_takes_too_long_keeps_nobody_from_starting(
     looks: list[object] = []
 
     class Slow(background.Watcher):
-        async def look(self) -> tuple[int, int]:
+        async def check(self) -> tuple[int, int]:
             looks.append(self)
             await asyncio.Event().wait()
             raise AssertionError

@@ -26,7 +26,7 @@ class Program:
             return stage.agent(db, self.model, session_id=conversation_id)
 
         self.door = runtime.Runtime(db, build)
-        self.processes = background.Processes(
+        self.processes = background.BackgroundProcesses(
             process_records.ProcessRecords(db, self.door.check_inbox), str(home), lambda: {"PATH": os.environ["PATH"]}
         )
         self._watcher = background.Watcher(self.processes, shortest=0.02, longest=0.05, idle=0.05)

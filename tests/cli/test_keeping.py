@@ -229,13 +229,12 @@ def test_delete_leaves_no_byte_of_the_text(holdfast: Holdfast, trip: Path, tmp_p
 def test_what_processes_wrote_goes_at_once_and_nothing_else_does(
     holdfast: Holdfast, trip: Path, tmp_path: Path, how: str
 ) -> None:
-    home = tmp_path / "data" / "processes"
+    home = Path(process_folders.store_folder(str(tmp_path / "data"), str(trip)))
     with SessionDB(trip) as db:
         for name, here in (("p1", TRIP), ("p2", "other")):
             folder = home / name
             folder.mkdir(parents=True, mode=0o700)
             (folder / "out.0").write_text("the key is 17")
-            process_folders.sign(str(folder), process_folders.signature(str(trip)))
             call = {"id": name, "name": "start_process", "arguments": {"command": f"make {name}"}}
             db.append_message(here, role="assistant", tool_calls=[call])
             db.processes.record_start(

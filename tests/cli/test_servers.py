@@ -62,7 +62,7 @@ def test_a_prompt_is_said_as_if_it_had_been_typed(home: Path) -> None:
         terminal.opened(home, columns=200, env=played.env) as screen,
     ):
         screen.enter("hi")
-        screen.wait_for("The MCP server bad is not there")
+        screen.wait_for("The MCP server bad is not available")
         screen.wait_for("Hello.")
         screen.enter("/good:greet who=Ann")
         screen.wait_for("Greet Ann kindly.")

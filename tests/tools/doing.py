@@ -21,7 +21,6 @@ class Doing:
         root: Path,
         *,
         off_limits: Sequence[Path] = (),
-        epoch: Callable[[], object] = lambda: None,
         meanwhile: Callable[[], object] = lambda: None,
         allow: bool = True,
     ) -> None:
@@ -36,7 +35,7 @@ class Doing:
             meanwhile()
             yield
 
-        made = file_tools.file_tools([str(root)], off_limits=[str(path) for path in off_limits], epoch=epoch)
+        made = file_tools.file_tools([str(root)], off_limits=[str(path) for path in off_limits])
         self.tools = registry.Registry(made, gate)
 
     def __call__(self, name: str, **arguments: Any) -> base.Result:

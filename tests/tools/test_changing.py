@@ -65,14 +65,14 @@ def test_a_cancelled_edit_of_a_large_file_ends_between_its_edits(
 ) -> None:
     (tmp_path / "a").write_text("one two three", encoding="utf-8")
     edits = [{"old_text": word, "new_text": word.upper()} for word in ("one", "two", "three")]
-    stops, begun = list[Callable[[], bool]](), list[edit.Edit]()
+    stops, begun = list[Callable[[], bool]](), list[edit.TextEdit]()
     unless, replaced = write.check_cancelled, edit.apply_edit
 
     def looked(stop: Callable[[], bool]) -> None:
         stops.append(stop)
         unless(stop)
 
-    def slowly(text: str, edit: edit.Edit) -> str:
+    def slowly(text: str, edit: edit.TextEdit) -> str:
         begun.append(edit)
         until(stops[-1], "the edit is told to stop")
         return replaced(text, edit)

@@ -159,12 +159,12 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
-def decided(line: str, folder: Path) -> rules.Verdict:
+def decided(line: str, folder: Path) -> rules.RuleDecision:
     commands, danger = risks.describe(line)
     act = base.Act(
         tool="shell", kind="run", summary="", detail=line, commands=commands, danger=danger, paths=(str(folder),)
     )
-    return rules.decide(act, rules.Law(tuple(rules.rule("allow", rule) for rule in RULES), str(folder)))
+    return rules.decide(act, rules.Policy(tuple(rules.parse_rule("allow", rule) for rule in RULES), str(folder)))
 
 
 def ran(line: str, place: Path) -> list[str]:
@@ -191,7 +191,7 @@ def ran(line: str, place: Path) -> list[str]:
 @example("ls 2>&1 | cat >/dev/null")
 @example("git diff '$(HIT)' \"a b\"")
 def test_for_any_line_that_is_allowed_bash_runs_nothing_the_rules_do_not_name(place: Path, line: str) -> None:
-    if decided(line, place / "work").say != "allow":
+    if decided(line, place / "work").effect != "allow":
         return
     files = sorted(os.listdir(place / "work"))
     for each in ran(line, place):
@@ -201,7 +201,7 @@ def test_for_any_line_that_is_allowed_bash_runs_nothing_the_rules_do_not_name(pl
 
 @pytest.mark.skipif(not BASH, reason="this system has no bash")
 def test_the_programs_that_are_watched_do_run(place: Path) -> None:
-    assert decided("ls a; cat b && git diff c | wc -l", place / "work").say == "allow"
+    assert decided("ls a; cat b && git diff c | wc -l", place / "work").effect == "allow"
     assert sorted(ran("ls a; cat b && git diff c | wc -l", place)) == ["cat b", "git diff", "ls a", "wc -l"]
     for line in (
         "ls $(HIT)",
@@ -209,5 +209,5 @@ def test_the_programs_that_are_watched_do_run(place: Path) -> None:
         "printf -v PATH %s ./sub; ls",
         "set -x; HIT",
     ):
-        assert decided(line, place / "work").say == "ask"
+        assert decided(line, place / "work").effect == "ask"
         assert any(each.startswith("HIT") for each in ran(line, place)), line

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.tools import worker_thread
-from holdfast.tools.files import search
+from holdfast.tools.files import file_search
 from tests.tools import doing
 
 EVIL = "(a|aa)+$"
@@ -37,11 +37,11 @@ def test_files_are_found_by_pattern_newest_first(tmp_path: Path) -> None:
 
 
 def test_more_files_than_are_shown_are_counted(tmp_path: Path) -> None:
-    for number in range(search.MAX_FILES_SHOWN + 7):
+    for number in range(file_search.MAX_FILES_SHOWN + 7):
         (tmp_path / f"{number}").touch()
         os.utime(tmp_path / f"{number}", (number, number))
     lines = doing.Doing(tmp_path).text("find_files", pattern="*").split("\n")
-    assert len(lines) == search.MAX_FILES_SHOWN + 1
+    assert len(lines) == file_search.MAX_FILES_SHOWN + 1
     assert lines[0] == "106"
     assert lines[-1] == "[… and 7 more, older files …]"
 
@@ -62,20 +62,20 @@ def test_a_walk_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(30):
         (tmp_path / f"{number}").write_text("needle", encoding="utf-8")
     do = doing.Doing(tmp_path)
-    monkeypatch.setattr(search, "MAX_FILES_VISITED", 10)
+    monkeypatch.setattr(file_search, "MAX_FILES_VISITED", 10)
     assert "[The search is incomplete: there are more than 10 files.]" in do.text("find_files", pattern="*")
-    monkeypatch.setattr(search, "TIMEOUT_SECONDS", -1.0)
+    monkeypatch.setattr(file_search, "TIMEOUT_SECONDS", -1.0)
     assert "the time limit was reached" in do.text("search_files", text="needle")
 
 
 def test_folders_in_each_other_without_end_are_passed_over(tmp_path: Path) -> None:
     deep = tmp_path
-    for _ in range(search.MAX_DEPTH + 5):
+    for _ in range(file_search.MAX_DEPTH + 5):
         deep = deep / "d"
         deep.mkdir()
     (deep / "needle").touch()
     told = doing.Doing(tmp_path).text("find_files", pattern="needle")
-    assert told == f"[The search is incomplete: folders are nested more than {search.MAX_DEPTH} levels deep.]"
+    assert told == f"[The search is incomplete: folders are nested more than {file_search.MAX_DEPTH} levels deep.]"
 
 
 # --- by content ---------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_lines_are_found_with_their_places(tmp_path: Path) -> None:
 def test_numbers_are_right_across_pieces_and_endless_lines_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regex: bool
 ) -> None:
-    monkeypatch.setattr(search, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(file_search, "BLOCK_BYTES", 64)
     (tmp_path / "a").write_text("\n".join(f"line {number}" for number in range(1, 401)), encoding="utf-8")
     do = doing.Doing(tmp_path)
     for number in (1, 7, 100, 255, 400):
@@ -113,13 +113,13 @@ def test_numbers_are_right_across_pieces_and_endless_lines_are_bounded(
     (tmp_path / "a").write_bytes(b"x" * 100_000 + b" needle\nnext needle\n")
     told = do.text("search_files", text="needle", regex=regex).split("\n")
     assert told[-1] == "a:2: next needle"
-    assert all(len(line) < search.MAX_LINE_WIDTH + 20 for line in told)
+    assert all(len(line) < file_search.MAX_LINE_WIDTH + 20 for line in told)
 
 
 def test_more_lines_than_are_shown_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("needle\n" * 5_000, encoding="utf-8")
     lines = doing.Doing(tmp_path).text("search_files", text="needle").split("\n")
-    assert len(lines) == search.MAX_LINES_SHOWN + 1
+    assert len(lines) == file_search.MAX_LINES_SHOWN + 1
     assert lines[-1] == "[… and 4,900 more lines; 1 files match …]"
 
 
@@ -165,7 +165,7 @@ def test_the_program_goes_on_while_an_expression_takes_forever(tmp_path: Path) -
         assert "took too long in 1 files" in str((await task).content)
         return longest
 
-    assert asyncio.run(both()) < search.RegexMatcher.timeout_seconds / 2
+    assert asyncio.run(both()) < file_search.LineMatcher.timeout_seconds / 2
 
 
 def test_a_search_for_an_expression_that_takes_forever_can_be_cancelled(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_an_expression_sees_one_line_at_a_time(tmp_path: Path, text: str) -> Non
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forever is sooner in tests."""
-    monkeypatch.setattr(search.RegexMatcher, "timeout_seconds", 0.3)
+    monkeypatch.setattr(file_search.LineMatcher, "timeout_seconds", 0.3)
 
 
 # --- threads ------------------------------------------------------------------------------------------

@@ -166,7 +166,9 @@ def test_a_process_that_kills_who_looks_after_it_is_over(
     leash: Leash, sleeper: Sleeper, tmp_path: Path, trick: str, ended: str
 ) -> None:
     async def story() -> None:
-        known = background.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
+        known = background.BackgroundProcesses(
+            PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment
+        )
         command = f"{sleeper.daemon} & {trick}; {sleeper.words}"
         process = await known.start("c", command, str(tmp_path))
         assert (await known.wait(process, 20) or ("",))[0] == ended
@@ -177,7 +179,9 @@ def test_a_process_that_kills_who_looks_after_it_is_over(
 
 def test_a_process_whose_wardens_are_stopped_can_be_killed(leash: Leash, sleeper: Sleeper, tmp_path: Path) -> None:
     async def story() -> None:
-        known = background.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
+        known = background.BackgroundProcesses(
+            PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment
+        )
         # Starting resumes a supervisor that is stopped before it has reported the start.
         waits = "while [ ! -e started ]; do sleep 0.01; done"
         command = f"{sleeper.daemon} & {waits}; kill -STOP $PPID; echo $PPID; {sleeper.words}"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.tools.files import gitignore, search, workspace
+from holdfast.tools.files import file_search, gitignore, workspace
 from tests.tools import doing
 
 
@@ -88,7 +88,7 @@ def test_for_any_rules_what_is_found_is_what_git_would_see(top: list[str], below
 
 def ours(root: Path) -> set[str]:
     where = workspace.Workspace([str(root)])
-    walk = search.Walk(where, False, 60.0, lambda: False)
+    walk = file_search.Walk(where, False, 60.0, lambda: False)
     return {"/".join(found.path.parts) for found in walk.files(where.resolve("."))}
 
 

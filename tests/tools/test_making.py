@@ -28,7 +28,7 @@ class Tree(msgspec.Struct):
     below: list[Tree] = []
 
 
-def result(tool: base.Tool, gate: base.Gate = registry.nobody_answers, **arguments: Any) -> base.Result:
+def result(tool: base.Tool, gate: base.Gate = registry.allow_reads_only, **arguments: Any) -> base.Result:
     return asyncio.run(registry.Registry([tool], gate).run(types.ToolCall("x", tool.spec.name, arguments)))
 
 
@@ -86,13 +86,13 @@ def test_nested_values_reach_the_function_as_what_it_declared() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({}, "Missing: text"),
+        ({}, "Missing arguments: text"),
         ({"text": 1}, "`text` must be of type string"),
         ({"text": "a", "mode": "odd"}, "fast, slow"),
         ({"text": "a", "tags": [1]}, "`tags[0]`: Expected `str`, got `int`"),
         ({"text": "a", "place": {"name": "x", "floor": -1}}, "`place.floor`: Expected `int` >= 0"),
         ({"text": "a", "place": {}}, "missing required field `name`"),
-        ({"text": "a", "other": 1}, "Unknown: 'other'"),
+        ({"text": "a", "other": 1}, "Unknown argument: 'other'"),
     ],
 )
 def test_what_does_not_fit_is_told_and_never_reaches_the_function(arguments: dict[str, Any], told: str) -> None:
@@ -189,7 +189,7 @@ def test_nothing_happens_before_it_is_allowed() -> None:
     asked.clear()
     sent.clear()
     result(send, allows, to="x" * 1_000)
-    assert len(asked[0].summary) <= decorator.SUMMARY + 1
+    assert len(asked[0].summary) <= decorator.MAX_SUMMARY + 1
     assert "x" * 1_000 in asked[0].detail
 
 
@@ -224,11 +224,11 @@ def endless(a: Tree) -> str:
     ("function", "told"),
     [
         (no_docstring, "docstring"),
-        (no_type, "of what type `a`"),
+        (no_type, "parameter `a` of the tool no_type needs a type"),
         (stars, r"\*a"),
         (unknown, "Nowhere"),
         (endless, "Tree contains itself"),
-        (lambda: "", "no name"),
+        (lambda: "", "not a valid tool name"),
     ],
 )
 def test_a_function_no_tool_can_be_made_of_is_refused_with_the_reason(function: Any, told: str) -> None:

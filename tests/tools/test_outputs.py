@@ -65,11 +65,11 @@ def read(shelf: Shelf, **arguments: Any) -> base.Result:
 
 def test_a_long_output_keeps_its_beginning_and_its_end() -> None:
     text = "a" * 50_000 + "END"
-    short = long_output.capped(text)
+    short = long_output.shorten(text)
     assert len(short) < long_output.MAX_OUTPUT + 200
     assert short.endswith("END")
     assert "20,003 characters left out, characters 20,000 to 40,003" in short
-    assert long_output.capped("short") == "short"
+    assert long_output.shorten("short") == "short"
 
 
 def test_the_pointer_leads_to_every_character_of_the_output() -> None:
@@ -137,13 +137,13 @@ def test_what_cannot_be_kept_loses_the_pointer_and_never_the_result(error: Excep
         async def keep(self, text: str) -> str:
             raise error
 
-    assert result(LONG, Full()) == long_output.capped(LONG)
+    assert result(LONG, Full()) == long_output.shorten(LONG)
 
 
 def test_nothing_is_kept_where_no_tool_could_read_it() -> None:
     shelf = Shelf()
     registered = registry.Registry([gives(LONG)], keep=shelf.keep)
-    assert asyncio.run(registered.run(types.ToolCall("x", "give", {}))).content == long_output.capped(LONG)
+    assert asyncio.run(registered.run(types.ToolCall("x", "give", {}))).content == long_output.shorten(LONG)
     assert shelf.kept == {}
 
 
@@ -155,7 +155,7 @@ def test_nothing_is_kept_where_no_tool_could_read_it() -> None:
         ({"id": "f" * 64}, "There is no blob"),
         ({"id": f"{0:064x}", "from_character": -1}, "must be at least 0"),
         ({"id": f"{0:064x}", "length": 0}, "must be at least 0"),
-        ({"id": f"{1:064x}"}, "no text"),
+        ({"id": f"{1:064x}"}, "not text"),
     ],
 )
 def test_only_what_is_kept_and_is_text_can_be_read(arguments: dict[str, Any], told: str) -> None:

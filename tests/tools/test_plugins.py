@@ -47,7 +47,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def names(found: plugins.Found) -> list[str]:
+def names(found: plugins.PluginTools) -> list[str]:
     return [tool.spec.name for tool in found.tools]
 
 
@@ -100,8 +100,8 @@ def test_a_function_may_give_several_tools(site: Path) -> None:
         ("import nowhere_to_be_found", "", "ModuleNotFoundError"),
         ("def weather():\n    raise ValueError('later')", ":weather", "ValueError: later"),
         ("def weather():\n    yield 1\n    raise ValueError('in the midst')", ":weather", "in the midst"),
-        ("weather = 'a text'", ":weather", "gave str instead of a tool"),
-        ("def weather():\n    return None", ":weather", "gave NoneType instead of a tool"),
+        ("weather = 'a text'", ":weather", "returned str instead of a tool"),
+        ("def weather():\n    return None", ":weather", "returned NoneType instead of a tool"),
         ("def weather(needed):\n    return needed", ":weather", "TypeError"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_name_that_is_taken_is_refused_with_the_package(site: Path) -> None:
     assert names(found) == ["weather"]
     late, sly = found.problems
     assert "plug-in late" in late
-    assert "one of early" in late
+    assert "that early uses already" in late
     assert "plug-in sly" in sly
     assert "Holdfast itself" in sly
 
@@ -142,11 +142,11 @@ def test_a_name_no_provider_takes_is_refused(site: Path) -> None:
 @pytest.mark.parametrize("spelled", ["my-plug", "My_Plug", "my.plug"])
 def test_a_disabled_package_is_not_even_loaded(site: Path, spelled: str) -> None:
     installed(site, "my-plug", {"a": ":weather"}, "raise RuntimeError")
-    assert plugins.load(disabled=[spelled]) == plugins.Found()
+    assert plugins.load(disabled=[spelled]) == plugins.PluginTools()
 
 
 def test_without_packages_there_is_nothing_to_say() -> None:
-    assert plugins.load() == plugins.Found()
+    assert plugins.load() == plugins.PluginTools()
 
 
 def test_who_only_asks_for_the_version_loads_none(tmp_path: Path) -> None:

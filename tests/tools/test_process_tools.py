@@ -25,7 +25,9 @@ class Model:
     """Calls tools in one conversation."""
 
     def __init__(self, leash: Leash, folder: Path) -> None:
-        self.known = background.Processes(PaperBook(folder / "book"), str(folder / "home"), lambda: leash.environment)
+        self.known = background.BackgroundProcesses(
+            PaperBook(folder / "book"), str(folder / "home"), lambda: leash.environment
+        )
         self.tools = background_tools.tools(self.known, [str(folder)])
         self.conversation = "c"
         self.gate: base.Gate = everything
@@ -51,7 +53,7 @@ def play(leash: Leash, tmp_path: Path) -> Callable[[Story], None]:
             try:
                 await story(model)
             finally:
-                for process in await model.known.book.every(None, True):
+                for process in await model.known.records.every(None, True):
                     await model.known.stop(process)
 
         asyncio.run(whole())
@@ -128,12 +130,12 @@ def test_a_conversation_sees_and_stops_its_own_only(play: Callable[[Story], None
 def test_to_start_and_to_write_need_permission_to_stop_does_not(play: Callable[[Story], None]) -> None:
     async def story(model: Model) -> None:
         name = await model.start("cat", input=True)
-        model.gate = registry.nobody_answers
+        model.gate = registry.allow_reads_only
         assert "Not allowed" in await model("start_process", command="true")
         assert "Not allowed" in await model("write_process", id=name, text="x\n")
         assert (await model("read_process", id=name)).endswith("bytes 0-0 of 0]")
         assert "killed" in await model("kill_process", id=name)
-        assert len(await model.known.book.every("c", False)) == 1
+        assert len(await model.known.records.every("c", False)) == 1
 
     play(story)
 
@@ -154,10 +156,10 @@ def test_input_is_asked_for_every_time_and_not_covered_by_a_yes_to_everything(
             assert "dangerous" in refused
             assert not (tmp_path / "ran").exists()
             # Neither does a rule that allows the tool, nor is there anything to remember.
-            law = rules.Law((rules.rule("allow", "write_process"),))
-            act = base.Act(tool="write_process", kind="run", summary="", danger=background_tools.INPUT)
-            assert rules.decide(act, law).say == "ask"
-            assert rules.decide(act, law).remembers == ()
+            law = rules.Policy((rules.parse_rule("allow", "write_process"),))
+            act = base.Act(tool="write_process", kind="run", summary="", danger=background_tools.INPUT_RISK)
+            assert rules.decide(act, law).effect == "ask"
+            assert rules.decide(act, law).grants == ()
             assert [(each.tool, each.allowed) for each in await db.permissions.audit_log()] == [
                 ("write_process", False), ("start_process", True)
             ]  # fmt: skip
@@ -169,7 +171,7 @@ def test_what_a_redacted_process_wrote_cannot_be_read(play: Callable[[Story], No
     async def story(model: Model) -> None:
         name = await model.start("echo key=17")
         assert "key=17" in await model("wait_process", id=name)
-        book = model.known.book
+        book = model.known.records
         assert isinstance(book, PaperBook)
         book.redact(name)
         for tool in ("read", "wait", "kill"):

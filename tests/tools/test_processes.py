@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, process_info, types
-from holdfast.tools.shell import background, process_folders, supervisor_client
+from holdfast.tools.shell import background, supervisor_client
 from tests.tools.leash import Leash, PaperBook, until, until_async
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
@@ -28,13 +28,13 @@ class Scene:
     def __init__(self, leash: Leash, folder: Path) -> None:
         self.folder, self.leash = folder, leash
         self.book = PaperBook(folder / "book")
-        self.known = background.Processes(self.book, str(folder / "home"), lambda: leash.environment)
+        self.known = background.BackgroundProcesses(self.book, str(folder / "home"), lambda: leash.environment)
 
     async def start(self, command: str, *, input: bool = False) -> types.Process:
         return await self.known.start("c", command, str(self.folder), input)
 
     async def look(self) -> tuple[int, int]:
-        return await background.Watcher(self.known).look()
+        return await background.Watcher(self.known).check()
 
     async def all_ended(self) -> None:
         for process in await self.book.every(None, True):
@@ -62,7 +62,7 @@ def play(leash: Leash, tmp_path: Path) -> Callable[[Story], Scene]:
 
 
 def place(process: types.Process) -> str:
-    return background.place(process).folder
+    return background.location(process).folder
 
 
 def pids(process: types.Process) -> tuple[int, int]:
@@ -77,7 +77,7 @@ def test_a_watcher_that_is_stopped_as_a_process_starts_stops(play: Callable[[Sto
     async def story(scene: Scene) -> None:
         watcher = background.Watcher(scene.known, idle=1000)
         watching = asyncio.create_task(watcher.run())
-        await until_async(lambda: watcher._nudged._waiters, "it rests")  # type: ignore[attr-defined]
+        await until_async(lambda: watcher._woken._waiters, "it rests")  # type: ignore[attr-defined]
         scene.known.on_start()
         # One round of the loop later what was waited for has come, and its waiter not yet gone on.
         await asyncio.sleep(0)
@@ -106,7 +106,7 @@ def test_an_end_is_reported_with_all_there_is_to_know(play: Callable[[Story], Sc
     assert {line[:2] for line in lines[4:]} == {"> "}
     assert lines[-1] == "> 1000"
     quoted = "\n".join(line[2:] for line in lines[4:])
-    assert 1_900 < len(quoted) <= background.TAIL
+    assert 1_900 < len(quoted) <= background.MAX_NOTICE_OUTPUT
 
 
 def test_output_cannot_pass_for_words_of_the_program(play: Callable[[Story], Scene]) -> None:
@@ -135,7 +135,7 @@ def test_the_watcher_sees_those_that_start_while_it_rests(play: Callable[[Story]
     async def story(scene: Scene) -> None:
         watcher = background.Watcher(scene.known, idle=1000)
         watching = asyncio.create_task(watcher.run())
-        await until_async(lambda: watcher._nudged._waiters, "it rests")  # type: ignore[attr-defined]
+        await until_async(lambda: watcher._woken._waiters, "it rests")  # type: ignore[attr-defined]
         for code in range(3):
             await scene.start(f"exit {code}")
         await until_async(lambda: len(scene.book.notices) == 3, "all three are reported")
@@ -169,7 +169,7 @@ def test_a_book_that_cannot_be_written_delays_a_report_and_loses_none(play: Call
                     raise errors.StoreBusy
                 return await ended(id, state, exit_code, text)
 
-        scene.known.book = Failing(scene.folder / "book")
+        scene.known.records = Failing(scene.folder / "book")
         watching = asyncio.create_task(background.Watcher(scene.known, shortest=0.01).run())
         await until_async(lambda: scene.book.notices, "it is reported")
         watching.cancel()
@@ -196,11 +196,11 @@ def test_no_fault_ends_the_watch_or_keeps_another_end_from_being_reported(play: 
                     raise KeyError(id)
                 return await ended(id, state, exit_code, text)
 
-        scene.known.book = Faulty(scene.folder / "book")
+        scene.known.records = Faulty(scene.folder / "book")
         watching = asyncio.create_task(background.Watcher(scene.known, shortest=0.01).run())
         await until_async(lambda: scene.book.notices or watching.done(), "one is reported")
         assert not watching.done()
-        scene.known.book = scene.book
+        scene.known.records = scene.book
         await until_async(lambda: len(scene.book.notices) == 2, "so is the other")
         watching.cancel()
         await asyncio.wait([watching])
@@ -227,7 +227,7 @@ def test_one_whose_supervisor_was_killed_is_gone_with_all_it_started(play: Calla
         assert (row.state, row.exit_code) == ("gone", None)
 
     [notice] = play(story).book.notices
-    assert "gone: nobody saw how it ended; 2 of its processes were killed." in notice
+    assert "gone: its end was not observed; 2 of its processes were killed." in notice
     assert notice.endswith("> up")
 
 
@@ -240,17 +240,17 @@ def test_an_end_between_two_looks_at_one_process_is_no_riddle(
         process = await scene.start("while [ ! -e go ]; do sleep 0.05; done; exit 5")
         read, here = supervisor_client.status, place(process)
 
-        def status(folder: str) -> supervisor_client.Status | None:
+        def status(folder: str) -> supervisor_client.CommandStatus | None:
             found = read(folder)
             (scene.folder / "go").touch()
-            until(lambda: read(folder) and not supervisor_client.tell(here), "it has ended")
+            until(lambda: read(folder) and not supervisor_client.send(here), "it has ended")
             return found
 
         with monkeypatch.context() as patched:
             patched.setattr(supervisor_client, "status", status)
-            first = await asyncio.to_thread(background.looked, process)
+            first = await asyncio.to_thread(background.find_ending, process)
         assert first in (None, ("exited", 5, "exited with code 5"))
-        assert background.looked(process) == ("exited", 5, "exited with code 5")
+        assert background.find_ending(process) == ("exited", 5, "exited with code 5")
 
     play(story)
 
@@ -265,14 +265,14 @@ def test_one_left_process_is_counted_in_plain_words(play: Callable[[Story], Scen
         await until_async(lambda: not any(map(process_info.start_ticks, (warden, command))), "both are gone")
         assert await scene.look() == (1, 1)
 
-    assert "nobody saw how it ended; 1 of its processes was killed." in play(story).book.notices[0]
+    assert "its end was not observed; 1 of its processes was killed." in play(story).book.notices[0]
 
 
 def test_a_row_whose_process_never_began_is_gone_after_a_while(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.book.started(process := scene.known._prepared("c", "echo ran > ran", str(scene.folder)))
+        await scene.book.started(process := scene.known.new_record("c", "echo ran > ran", str(scene.folder)))
         assert await scene.look() == (1, 0)
-        scene.known.patience = 0
+        scene.known.start_seconds = 0
         assert await scene.look() == (1, 1)
         # The one who was about to start it comes too late.
         assert background.launch(process, False, scene.leash.environment)
@@ -300,14 +300,14 @@ def test_what_keeps_a_warden_from_beginning_is_told(play: Callable[[Story], Scen
             async def started(self, process: types.Process) -> None:
                 await super().started(process)
                 taken.append(place(process))
-                assert supervisor_client.give_up(place(process))
+                os.makedirs(place(process))
 
-        scene.known.book = Taking(scene.folder / "book")
-        with pytest.raises(errors.ToolFailed, match=r"could not be started: FileExistsError: .*control"):
+        scene.known.records = Taking(scene.folder / "book")
+        with pytest.raises(errors.ToolFailed, match=r"could not be started: File exists"):
             await scene.start("true")
         assert taken
 
-    assert "never started: FileExistsError" in play(story).book.notices[0]
+    assert "never started: File exists" in play(story).book.notices[0]
 
 
 def test_a_start_that_is_cancelled_leaves_nothing_running(play: Callable[[Story], Scene]) -> None:
@@ -328,7 +328,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_running(play: Callable[[Story]
 
 
 def test_a_conversation_has_a_bounded_number(play: Callable[[Story], Scene], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "MOST", 2)
+    monkeypatch.setattr(background, "MAX_PROCESSES", 2)
 
     async def story(scene: Scene) -> None:
         await scene.start("sleep 1000")
@@ -343,8 +343,8 @@ def test_a_conversation_has_a_bounded_number(play: Callable[[Story], Scene], mon
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"folder":1}', "\ud800"])
 def test_a_place_that_nobody_can_read_is_gone(play: Callable[[Story], Scene], text: str) -> None:
     async def story(scene: Scene) -> None:
-        row = scene.known._prepared("c", "x", "/")
-        assert background.looked(msgspec.structs.replace(row, place=text), 0) is not None
+        row = scene.known.new_record("c", "x", "/")
+        assert background.find_ending(msgspec.structs.replace(row, place=text), 0) is not None
 
     play(story)
 
@@ -353,15 +353,15 @@ def test_a_place_that_nobody_can_read_is_gone(play: Callable[[Story], Scene], te
 
 
 def elsewhere(process: types.Process, host: str, boot: str) -> types.Process:
-    found = msgspec.structs.replace(background.place(process), host=host, boot=boot)
+    found = msgspec.structs.replace(background.location(process), host=host, boot=boot)
     return msgspec.structs.replace(process, place=msgspec.json.encode(found).decode())
 
 
 def test_one_of_another_machine_is_left_to_it_until_it_is_given_up(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
-        row = elsewhere(scene.known._prepared("c", "x", "/"), "other", "b")
+        row = elsewhere(scene.known.new_record("c", "x", "/"), "other", "b")
         await scene.book.started(row)
-        scene.known.patience = 0
+        scene.known.start_seconds = 0
         assert await scene.look() == (1, 0)
         assert (await scene.known.stop(row) or ("",))[0] == "gone"
 
@@ -370,12 +370,8 @@ def test_one_of_another_machine_is_left_to_it_until_it_is_given_up(play: Callabl
 
 def test_one_that_ran_before_this_machine_was_renamed_is_reported_in_the_end(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
-        row = elsewhere(scene.known._prepared("c", "x", "/"), "other", "b")
-        old = msgspec.structs.replace(row, started_at=time.time() - background.LOST - 1)
-        await scene.book.started(old)
-        # Its folder was written to just now: somebody may be at work there.
-        assert await scene.look() == (1, 0)
-        os.utime(place(old), (1, 1))
+        row = elsewhere(scene.known.new_record("c", "x", "/"), "other", "b")
+        await scene.book.started(msgspec.structs.replace(row, started_at=time.time() - background.LOST_SECONDS - 1))
         assert await scene.look() == (1, 1)
 
     assert "gone: it ran on another machine, 'other', and was not heard of." in play(story).book.notices[0]
@@ -386,7 +382,7 @@ def test_one_of_another_machine_whose_folder_tells_its_end_has_ended(play: Calla
         process = await scene.start("exit 6")
         await until_async(lambda: supervisor_client.status(place(process)), "it ends")
         renamed = elsewhere(process, "other", "b")
-        assert background.looked(renamed) == ("exited", 6, "exited with code 6")
+        assert background.find_ending(renamed) == ("exited", 6, "exited with code 6")
         assert await scene.known.stop(renamed) == ("exited", 6, "exited with code 6")
 
     play(story)
@@ -397,9 +393,9 @@ def test_one_of_an_earlier_boot_of_this_machine_is_gone(play: Callable[[Story], 
         process = await scene.start("true")
         await until_async(lambda: supervisor_client.status(place(process)), "it ends")
         os.unlink(Path(place(process)) / "status")
-        await until_async(lambda: not supervisor_client.tell(place(process)), "the warden is gone")
-        host = background.place(process).host
-        assert (background.looked(elsewhere(process, host, "earlier")) or ("",))[0] == "gone"
+        await until_async(lambda: not supervisor_client.send(place(process)), "the warden is gone")
+        host = background.location(process).host
+        assert (background.find_ending(elsewhere(process, host, "earlier")) or ("",))[0] == "gone"
 
     play(story)
 
@@ -435,13 +431,13 @@ def test_folders_of_those_that_ended_long_ago_are_removed(play: Callable[[Story]
     async def story(scene: Scene) -> None:
         ended, running = await scene.start("true"), await scene.start("sleep 1000")
         await scene.known.wait(ended, 20)
-        await until_async(lambda: not supervisor_client.tell(place(ended)), "the warden is gone")
+        await until_async(lambda: not supervisor_client.send(place(ended)), "the warden is gone")
         for each in (ended, running):
             os.utime(place(each), (1, 1))
-        assert await scene.known.tidy() == 1
+        assert await scene.known.clean_up() == 1
         assert (os.path.exists(place(ended)), os.path.exists(place(running))) == (False, True)
-        scene.book = scene.known.book = PaperBook(scene.folder / "forgotten")
-        assert await scene.known.tidy() == 0
+        scene.book = scene.known.records = PaperBook(scene.folder / "forgotten")
+        assert await scene.known.clean_up() == 0
         await scene.book.started(running)
 
     play(story)
@@ -449,8 +445,8 @@ def test_folders_of_those_that_ended_long_ago_are_removed(play: Callable[[Story]
 
 def test_folders_are_tidied_again_and_again_in_one_life(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
-        home = scene.folder / "home" / "processes"
-        watching = asyncio.create_task(background.Watcher(scene.known, idle=0.01, tidy=0.01).run())
+        home = scene.folder / "home" / "processes" / "another store"
+        watching = asyncio.create_task(background.Watcher(scene.known, idle=0.01, clean_up=0.01).run())
         for name in ("p1", "p2", "p3"):
             (home / name).mkdir(parents=True)
             os.utime(home / name, (1, 1))
@@ -466,8 +462,8 @@ def test_what_a_redacted_process_wrote_is_told_to_nobody_and_goes_when_it_ends(p
         process = await scene.start("echo key=17; while [ ! -e go ]; do sleep 0.05; done")
         await until_async(lambda: supervisor_client.read(place(process)).text, "it wrote something")
         scene.book.redact(process.id)
-        assert await scene.known.tidy() == 0
-        watching = asyncio.create_task(background.Watcher(scene.known, shortest=0.01, idle=0.01, tidy=0.01).run())
+        assert await scene.known.clean_up() == 0
+        watching = asyncio.create_task(background.Watcher(scene.known, shortest=0.01, idle=0.01, clean_up=0.01).run())
         (scene.folder / "go").touch()
         await until_async(lambda: scene.book.notices, "its end is reported")
         await until_async(lambda: not os.path.exists(place(process)), "its folder is gone")
@@ -512,7 +508,8 @@ PROGRAM = textwrap.dedent("""
     from tests.tools.leash import PaperBook
 
     async def main(folder, *commands):
-        known = processes.Processes(PaperBook(Path(folder) / "book"), folder + "/home", lambda: dict(os.environ))
+        book = PaperBook(Path(folder) / "book")
+        known = processes.BackgroundProcesses(book, folder + "/home", lambda: dict(os.environ))
         watcher = asyncio.create_task(processes.Watcher(known).run())
         for command in commands:
             await known.start("c", command, folder)
@@ -530,7 +527,7 @@ WATCHING = textwrap.dedent("""
 
     async def main(folder):
         book = PaperBook(Path(folder) / "book")
-        known = processes.Processes(book, folder + "/home", dict)
+        known = processes.BackgroundProcesses(book, folder + "/home", dict)
         watcher = asyncio.create_task(processes.Watcher(known, shortest=0.01).run())
         while await book.every(None, True):
             await asyncio.sleep(0.02)
@@ -557,7 +554,7 @@ def test_processes_survive_the_program_and_each_end_is_reported_once(leash: Leas
     book = PaperBook(tmp_path / "book")
     one, two, three = asyncio.run(book.every("c", True))
     until(lambda: not any("1001" in line for line in leash.at_large()), "what the call started is gone")
-    assert all(supervisor_client.tell(place(each)) for each in (one, two, three))
+    assert all(supervisor_client.send(place(each)) for each in (one, two, three))
     (tmp_path / "go1").touch()
     until(lambda: supervisor_client.status(place(one)), "one ends while nobody watches")
     until(lambda: supervisor_client.read(place(three)).text, "three is up")
@@ -599,7 +596,7 @@ def test_a_program_killed_at_any_moment_of_a_start_leaves_a_row_that_tells(leash
 
         async def settled(folder: Path = folder) -> None:
             book = PaperBook(folder / "book")
-            known = background.Processes(book, str(folder / "home"), dict, patience=0)
+            known = background.BackgroundProcesses(book, str(folder / "home"), dict, start_seconds=0)
             for row in await book.every(None, True):
                 await known.stop(row)
             assert await book.every(None, True) == []
@@ -635,11 +632,12 @@ def test_over_the_store_every_end_is_one_notice_in_the_inbox(leash: Leash, tmp_p
         ):
             await db.create_session("talk", source="test")
             programs = [
-                background.Processes(StoreBook(each), str(tmp_path), lambda: leash.environment) for each in (db, other)
+                background.BackgroundProcesses(StoreBook(each), str(tmp_path), lambda: leash.environment)
+                for each in (db, other)
             ]
             started = [await programs[0].start("talk", f"echo {n}; exit {n}", str(tmp_path)) for n in range(4)]
             await until_async(lambda: all(supervisor_client.status(place(each)) for each in started), "all have ended")
-            looks = await asyncio.gather(*(background.Watcher(each).look() for each in programs * 2))
+            looks = await asyncio.gather(*(background.Watcher(each).check() for each in programs * 2))
             assert sum(ended for _, ended in looks) == 4
             rows = await db.processes.all("talk")
             assert [(row.state, row.exit_code) for row in rows] == [("exited", n) for n in range(4)]
@@ -656,11 +654,11 @@ def test_folders_go_with_their_conversation_and_no_others_do(leash: Leash, tmp_p
         stores = [tmp_path / "one.db", tmp_path / "two.db"]
         async with AsyncSessionDB(SessionDB(stores[0])) as db, AsyncSessionDB(SessionDB(stores[1])) as other:
             programs = [
-                background.Processes(
+                background.BackgroundProcesses(
                     StoreBook(each),
                     str(tmp_path),
                     lambda: leash.environment,
-                    signature=process_folders.signature(str(path)),
+                    database=str(path),
                 )
                 for each, path in zip((db, other), stores, strict=True)
             ]
@@ -674,17 +672,17 @@ def test_folders_go_with_their_conversation_and_no_others_do(leash: Leash, tmp_p
                 started.append(await program.start(name, command, str(tmp_path)))
             ended = [started[0], started[1], started[3]]
             await until_async(
-                lambda: not any(supervisor_client.tell(place(each)) for each in ended), "three have ended"
+                lambda: not any(supervisor_client.send(place(each)) for each in ended), "three have ended"
             )
-            assert await programs[0].tidy() == 0
+            assert await programs[0].clean_up() == 0
             for name in ("going", "working"):
                 await db.delete_conversation(name)
-            assert await programs[0].tidy() == 1
+            assert await programs[0].clean_up() == 1
             assert [os.path.exists(place(each)) for each in started] == [False, True, True, True]
             # What was at work goes when it has ended.
-            supervisor_client.tell(place(started[2]), b"k")
-            await until_async(lambda: not supervisor_client.tell(place(started[2])), "it has ended")
-            assert await programs[0].tidy() == 1
+            supervisor_client.send(place(started[2]), b"k")
+            await until_async(lambda: not supervisor_client.send(place(started[2])), "it has ended")
+            assert await programs[0].clean_up() == 1
             assert not os.path.exists(place(started[2]))
 
     asyncio.run(story())

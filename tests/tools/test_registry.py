@@ -29,12 +29,17 @@ SCHEMA = {
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [({}, "Missing: n"), ({"n": "1"}, "type number"), ({"n": True}, "type number"), ({"n": 1, "kind": "c"}, "a, b")],
+    [
+        ({}, "arguments: n"),
+        ({"n": "1"}, "type number"),
+        ({"n": True}, "type number"),
+        ({"n": 1, "kind": "c"}, "a, b"),
+    ],
 )
 def test_arguments_that_do_not_fit_are_told(given: dict[str, Any], told: str) -> None:
     with pytest.raises(errors.ToolFailed, match=told):
-        registry.checked(given, SCHEMA)
-    assert registry.checked({"n": 1.5, "kind": "a", "any": [1]}, SCHEMA)
+        registry.check_arguments(given, SCHEMA)
+    assert registry.check_arguments({"n": 1.5, "kind": "a", "any": [1]}, SCHEMA)
 
 
 @pytest.mark.parametrize("long", [False, True])

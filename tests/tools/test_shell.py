@@ -20,6 +20,7 @@ import pytest
 
 from holdfast import content_parts, errors, process_info, types
 from holdfast.tools import base, registry
+from holdfast.tools.permissions import risks
 from holdfast.tools.shell import shell, supervisor_client
 from tests.tools.leash import Leash, everything, until, until_async
 
@@ -172,15 +173,12 @@ def test_nothing_runs_before_it_is_allowed(leash: Leash, tmp_path: Path) -> None
 
 
 def test_what_is_asked_for_is_what_runs(leash: Leash, tmp_path: Path) -> None:
-    def describe(command: str) -> tuple[tuple[tuple[str, ...], ...] | None, str]:
-        return (tuple(command.split()),), "It is loud."
-
     hostile = "echo \x1b[2K\u202e hidden"
-    made = asyncio.run(shell.shell([str(tmp_path)], dict, describe).run({"command": hostile}))  # type: ignore[arg-type]
+    made = asyncio.run(shell.shell([str(tmp_path)], dict).run({"command": hostile}))  # type: ignore[arg-type]
     assert isinstance(made, base.Plan)
     act = made.act
-    assert (act.tool, act.kind, act.danger, act.paths) == ("shell", "run", "It is loud.", (str(tmp_path),))
-    assert act.commands == (tuple(hostile.split()),)
+    assert (act.tool, act.kind, act.paths) == ("shell", "run", (str(tmp_path),))
+    assert (act.commands, act.danger) == risks.describe(hostile)
     assert act.detail == hostile
     assert act.summary.isprintable()
 

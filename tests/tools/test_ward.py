@@ -47,37 +47,37 @@ def test_for_any_bytes_every_piece_is_text_within_its_bounds(data: bytes, begin:
 
 def test_what_is_not_kept_any_more_is_passed_over(tmp_path: Path) -> None:
     spool(tmp_path, b"0123456789" * 5, 10, keep=2)
-    assert supervisor_client.read(str(tmp_path)) == supervisor_client.Piece("0123456789" * 2, 30, 50, 50)
-    assert supervisor_client.read(str(tmp_path), 45, 3) == supervisor_client.Piece("567", 45, 48, 50)
-    assert supervisor_client.tail(str(tmp_path), 0, 4) == supervisor_client.Piece("6789", 46, 50, 50)
-    assert supervisor_client.tail(str(tmp_path), 48, 4) == supervisor_client.Piece("89", 48, 50, 50)
-    assert supervisor_client.read(str(tmp_path), 99) == supervisor_client.Piece("", 50, 50, 50)
+    assert supervisor_client.read(str(tmp_path)) == supervisor_client.OutputRange("0123456789" * 2, 30, 50, 50)
+    assert supervisor_client.read(str(tmp_path), 45, 3) == supervisor_client.OutputRange("567", 45, 48, 50)
+    assert supervisor_client.tail(str(tmp_path), 0, 4) == supervisor_client.OutputRange("6789", 46, 50, 50)
+    assert supervisor_client.tail(str(tmp_path), 48, 4) == supervisor_client.OutputRange("89", 48, 50, 50)
+    assert supervisor_client.read(str(tmp_path), 99) == supervisor_client.OutputRange("", 50, 50, 50)
 
 
 def test_a_character_that_is_not_whole_yet_comes_with_its_rest(tmp_path: Path) -> None:
     (tmp_path / "out.0").write_bytes("aé".encode()[:2])
-    assert supervisor_client.read(str(tmp_path)) == supervisor_client.Piece("a", 0, 1, 2)
+    assert supervisor_client.read(str(tmp_path)) == supervisor_client.OutputRange("a", 0, 1, 2)
     (tmp_path / "out.0").write_bytes("aé".encode())
-    assert supervisor_client.read(str(tmp_path), 1) == supervisor_client.Piece("é", 1, 3, 3)
+    assert supervisor_client.read(str(tmp_path), 1) == supervisor_client.OutputRange("é", 1, 3, 3)
 
 
 def test_the_rest_of_a_character_that_began_before_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "out.0").write_bytes("aéb".encode())
-    assert supervisor_client.read(str(tmp_path), 2) == supervisor_client.Piece("b", 2, 4, 4)
+    assert supervisor_client.read(str(tmp_path), 2) == supervisor_client.OutputRange("b", 2, 4, 4)
 
 
 def test_of_one_that_ended_half_a_character_is_shown_as_such(tmp_path: Path) -> None:
     (tmp_path / "out.0").write_bytes("aé".encode()[:2])
     status = '{"code":0,"signal":0,"why":"","left":0,"stuck":0,"bytes":2,"lost":0,"at":1.0}'
     (tmp_path / "status").write_text(status)
-    assert supervisor_client.read(str(tmp_path)) == supervisor_client.Piece("a\ufffd", 0, 2, 2)
+    assert supervisor_client.read(str(tmp_path)) == supervisor_client.OutputRange("a\ufffd", 0, 2, 2)
 
 
 def test_a_folder_that_is_not_there_is_an_output_of_nothing(tmp_path: Path) -> None:
-    assert supervisor_client.read(str(tmp_path / "none")) == supervisor_client.Piece("", 0, 0, 0)
-    assert supervisor_client.tail(str(tmp_path / "none")) == supervisor_client.Piece("", 0, 0, 0)
+    assert supervisor_client.read(str(tmp_path / "none")) == supervisor_client.OutputRange("", 0, 0, 0)
+    assert supervisor_client.tail(str(tmp_path / "none")) == supervisor_client.OutputRange("", 0, 0, 0)
     assert supervisor_client.status(str(tmp_path / "none")) is None
-    assert not supervisor_client.tell(str(tmp_path / "none"), b"k")
+    assert not supervisor_client.send(str(tmp_path / "none"), b"k")
 
 
 @pytest.mark.parametrize("damaged", ["", "{", '{"code":"x"}', "[]", "\xff"])

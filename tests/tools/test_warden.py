@@ -33,7 +33,7 @@ DAEMON = textwrap.dedent("""
 
 def tied(
     leash: Leash, folder: Path, command: str, *, size: int = 100_000, seconds: float = 60, most: int = 1_000
-) -> supervisor_client.Status:
+) -> supervisor_client.CommandStatus:
     """How a command ended that somebody waited for."""
     with begun(leash, folder, command, size=size, seconds=seconds, most=most) as warden:
         assert warden.wait(60) == 0
@@ -46,7 +46,7 @@ def begun(
     leash: Leash, folder: Path, command: str, *, size: int = 100_000, seconds: float = 60, most: int = 1_000
 ) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
-    line = supervisor_client.argv("tied", str(folder), command, size=size, seconds=seconds, most=most)
+    line = supervisor_client.argv("tied", str(folder), command, size=size, seconds=seconds, max_processes=most)
     return subprocess.Popen(line, stdin=subprocess.PIPE, env=leash.environment, start_new_session=True)
 
 
@@ -163,7 +163,7 @@ def test_one_that_listens_may_clear_up(leash: Leash, tmp_path: Path) -> None:
     assert written(tmp_path / "f") == "up\nbye\n"
 
 
-def asked_to_end(leash: Leash, folder: Path, command: str) -> supervisor_client.Status:
+def asked_to_end(leash: Leash, folder: Path, command: str) -> supervisor_client.CommandStatus:
     """How a command ended that was asked to when it was up."""
     with begun(leash, folder, command) as warden:
         until(lambda: written(folder), "it is up")
@@ -216,7 +216,7 @@ def test_with_its_supervisor_killed_the_command_dies_and_the_rest_is_found_by_it
         warden.wait(60)
     until(lambda: not process_info.start_ticks(command), "the command is gone")
     assert supervisor_client.status(str(tmp_path / "f")) is None
-    assert supervisor_client.kill_left(tmp_path.name + leash.mark) == 1
+    assert supervisor_client.kill_leftovers(tmp_path.name + leash.mark) == 1
 
 
 # --- kept --------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_folder_has_one_warden_only(leash: Leash, tmp_path: Path) -> None:
     assert kept(leash, folder, "echo one; sleep 1000")
     until(lambda: written(folder), "it is up")
     assert not kept(leash, folder, f"echo two > {tmp_path}/two")
-    assert supervisor_client.tell(str(folder), b"k")
+    assert supervisor_client.send(str(folder), b"k")
     until(lambda: supervisor_client.status(str(folder)), "it ends")
     assert written(folder) == "one\n"
     assert not (tmp_path / "two").exists()
@@ -235,15 +235,15 @@ def test_a_folder_has_one_warden_only(leash: Leash, tmp_path: Path) -> None:
 
 def test_a_warden_that_comes_too_late_starts_nothing(leash: Leash, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
-    assert supervisor_client.give_up(str(tmp_path / "f"))
+    assert supervisor_client.prevent_start(str(tmp_path / "f"))
     assert not kept(leash, tmp_path / "f", f"echo > {tmp_path}/ran")
-    assert not supervisor_client.tell(str(tmp_path / "f"), b"k")
+    assert not supervisor_client.send(str(tmp_path / "f"), b"k")
     assert not (tmp_path / "ran").exists()
 
 
 def test_who_comes_after_the_warden_cannot_take_its_place(leash: Leash, tmp_path: Path) -> None:
     assert kept(leash, tmp_path / "f", "true")
-    assert not supervisor_client.give_up(str(tmp_path / "f"))
+    assert not supervisor_client.prevent_start(str(tmp_path / "f"))
     until(lambda: supervisor_client.status(str(tmp_path / "f")), "it ends")
 
 
@@ -253,7 +253,7 @@ def test_input_arrives_and_ends_when_told(leash: Leash, tmp_path: Path) -> None:
     (folder / "in").write_text("one\n")
     until(lambda: written(folder) == "got one\n", "the line arrives")
     (folder / "in").write_text("two\n")
-    assert supervisor_client.tell(str(folder), b"e")
+    assert supervisor_client.send(str(folder), b"e")
     until(lambda: supervisor_client.status(str(folder)), "it ends")
     assert written(folder) == "got one\ntwo\nend\n"
     assert not (folder / "in").exists()
@@ -262,5 +262,5 @@ def test_input_arrives_and_ends_when_told(leash: Leash, tmp_path: Path) -> None:
 def test_nobody_is_at_the_control_of_one_that_ended(leash: Leash, tmp_path: Path) -> None:
     assert kept(leash, tmp_path / "f", "true")
     until(lambda: supervisor_client.status(str(tmp_path / "f")), "it ends")
-    until(lambda: not supervisor_client.tell(str(tmp_path / "f")), "the warden is gone")
-    assert supervisor_client.claimed(str(tmp_path / "f"))
+    until(lambda: not supervisor_client.send(str(tmp_path / "f")), "the warden is gone")
+    assert supervisor_client.is_claimed(str(tmp_path / "f"))

@@ -7,7 +7,7 @@ always; the editor is never asked for a file outside the session's folders.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from acp import schema
 
@@ -24,15 +24,12 @@ def file_tools_for(
     roots: Sequence[str | os.PathLike[str]],
     *,
     off_limits: Sequence[str] = (),
-    epoch: Callable[[], object] = lambda: None,
 ) -> list[base.Tool]:
     """Return the file tools for these folders; relative paths begin at the first."""
     offered = (capabilities.fs if capabilities else None) or schema.FileSystemCapabilities()
     folders = [os.fspath(root) for root in roots]
     buffers = EditorFiles(client, session_id, folders, bool(offered.read_text_file), bool(offered.write_text_file))
-    return file_tools.file_tools(
-        folders, off_limits=off_limits, epoch=epoch, editor=buffers if buffers.is_usable else None
-    )
+    return file_tools.file_tools(folders, off_limits=off_limits, editor=buffers if buffers.is_usable else None)
 
 
 class EditorFiles:

@@ -72,11 +72,10 @@ def shell_tool(
     terminals: ClientTerminals | None,
     roots: Sequence[str | os.PathLike[str]],
     environment: shell.Environment,
-    describe: shell.Describe = shell.not_analysed,
 ) -> base.Tool:
     """Return the tool that runs commands in these folders, in terminals of the editor if there are any."""
     run = terminals.run if terminals is not None else None
-    return shell.shell([os.fspath(root) for root in roots], environment, describe, run)
+    return shell.shell([os.fspath(root) for root in roots], environment, run)
 
 
 class _NotRun(Exception):
@@ -206,7 +205,7 @@ def _kill_marked(mark: str, settle_seconds: float = 0.0) -> int:
     until = time.monotonic() + settle_seconds
     while process_info.find_by_env(f"{supervisor_client.MARK}={mark}") and time.monotonic() < until:
         time.sleep(0.02)
-    return supervisor_client.kill_left(mark)
+    return supervisor_client.kill_leftovers(mark)
 
 
 async def _clean_up(directory: str) -> None:

@@ -28,19 +28,21 @@ Given = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schem
 
 @asynccontextmanager
 async def open_servers(
-    given: Sequence[Given] | None, cwd: str | os.PathLike[str], configured: Sequence[settings.Wanted] = ()
-) -> AsyncIterator[servers.Servers | None]:
+    given: Sequence[Given] | None, cwd: str | os.PathLike[str], configured: Sequence[settings.ServerConfig] = ()
+) -> AsyncIterator[servers.McpServers | None]:
     """Start the servers of the settings and of the editor for a session; None if there are none."""
     provided = convert_servers(given or (), configured)
     if not configured and not provided:
         yield None
         return
-    patience = START_SECONDS if provided else servers.PATIENCE
-    async with servers.Servers([*configured, *provided], os.fspath(cwd), patience=patience) as started:
+    patience = START_SECONDS if provided else servers.FIRST_TURN_SECONDS
+    async with servers.McpServers([*configured, *provided], os.fspath(cwd), patience=patience) as started:
         yield started
 
 
-def convert_servers(given: Sequence[Given], configured: Sequence[settings.Wanted] = ()) -> list[settings.Wanted]:
+def convert_servers(
+    given: Sequence[Given], configured: Sequence[settings.ServerConfig] = ()
+) -> list[settings.ServerConfig]:
     """Convert the servers of the editor, without those that are configured already, under unique names."""
     names = {mcp_names.prefix(each.name) for each in configured}
     known = {_identity(each) for each in configured}
@@ -51,22 +53,24 @@ def convert_servers(given: Sequence[Given], configured: Sequence[settings.Wanted
     ]
 
 
-def _convert(given: Sequence[Given]) -> Iterator[settings.Wanted]:
+def _convert(given: Sequence[Given]) -> Iterator[settings.ServerConfig]:
     for each in given:
         match each:
             case schema.McpServerStdio(name=name, command=command, args=args):
                 env = {one.name: one.value for one in each.env}
-                yield settings.Wanted(name=name, command=command, args=tuple(args), env=env, given=tuple(env.items()))
+                yield settings.ServerConfig(
+                    name=name, command=command, args=tuple(args), env=env, given=tuple(env.items())
+                )
             case schema.HttpMcpServer(name=name, url=url) | schema.SseMcpServer(name=name, url=url):
                 headers, sse = {one.name: one.value for one in each.headers}, isinstance(each, schema.SseMcpServer)
-                yield settings.Wanted(name=name, url=url, sse=sse, headers=headers, given=tuple(headers.items()))
+                yield settings.ServerConfig(name=name, url=url, sse=sse, headers=headers, given=tuple(headers.items()))
             case schema.AcpMcpServer():
                 logger.warning("MCP server %s is ignored: the ACP transport is not supported", each.name)
             case _:
                 assert_never(each)
 
 
-def _identity(each: settings.Wanted) -> tuple[object, ...]:
+def _identity(each: settings.ServerConfig) -> tuple[object, ...]:
     """Return what makes two servers the same, whatever their names."""
     return each.command, each.args, frozenset(each.env.items()), each.url, frozenset(each.headers.items())
 

@@ -84,12 +84,12 @@ class Approvals:
         self,
         store: PermissionStore,
         *,
-        law: rules.Law | None = None,
+        law: rules.Policy | None = None,
         owner: str = "",
         approve: Approve | None = None,
         yes: bool = False,
     ) -> None:
-        self._store, self.law, self.owner = store, law or rules.Law(), owner
+        self._store, self.law, self.owner = store, law or rules.Policy(), owner
         self._approve, self._yes = approve, yes
         self.mode: Mode = "ask"
         """What is allowed without asking, as the person chose. Rules that deny still apply."""
@@ -201,8 +201,8 @@ class Approvals:
             act = _planned_read(tool.spec.name, arguments, self.law.folder)
             verdict = rules.decide(act, self.law)
             # The rules for command lines are applied to the plan.
-            if verdict.say == "deny" and act.tool not in rules.RUNNERS:
-                await self._record_call(act, verdict.by)
+            if verdict.effect == "deny" and act.tool not in rules.RUNNERS:
+                await self._record_call(act, verdict.origin)
                 raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
             if self.mode == "read-only" and tool.alters(arguments):
                 await self._record_call(act, _READ_ONLY.by)
@@ -219,7 +219,7 @@ class Approvals:
     def _hidden(self, tool: str) -> Callable[[str], bool]:
         """Return a predicate for paths that a tool must not show: a search shows file contents, as reading does."""
         names = ("search_files", "read_file") if tool == "search_files" else (tool,)
-        return lambda path: any(rules.forbids(self.law, name, path) for name in names)
+        return lambda path: any(rules.denies_path(self.law, name, path) for name in names)
 
     # --- decisions -----------------------------------------------------------------------------------
 
@@ -231,11 +231,11 @@ class Approvals:
         except errors.HoldfastError:
             grants = []  # unreadable grants allow nothing
         verdict = rules.decide(act, self.law, grants)
-        if verdict.say == "deny":
-            return Decision(False, verdict.by, _forbidden(verdict))
-        if verdict.say == "allow":
-            return Decision(True, verdict.by)
-        if self.mode == "code" and verdict.by == "no rule" and act.kind == "change":
+        if verdict.effect == "deny":
+            return Decision(False, verdict.origin, _forbidden(verdict))
+        if verdict.effect == "allow":
+            return Decision(True, verdict.origin)
+        if self.mode == "code" and verdict.origin == "no rule" and act.kind == "change":
             return Decision(True, "mode: code")
         decision = await self._ask(where, call, act, verdict, emit)
         # The person may have switched to read-only meanwhile.
@@ -245,10 +245,10 @@ class Approvals:
         return self.mode == "read-only" and act.kind != "look"
 
     async def _ask(
-        self, where: str, call: types.ToolCall, act: base.Act, verdict: rules.Verdict, emit: Emit
+        self, where: str, call: types.ToolCall, act: base.Act, verdict: rules.RuleDecision, emit: Emit
     ) -> Decision:
         if verdict.maybe_denied:
-            act = msgspec.structs.replace(act, danger=act.danger or f"A rule may forbid it ({verdict.by}).")
+            act = msgspec.structs.replace(act, danger=act.danger or f"A rule may forbid it ({verdict.origin}).")
         if self._approve is not None:
             return await self._ask_program(self._approve, where, act, verdict)
         if self._yes:
@@ -264,12 +264,12 @@ class Approvals:
             act.summary,
             act.detail,
             act.danger,
-            ", ".join(verdict.remembers),
+            ", ".join(verdict.grants),
             self._numbers[where],
         )
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._pending[where, asked.request_id] = PendingApproval(
-            asked, where, verdict.remembers, future, act.kind == "look"
+            asked, where, verdict.grants, future, act.kind == "look"
         )
         decision = Decision(False, "interrupted", "The turn was interrupted.")
         try:
@@ -281,7 +281,7 @@ class Approvals:
             emit(events.ApprovalSettled(asked.request_id, decision.allowed, decision.by))
         return decision
 
-    async def _ask_program(self, approve: Approve, where: str, act: base.Act, verdict: rules.Verdict) -> Decision:
+    async def _ask_program(self, approve: Approve, where: str, act: base.Act, verdict: rules.RuleDecision) -> Decision:
         try:
             answer = await approve(act)
         except Exception:
@@ -293,14 +293,14 @@ class Approvals:
         if answer not in ("conversation", "always"):
             return Decision(False, "the program: no", "The program denied it.")
         try:
-            for rule in verdict.remembers:
+            for rule in verdict.grants:
                 await self._store.grant(
                     self.owner, rule, session_id=where if answer == "conversation" else None, by="program"
                 )
         except errors.HoldfastError as error:
             logger.warning("could not store a permission: %s", error)
             return Decision(True, "the program: once")
-        return Decision(True, f"the program: {answer if verdict.remembers else 'once'}")
+        return Decision(True, f"the program: {answer if verdict.grants else 'once'}")
 
     # --- audit log -----------------------------------------------------------------------------------
 
@@ -336,8 +336,8 @@ def _decide(pending: PendingApproval, decision: Decision) -> None:
         pending.decision.set_result(decision)
 
 
-def _forbidden(verdict: rules.Verdict) -> str:
-    return f"A rule in the settings forbids it ({verdict.by.removeprefix('rule: ')})."
+def _forbidden(verdict: rules.RuleDecision) -> str:
+    return f"A rule in the settings forbids it ({verdict.origin.removeprefix('rule: ')})."
 
 
 def _planned_read(tool: str, arguments: base.Arguments, folder: str) -> base.Act:

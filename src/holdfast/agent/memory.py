@@ -68,7 +68,7 @@ class Notes:
 
     async def remember(self, text: str) -> types.Memory:
         note = await self._db.memory.add(self._owner, _redacted(text), source=self._source())
-        self._report(f"Added to memory: {memory_tool.line(note)} (/memory forget {note.id} removes it.)")
+        self._report(f"Added to memory: {memory_tool.format_note(note)} (/memory forget {note.id} removes it.)")
         return note
 
     async def memories(self) -> Sequence[types.Memory]:
@@ -76,7 +76,7 @@ class Notes:
 
     async def revise(self, number: int, text: str) -> types.Memory:
         note = await self._db.memory.update(self._owner, number, _redacted(text))
-        self._report(f"Changed in memory: {memory_tool.line(note)} (/memory forget {note.id} removes it.)")
+        self._report(f"Changed in memory: {memory_tool.format_note(note)} (/memory forget {note.id} removes it.)")
         return note
 
     async def forget(self, number: int) -> bool:
@@ -111,7 +111,7 @@ class AgentMemory:
         """Return the memory section for a turn that starts at this head. Unreadable notes do not stop the turn."""
         if self._notes and self._read_for != head_id:
             try:
-                self._section = memory_tool.section(await self._notes.memories())
+                self._section = memory_tool.prompt_section(await self._notes.memories())
                 self._read_for = head_id
             except Exception as error:  # noqa: BLE001 -- a turn does not depend on its notes
                 logger.warning("could not read the memory notes: %s", error)
@@ -155,7 +155,7 @@ class Review:
     def __init__(
         self,
         model: models.Model,
-        notes: memory_tool.Notes,
+        notes: memory_tool.NoteStore,
         charge: Charge,
         timeout_seconds: float = REVIEW_TIMEOUT_SECONDS,
     ) -> None:
@@ -255,7 +255,7 @@ def format_exchange(messages: Sequence[types.Message], known: Sequence[types.Mem
     while len(exchange) > 2 and sum(len(each["text"]) for each in exchange) > MAX_EXCHANGE_CHARS:
         # The first and the last messages say most.
         del exchange[len(exchange) // 2]
-    noted = memory_tool.section(known).splitlines()[1:]
+    noted = memory_tool.prompt_section(known).splitlines()[1:]
     return msgspec.json.encode({"noted": noted, "exchange": exchange}).decode()
 
 

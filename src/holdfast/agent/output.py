@@ -36,7 +36,7 @@ class OutputFormat:
             if self._pydantic:
                 schema = output_type.model_json_schema()
             else:
-                schema = decorator.schema_of(output_type)
+                schema = decorator.build_schema(output_type)
                 if schema.get("type") != "object":
                     del schema["properties"]
                 self._decoder = msgspec.json.Decoder(output_type)

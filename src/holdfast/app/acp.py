@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
@@ -19,8 +19,6 @@ from holdfast.agent import approvals
 from holdfast.app import compose, toolset
 from holdfast.runtime import runtime
 from holdfast.store import async_db
-from holdfast.tools import base
-from holdfast.tools.permissions import risks
 
 logger = logging.getLogger("holdfast.app")
 
@@ -64,15 +62,13 @@ class EditorProgram(NamedTuple):
             if capabilities.terminal:
                 terminals = client_terminals.ClientTerminals(client, spec.session_id, self.cleanup)
             environment = toolset.command_environment(settings)
-            shell = client_terminals.shell_tool(terminals, spec.folders, environment, risks.describe)
+            shell = client_terminals.shell_tool(terminals, spec.folders, environment)
             machine = toolset.build_shell_tools(house.processes, settings, spec.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 
-            def project(epoch: Callable[[], object]) -> list[base.Tool]:
-                return client_files.file_tools_for(
-                    client, spec.session_id, capabilities, spec.folders, off_limits=off_limits, epoch=epoch
-                )
-
+            project = client_files.file_tools_for(
+                client, spec.session_id, capabilities, spec.folders, off_limits=off_limits
+            )
             making = house.agent_factory(
                 permissions, project, tools, servers, folder=folder, source=SOURCE, reviews=True
             )

@@ -22,17 +22,13 @@ from holdfast.store.backup import schedule as backup_schedule
 from holdfast.tools import base as tools_port
 from holdfast.tools.mcp import servers
 from holdfast.tools.permissions import rules
-from holdfast.tools.shell import background, process_folders
+from holdfast.tools.shell import background
 
 logger = logging.getLogger("holdfast.app")
 
 MAINTENANCE_INTERVAL = 900.0
 FIRST_LOOK = 5.0
 """Seconds that a start waits to learn which background processes ended before it."""
-
-
-FileTools = Callable[[Callable[[], object]], list[tools_port.Tool]]
-"""Builds the file tools of an agent, given a function that returns the epoch of its view."""
 
 
 class AgentPlace(TypedDict):
@@ -61,7 +57,7 @@ class Services(NamedTuple):
     store: async_db.AsyncSessionDB
     models: models.ConversationModels
     summarizer: list[summary.ModelSummarizer] | None
-    processes: background.Processes
+    processes: background.BackgroundProcesses
     added: list[tools_port.Tool]
     """The tools of plugins."""
     meters: dict[str, tokens.Meter]
@@ -71,9 +67,9 @@ class Services(NamedTuple):
     def agent_factory(
         self,
         permissions: approvals.Approvals,
-        project: FileTools,
+        project: list[tools_port.Tool],
         machine: Sequence[tools_port.Tool],
-        others: servers.Servers | None,
+        others: servers.McpServers | None,
         **where: Unpack[AgentPlace],
     ) -> AgentFactory:
         """Return a factory of agents with these file tools, shell tools and MCP servers."""
@@ -85,7 +81,7 @@ class Services(NamedTuple):
             permissions=permissions,
             project=project,
             tools=[*toolset.build_recall_tools(self.store), *machine, *self.added],
-            others=others.offered if others else None,
+            others=others.offer if others else None,
             meters=self.meters,
             **where,
         )
@@ -119,7 +115,7 @@ async def open_services(
         processes = build_process_manager(settings, store, came_in)
         here = folder or os.getcwd()
         built_in = [
-            *toolset.build_file_tools(here, [], object),
+            *toolset.build_file_tools(here, []),
             *toolset.build_recall_tools(store),
             *toolset.build_shell_tools(processes, settings, [here]),
             *more,
@@ -162,11 +158,13 @@ async def start(
             open_services(settings, came_in, database=database, model=model, folder=here)
         )
         permissions = approvals.Approvals(services.store.permissions, law=permission_law(settings, here), yes=yes)
-        others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
+        others = (
+            await stack.enter_async_context(servers.McpServers(settings.servers, here)) if settings.servers else None
+        )
         protected = toolset.protected_paths(settings, services.database, here)
         factory = services.agent_factory(
             permissions,
-            partial(toolset.build_file_tools, here, protected),
+            toolset.build_file_tools(here, protected),
             toolset.build_shell_tools(services.processes, settings, [here]),
             others,
             folder=here,
@@ -184,19 +182,19 @@ async def start(
 
 def build_process_manager(
     settings: config.Settings, store: async_db.AsyncSessionDB, came_in: Callable[[str], object]
-) -> background.Processes:
+) -> background.BackgroundProcesses:
     """Return the manager of background processes, including those that an earlier process started."""
-    return background.Processes(
+    return background.BackgroundProcesses(
         process_records.ProcessRecords(store, came_in),
         settings.home,
         toolset.command_environment(settings),
-        signature=process_folders.signature(store.db.path),
+        database=store.db.path,
     )
 
 
-def permission_law(settings: config.Settings, folder: str) -> rules.Law:
+def permission_law(settings: config.Settings, folder: str) -> rules.Policy:
     """Return the permission rules of the settings for a folder."""
-    return rules.Law(settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
+    return rules.Policy(settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
 
 
 class AgentFactory(NamedTuple):
@@ -207,7 +205,7 @@ class AgentFactory(NamedTuple):
     models: models.ConversationModels
     summarizer: list[summary.ModelSummarizer] | None
     permissions: approvals.Approvals
-    project: FileTools
+    project: list[tools_port.Tool]
     tools: list[tools_port.Tool]
     others: tools_port.Source | None
     meters: dict[str, tokens.Meter]
@@ -219,17 +217,13 @@ class AgentFactory(NamedTuple):
     """Whether new conversations record the folder; only if the user chose it."""
 
     async def agent(self, conversation_id: str) -> agent.AIAgent:
-        def epoch() -> object:
-            mark = created.context_cache.mark
-            return mark[0] if mark else object()  # An unknown view may differ each time.
-
         model = self.models.of(conversation_id)
         compaction, limits, memory = self.settings.compaction, self.settings.limits, self.settings.memory
-        created = agent.AIAgent(
+        return agent.AIAgent(
             db=self.store,
             model=model,
             session_id=conversation_id,
-            tools=[*self.project(epoch), *self.tools],
+            tools=[*self.project, *self.tools],
             tool_source=self.others,
             permissions=self.permissions,
             context_files=True,
@@ -251,7 +245,6 @@ class AgentFactory(NamedTuple):
                 review=memory.review and self.reviews and not models.is_offline(model),
             ),
         )
-        return created
 
 
 async def build_summarizers(
@@ -294,12 +287,12 @@ async def run_maintenance(store: async_db.AsyncSessionDB, backup: config.Backup)
         await asyncio.sleep(MAINTENANCE_INTERVAL)
 
 
-async def watch_processes(processes: background.Processes) -> asyncio.Task[None]:
+async def watch_processes(processes: background.BackgroundProcesses) -> asyncio.Task[None]:
     """Record processes that ended before this start, unless the store is too slow, and keep watching in a task."""
     watcher = background.Watcher(processes)
     try:
         async with asyncio.timeout(FIRST_LOOK):
-            await watcher.look()
+            await watcher.check()
     except (errors.HoldfastError, TimeoutError) as error:
         logger.warning("background processes could not be checked: %s", error)
     return asyncio.create_task(watcher.run())

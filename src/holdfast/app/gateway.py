@@ -215,9 +215,9 @@ class _RuntimeFactory(NamedTuple):
     models: models.ConversationModels
     model: str
     summarizer: list[summary.ModelSummarizer] | None
-    processes: background.Processes
+    processes: background.BackgroundProcesses
     added: list[tools_port.Tool]
-    others: servers.Servers | None
+    others: servers.McpServers | None
     meters: dict[str, tokens.Meter]
     notices: tuple[str, ...]
     on_process_end: list[Callable[[], object]]
@@ -228,7 +228,7 @@ class _RuntimeFactory(NamedTuple):
         """Open the runtime of an owner."""
         folder = folder_of(self.settings, owner)
         await asyncio.to_thread(_create_folder, folder)
-        law = rules.Law(self.settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
+        law = rules.Policy(self.settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
         permissions = approvals.Approvals(self.store.permissions, law=law, owner=owner)
         wanted = self.settings.gateway
         others = self.others if is_granted(wanted.tools, owner) else None
@@ -239,15 +239,13 @@ class _RuntimeFactory(NamedTuple):
             models=self.models,
             summarizer=self.summarizer,
             permissions=permissions,
-            project=partial(
-                toolset.build_file_tools, folder, toolset.protected_paths(self.settings, self.database, folder)
-            ),
+            project=toolset.build_file_tools(folder, toolset.protected_paths(self.settings, self.database, folder)),
             tools=[
                 *toolset.build_recall_tools(self.store),
                 *(toolset.build_shell_tools(self.processes, self.settings, [folder]) if has_shell else ()),
                 *(self.added if is_granted(wanted.tools, owner) else ()),
             ],
-            others=others.offered if others else None,
+            others=others.offer if others else None,
             meters=self.meters,
             folder=folder,
             # The folder is an internal detail and not part of the conversation.
@@ -297,12 +295,14 @@ async def _open_factory(settings: config.Settings, database: str, model: str | N
         known = compose.build_process_manager(settings, store, notify)
         here = os.path.join(settings.home, "gateway")
         common = [
-            *toolset.build_file_tools(here, [], object),
+            *toolset.build_file_tools(here, []),
             *toolset.build_recall_tools(store),
             *toolset.build_shell_tools(known, settings, [here]),
         ]
         added = await toolset.load_plugin_tools(settings.plugins, common)
-        others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
+        others = (
+            await stack.enter_async_context(servers.McpServers(settings.servers, here)) if settings.servers else None
+        )
         yield _RuntimeFactory(
             settings=settings,
             database=database,

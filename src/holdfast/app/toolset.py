@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast import config, types
 from holdfast.agent import current_session
 from holdfast.store import async_db
 from holdfast.tools import base, long_output, memory, plugins, recall
 from holdfast.tools.files import file_tools
-from holdfast.tools.permissions import risks
 from holdfast.tools.shell import background, background_tools, shell
 from holdfast.tools.shell import environment as shell_environment
 
@@ -30,16 +29,16 @@ def command_environment(settings: config.Settings) -> shell.Environment:
 
 
 def build_shell_tools(
-    known: background.Processes, settings: config.Settings, folders: Sequence[str]
+    known: background.BackgroundProcesses, settings: config.Settings, folders: Sequence[str]
 ) -> list[base.Tool]:
     """Build the tools that run commands; they start in the first folder."""
-    run = shell.shell(folders, command_environment(settings), risks.describe)
-    return [run, *background_tools.tools(known, folders, risks.describe)]
+    run = shell.shell(folders, command_environment(settings))
+    return [run, *background_tools.tools(known, folders)]
 
 
-def build_file_tools(folder: str, protected: Sequence[str], epoch: Callable[[], object]) -> list[base.Tool]:
+def build_file_tools(folder: str, protected: Sequence[str]) -> list[base.Tool]:
     """Build the tools for files of a folder. `protected` paths are refused."""
-    return file_tools.file_tools([folder], off_limits=protected, epoch=epoch)
+    return file_tools.file_tools([folder], off_limits=protected)
 
 
 def build_recall_tools(store: async_db.AsyncSessionDB) -> list[base.Tool]:
@@ -63,7 +62,7 @@ def build_recall_tools(store: async_db.AsyncSessionDB) -> list[base.Tool]:
     return [recall.search_conversation(find), recall.recall(fetch), long_output.read_output(read_blob)]
 
 
-async def load_plugin_tools(settings: config.Plugins, built_in: Sequence[base.Tool]) -> plugins.Found:
+async def load_plugin_tools(settings: config.Plugins, built_in: Sequence[base.Tool]) -> plugins.PluginTools:
     """Load the tools of plugins, in a thread: importing a plugin may block."""
     taken = {memory.NAME, *(tool.spec.name for tool in built_in)}
     return await asyncio.to_thread(plugins.load, taken, settings.disabled)

@@ -122,12 +122,12 @@ def _check_meaning(valid: config.SettingsFile | config.Profile, known: list[str]
     for place, name in [*named, *((("fallback",), name) for name in valid.fallback)]:
         provider, slash, bare = (name or "").partition("/")
         if name is not None and name not in OFFLINE_MODELS and not (slash and bare and provider in known):
-            yield place, f"{errors.quote(name)} is not a model. Use PROVIDER/MODEL ({', '.join(known)}) or `offline`."
-    says: tuple[rules.Say, ...] = ("allow", "ask", "deny")
+            yield place, f"{errors.shown(name)} is not a model. Use PROVIDER/MODEL ({', '.join(known)}) or `offline`."
+    says: tuple[rules.Effect, ...] = ("allow", "ask", "deny")
     for say in says:
         for rule in getattr(valid.permissions, say):
             try:
-                rules.rule(say, rule)
+                rules.parse_rule(say, rule)
             except errors.SettingInvalid as error:
                 yield ("permissions", say), str(error)
     if isinstance(valid, config.SettingsFile) and valid.retention.max_size is not None:

@@ -11,7 +11,7 @@ from holdfast import config, safe_text
 from holdfast.cli import console, lazy_group
 
 if TYPE_CHECKING:
-    from holdfast.tools.mcp import server
+    from holdfast.tools.mcp import servers
 
 COMMANDS = {"list": ("holdfast.cli.mcp:list_", "Start each MCP server, and list its tools.")}
 
@@ -41,11 +41,11 @@ def list_(out: console.Console, as_json: bool) -> None:
         out.note("There are no MCP servers. Add one to your settings as `[mcpServers.NAME]`.")
 
 
-def _state(each: server.Server) -> str:
+def _state(each: servers.McpServer) -> str:
     return "ready" if each.state == "ready" else "down"
 
 
-def _to_json(each: server.Server) -> dict[str, object]:
+def _to_json(each: servers.McpServer) -> dict[str, object]:
     return {
         "name": each.name,
         "state": _state(each),
@@ -56,18 +56,18 @@ def _to_json(each: server.Server) -> dict[str, object]:
     }
 
 
-def _start_servers(settings: config.Settings) -> list[server.Server]:
-    module, port = lazy_group.load("holdfast.tools.mcp.servers"), lazy_group.load("holdfast.tools.mcp.server")
-    servers = module.Servers(settings.servers, os.getcwd())
+def _start_servers(settings: config.Settings) -> list[servers.McpServer]:
+    module = lazy_group.load("holdfast.tools.mcp.servers")
+    started = module.McpServers(settings.servers, os.getcwd())
 
-    async def start() -> list[server.Server]:
+    async def start() -> list[servers.McpServer]:
         """Return the servers in the state they had before they were stopped again."""
-        async with servers:
-            await servers.tried(port.STARTING + 5)
-            states = [(each, each.state, each.why) for each in servers.servers]
+        async with started:
+            await started.wait_started(module.START_TIMEOUT_SECONDS + 5)
+            states = [(each, each.state, each.why) for each in started.servers]
         for each, state, why in states:
             each.state, each.why = state, why
-        return list(servers.servers)
+        return list(started.servers)
 
-    found: list[server.Server] = lazy_group.load("asyncio").run(start())
+    found: list[servers.McpServer] = lazy_group.load("asyncio").run(start())
     return found

@@ -146,8 +146,9 @@ def _remove_process_output(out: console.Console, db: store.SessionDB) -> None:
     """Remove the output of background processes that were redacted or deleted with their conversation."""
     folders = lazy_group.load("holdfast.tools.shell.process_folders")
     try:
-        found = folders.seen(folders.within(out.settings.home))
-        folders.tidied(found, folders.signature(db.path), db.processes.all() if found else [])
+        own = folders.store_folder(out.settings.home, db.path)
+        found = folders.list_all(own)
+        folders.delete_expired(own, found, db.processes.all() if found else [])
     except OSError as error:
         out.note(f"The output of background processes could not be removed: {error.strerror or error}.")
 

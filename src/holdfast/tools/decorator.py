@@ -1,7 +1,7 @@
-"""A tool from a typed function: its signature says what a model may give, its docstring what it is for.
+"""Build a tool from a typed function: its signature gives the schema, its docstring the description.
 
-The arguments are checked against the types of the signature before the function sees them; what does not fit is
-told to the model. What the function returns is text, a list of parts, or any value JSON can hold.
+The arguments are validated against the types of the signature before the function is called; the model gets the
+validation error. The function returns text, a list of parts, or any value that JSON can represent.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from holdfast import errors, types
 from holdfast.tools import base
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
-"""What every provider takes as the name of a tool."""
-SUMMARY = 200
+"""Tool names that every provider accepts."""
+MAX_SUMMARY = 200
 DONE = "Done."
 
 Approval = Literal["run", "change", "reach"]
 Function = Callable[..., Any]
-_KINDS: tuple[tuple[type, str], ...] = ((bool, "boolean"), (int, "integer"), (str, "string"))
+_TYPE_NAMES: tuple[tuple[type, str], ...] = ((bool, "boolean"), (int, "integer"), (str, "string"))
 
 
 @overload
@@ -47,77 +47,73 @@ def tool(
     parallel: bool = False,
     approval: Approval | None = None,
 ) -> base.Tool | Callable[[Function], base.Tool]:
-    """A tool made from a function, async or not: `@tool`, or `@tool(parallel=True)`, or `@tool(approval="run")`.
+    """Build a tool from a function, async or not: `@tool`, `@tool(parallel=True)` or `@tool(approval="run")`.
 
-    With `approval` each call is asked for, as something that runs a program, changes files or reaches outside. A
-    function that is not async runs in a thread, which nobody can stop: what may take long is better async. Raises
-    InvalidArgument for a function no tool can be made of.
+    With `approval`, each call needs an approval, as an act that runs a program, changes files or contacts something
+    outside. A function that is not async runs in a thread, which cannot be stopped: long work should be async. Raises
+    InvalidArgument if no tool can be built from the function.
     """
 
-    def make(given: Function) -> base.Tool:
-        return _made(given, name or str(getattr(given, "__name__", "")), parallel, approval)
+    def build(given: Function) -> base.Tool:
+        return _build(given, name or str(getattr(given, "__name__", "")), parallel, approval)
 
-    return make if function is None else make(function)
+    return build if function is None else build(function)
 
 
-def _made(function: Function, name: str, parallel: bool, approval: Approval | None) -> base.Tool:
+def _build(function: Function, name: str, parallel: bool, approval: Approval | None) -> base.Tool:
     if not NAME.fullmatch(name):
         raise errors.InvalidArgument(
-            f"{errors.quote(name)} is no name for a tool: letters, digits, _ and -, at most 64."
+            f"{errors.shown(name)} is not a valid tool name: use letters, digits, _ and -, at most 64."
         )
-    about = inspect.getdoc(function)
-    if not about:
-        raise errors.InvalidArgument(f"The tool {name} needs a docstring: it tells the model what the tool is for.")
-    form = _form(function, name)
+    description = inspect.getdoc(function)
+    if not description:
+        raise errors.InvalidArgument(f"The tool {name} needs a docstring, which is its description for the model.")
+    form = _build_struct(function, name)
 
     async def run(arguments: base.Arguments) -> types.Content | base.Plan:
-        given = _converted(arguments, form)
+        given = _convert_arguments(arguments, form)
 
         async def go() -> types.Content:
-            return _content(await _called(function, given))
+            return _to_content(await _call(function, given))
 
-        if approval is None:
-            made = await _called(function, given)
-            return made if isinstance(made, base.Plan) else _content(made)
-        return base.Plan(_act(name, approval, arguments), go)
+        if approval is not None:
+            return base.Plan(_describe_call(name, approval, arguments), go)
+        result = await _call(function, given)
+        return result if isinstance(result, base.Plan) else _to_content(result)
 
-    return base.Tool(types.ToolSpec(name, about, schema_of(form)), run, parallel)
+    return base.Tool(types.ToolSpec(name, description, build_schema(form)), run, parallel)
 
 
 # --- the signature -------------------------------------------------------------------------------------
 
 
-def _form(function: Function, name: str) -> type[msgspec.Struct]:
-    """The parameters as the fields of a value, which knows how to check itself."""
+def _build_struct(function: Function, name: str) -> type[msgspec.Struct]:
+    """Return a struct whose fields are the parameters of the function."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise errors.InvalidArgument(f"The types of {name} cannot be read: {error}.") from None
     fields: list[tuple[str, Any, Any]] = []
-    hints = _hints(function, name)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise errors.InvalidArgument(f"The tool {name} takes `{parameter}`, which no model can give by name.")
+            raise errors.InvalidArgument(f"The tool {name} has `{parameter}`, which a model cannot pass by name.")
         if parameter.name not in hints:
-            raise errors.InvalidArgument(f"The tool {name} does not say of what type `{parameter.name}` is.")
-        fields.append((parameter.name, _described(hints[parameter.name]), _default(parameter)))
+            raise errors.InvalidArgument(f"The parameter `{parameter.name}` of the tool {name} needs a type.")
+        fields.append((parameter.name, _with_description(hints[parameter.name]), _default(parameter)))
     try:
         return msgspec.defstruct(name.replace("-", "_"), fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
     except (TypeError, ValueError) as error:
-        raise errors.InvalidArgument(f"No tool can be made of {name}: {error}.") from None
+        raise errors.InvalidArgument(f"No tool can be built from {name}: {error}.") from None
 
 
-def _hints(function: Function, name: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise errors.InvalidArgument(f"The types of {name} cannot be read: {error}.") from None
-
-
-def _described(hint: Any) -> Any:
-    """`Annotated[str, "what it is"]` is what most people write; our codec wants its own word for it."""
+def _with_description(hint: Any) -> Any:
+    """Convert the text in `Annotated[str, "description"]` to the form of msgspec."""
     if typing.get_origin(hint) is not typing.Annotated:
         return hint
-    kind, *said = typing.get_args(hint)
-    told = " ".join(each for each in said if isinstance(each, str))
-    kept = [each for each in said if isinstance(each, msgspec.Meta)]
-    for meta in [*kept, *([msgspec.Meta(description=told)] if told else [])]:
+    kind, *notes = typing.get_args(hint)
+    text = " ".join(each for each in notes if isinstance(each, str))
+    metas = [each for each in notes if isinstance(each, msgspec.Meta)]
+    for meta in [*metas, *([msgspec.Meta(description=text)] if text else [])]:
         kind = typing.Annotated[kind, meta]
     return kind
 
@@ -131,44 +127,40 @@ def _default(parameter: inspect.Parameter) -> Any:
     return given
 
 
-def schema_of(form: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON schema of a form with nothing left to look up: many providers follow no references."""
+def build_schema(form: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON schema of a struct without references, which many providers do not resolve."""
     try:
         (whole,), parts = msgspec.json.schema_components([form])
-        found: dict[str, Any] = _resolved(whole, parts, ())
+        schema: dict[str, Any] = _inline(whole, parts, ())
     except TypeError as error:
         raise errors.InvalidArgument(f"A type of {form.__name__} cannot be described to a model: {error}.") from None
-    found.pop("title", None)
-    return {"properties": {}, **found}
+    schema.pop("title", None)
+    return {"properties": {}, **schema}
 
 
-def _resolved(said: Any, parts: dict[str, Any], inside: tuple[str, ...]) -> Any:
-    if isinstance(said, list):
-        return [_resolved(each, parts, inside) for each in said]
-    if not isinstance(said, dict):
-        return said
-    if "$ref" in said:
-        name = said["$ref"].rpartition("/")[2]
+def _inline(schema: Any, parts: dict[str, Any], inside: tuple[str, ...]) -> Any:
+    if isinstance(schema, list):
+        return [_inline(each, parts, inside) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
         if name in inside:
             raise TypeError(f"{name} contains itself")
-        rest = {key: value for key, value in said.items() if key != "$ref"}
-        return {**_resolved(parts[name], parts, (*inside, name)), **rest}
-    made = {key: _resolved(value, parts, inside) for key, value in said.items()}
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        return {**_inline(parts[name], parts, (*inside, name)), **rest}
+    made = {key: _inline(value, parts, inside) for key, value in schema.items()}
     if isinstance(made.get("enum"), list) and "type" not in made:
-        made |= _kind_of(made["enum"])
+        # Some providers require the type of an enum.
+        found = {next((name for kind, name in _TYPE_NAMES if isinstance(each, kind)), "") for each in made["enum"]}
+        made |= {"type": found.pop()} if len(found) == 1 and "" not in found else {}
     return made
-
-
-def _kind_of(choices: list[Any]) -> dict[str, str]:
-    """The type of all choices, where they have one: some providers insist on it."""
-    found = {next((name for kind, name in _KINDS if isinstance(choice, kind)), "") for choice in choices}
-    return {"type": found.pop()} if len(found) == 1 and "" not in found else {}
 
 
 # --- a call --------------------------------------------------------------------------------------------
 
 
-def _converted(arguments: base.Arguments, form: type[msgspec.Struct]) -> dict[str, Any]:
+def _convert_arguments(arguments: base.Arguments, form: type[msgspec.Struct]) -> dict[str, Any]:
     try:
         made = msgspec.convert(arguments, form)
     except msgspec.ValidationError as error:
@@ -178,43 +170,39 @@ def _converted(arguments: base.Arguments, form: type[msgspec.Struct]) -> dict[st
     return {name: getattr(made, name) for name in made.__struct_fields__}
 
 
-async def _called(function: Function, given: dict[str, Any]) -> object:
+async def _call(function: Function, given: dict[str, Any]) -> object:
     if inspect.iscoroutinefunction(function):
         return await function(**given)
-    made = await asyncio.to_thread(_in_thread, function, given)
-    return await made if isinstance(made, Awaitable) else made
+
+    def call() -> object:
+        try:
+            return function(**given)
+        except StopIteration as error:
+            # A future cannot carry StopIteration, and the caller would wait without end.
+            raise RuntimeError("the function raised StopIteration") from error
+
+    result = await asyncio.to_thread(call)
+    return await result if isinstance(result, Awaitable) else result
 
 
-def _in_thread(function: Function, given: dict[str, Any]) -> object:
-    try:
-        return function(**given)
-    except StopIteration as error:
-        # No future can carry it: whoever waits would wait for ever.
-        raise RuntimeError("the function raised StopIteration") from error
-
-
-def _content(made: object) -> types.Content:
-    """Text and parts as they are; any other value as JSON."""
-    if made is None:
+def _to_content(result: object) -> types.Content:
+    """Return text and parts unchanged, any other value as JSON."""
+    if result is None:
         return DONE
-    if isinstance(made, str):
-        return made
-    if isinstance(made, list) and made and all(isinstance(part, dict) and "type" in part for part in made):
-        return made
+    if isinstance(result, str):
+        return result
+    if isinstance(result, list) and result and all(isinstance(part, dict) and "type" in part for part in result):
+        return result
     try:
-        return msgspec.json.encode(made).decode()
+        return msgspec.json.encode(result).decode()
     except (TypeError, ValueError, RecursionError):
-        raise errors.ToolFailed(f"The tool returned {type(made).__name__}, which is neither text nor JSON.") from None
+        raise errors.ToolFailed(f"The tool returned {type(result).__name__}, which is neither text nor JSON.") from None
 
 
-def _act(name: str, kind: Approval, arguments: base.Arguments) -> base.Act:
-    """What people are asked. Nothing of what a model gave can break out of its line."""
-    given = ", ".join(f"{each}={_spelled(value)}" for each, value in arguments.items())
-    line = f"{name}({given})"
-    short = line if len(line) <= SUMMARY else f"{line[:SUMMARY]}…"
+def _describe_call(name: str, kind: Approval, arguments: base.Arguments) -> base.Act:
+    """Describe a call for approval, on one line: unprintable characters in arguments are escaped."""
+    values = {each: msgspec.json.encode(value).decode() for each, value in arguments.items()}
+    given = ", ".join(f"{each}={text}" for each, text in values.items())
+    line = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in f"{name}({given})")
+    short = line if len(line) <= MAX_SUMMARY else f"{line[:MAX_SUMMARY]}…"
     return base.Act(tool=name, kind=kind, summary=short, detail="" if short == line else line)
-
-
-def _spelled(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)

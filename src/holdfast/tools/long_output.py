@@ -7,10 +7,13 @@ The complete output is stored as an attachment of the message, and is exported, 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+import msgspec
 
 from holdfast import errors, types
 from holdfast.tools import base
@@ -25,6 +28,7 @@ MAX_OTHER = 8_000_000
 """Characters of parts other than text, such as images, in one result."""
 LENGTH = 20_000
 NAME = "read_output"
+NO_MORE = "ask for a smaller part to see them"
 
 Keep = Callable[[str], Awaitable[str]]
 """Store a text and return its id."""
@@ -68,58 +72,41 @@ def _piece(kept: bytes, begin: int, length: int) -> str:
     try:
         text = kept.decode()
     except UnicodeDecodeError:
-        raise errors.ToolFailed("This is kept, but it is no text.") from None
+        raise errors.ToolFailed("The stored output is not text.") from None
     piece = text[begin : begin + length]
     if not piece:
         return f"[The output has {len(text):,} characters; there is nothing from {begin:,} on.]"
     return f"[characters {begin:,} to {begin + len(piece):,} of {len(text):,}]\n{piece}"
 
 
-# --- what comes out of a tool ----------------------------------------------------------------------------
+# --- limits --------------------------------------------------------------------------------------------
 
 
-async def bounded(content: types.Content, keep: Keep | None = None, limit: int = MAX_OUTPUT) -> types.Content:
-    """The content, if it is short; else as much as is shown, with a pointer to the rest where it could be kept."""
+async def limit_content(content: types.Content, keep: Keep | None = None, limit: int = MAX_OUTPUT) -> types.Content:
+    """Return the content if it is short; otherwise its beginning and end, with the id of the stored output."""
     given: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     texts = [part["text"] for part in given if isinstance(part.get("text"), str)]
-    size = sum(map(len, texts))
-    others, gone = _fitting([part for part in given if not isinstance(part.get("text"), str)])
-    if size <= limit and not gone:
+    others = [part for part in given if not isinstance(part.get("text"), str)]
+    sizes = itertools.accumulate(len(msgspec.json.encode(part)) for part in others)
+    fitting = sum(size <= MAX_OTHER for size in sizes)
+    left_out = len(others) - fitting
+    if sum(map(len, texts)) <= limit and not left_out:
         return content
     whole = "\n".join(texts)
-    name = await _kept(whole, keep) if len(whole) > limit else None
-    shown = capped(whole, limit, _pointer(len(whole), name))
-    if gone:
-        shown += f"\n[{gone} more parts of this result were too large, and are left out.]"
-    pointed = [{"type": "output", "blob": name}] if name else []
-    return [{"type": "text", "text": shown}, *pointed, *others] if pointed or others else shown
+    name = await _store(whole, keep) if len(whole) > limit else None
+    hint = NO_MORE
+    if name is not None:
+        stored = f"the first {MAX_KEPT:,} of {len(whole):,} characters are" if len(whole) > MAX_KEPT else "the whole is"
+        hint = f"{stored} kept: {NAME} with id {name}"
+    shown = shorten(whole, limit, hint)
+    if left_out:
+        shown += f"\n[{left_out} more parts of this result were too large, and are left out.]"
+    reference = [{"type": "output", "blob": name}] if name else []
+    return [{"type": "text", "text": shown}, *reference, *others[:fitting]] if reference or fitting else shown
 
 
-def _fitting(others: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """What is no text, as far as there is room for it, and of how many parts nothing is shown."""
-    room, kept = MAX_OTHER, []
-    for part in others:
-        room -= _length(part)
-        if room < 0:
-            break
-        kept.append(part)
-    return kept, len(others) - len(kept)
-
-
-def _length(value: Any) -> int:
-    """About how long a value is as JSON."""
-    match value:
-        case str():
-            return len(value) + 2
-        case dict():
-            return sum(len(str(key)) + 4 + _length(inner) for key, inner in value.items()) + 2
-        case list():
-            return sum(map(_length, value)) + len(value) + 2
-    return 8
-
-
-async def _kept(whole: str, keep: Keep | None) -> str | None:
-    """What it is kept as. That it cannot be kept loses the rest of it, never the result."""
+async def _store(whole: str, keep: Keep | None) -> str | None:
+    """Store an output and return its id; None if that fails, which loses the rest of the output but not the result."""
     if keep is None:
         return None
     try:
@@ -129,18 +116,11 @@ async def _kept(whole: str, keep: Keep | None) -> str | None:
         return None
 
 
-def _pointer(size: int, name: str | None) -> str:
-    if name is None:
-        return "ask for a smaller part to see them"
-    some = f"the first {MAX_KEPT:,} of {size:,} characters are" if size > MAX_KEPT else "the whole is"
-    return f"{some} kept: {NAME} with id {name}"
-
-
-def capped(text: str, limit: int = MAX_OUTPUT, pointer: str = "ask for a smaller part to see them") -> str:
-    """The beginning and the end of a text that is too long, how much is missing between, and where it is."""
+def shorten(text: str, limit: int = MAX_OUTPUT, hint: str = NO_MORE) -> str:
+    """Return the beginning and the end of a text that is too long, with the size of the gap and a hint."""
     if len(text) <= limit:
         return text
     head, tail = text[: limit * 2 // 3], text[-limit // 3 :]
     missing = len(text) - len(head) - len(tail)
     place = f"characters {len(head):,} to {len(head) + missing:,}"
-    return f"{head}\n[… {missing:,} characters left out, {place}; {pointer} …]\n{tail}"
+    return f"{head}\n[… {missing:,} characters left out, {place}; {hint} …]\n{tail}"

@@ -1,7 +1,6 @@
-"""What is remembered about a person across conversations: a tool for the model, a section for its prompt.
+"""The memory tool: notes about a person that last across conversations, and the section of the prompt with them.
 
-A memory is a note about the person, in one sentence. It permits nothing: what an agent may do is decided by settings
-and by what people answer, neither of which reads this. Where notes are kept, and whose they are, is not known here.
+A note is one sentence. It permits nothing: permissions come from the settings and from people's answers only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from holdfast.tools import base
 
 NAME = "memory"
 MAX_SECTION = 6_000
-"""Characters the notes may take in the prompt."""
+"""Maximum characters of the notes in the prompt."""
 
 Action = Literal["remember", "revise", "forget", "list"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -30,8 +29,8 @@ ABOUT = (
 )
 
 
-class Notes(Protocol):
-    """The notes about one person. Raises HoldfastError for a text that cannot be kept, and for a number nobody has."""
+class NoteStore(Protocol):
+    """The notes about one person. Raises HoldfastError for a text that cannot be stored, and for an unknown number."""
 
     async def remember(self, text: str) -> types.Memory: ...
     async def memories(self) -> Sequence[types.Memory]: ...
@@ -39,27 +38,25 @@ class Notes(Protocol):
     async def forget(self, number: int) -> bool: ...
 
 
-def memory(notes: Notes, actions: Collection[Action] = ACTIONS) -> base.Tool:
-    """A tool over these notes; with fewer `actions`, it can do only those."""
+def memory(notes: NoteStore, actions: Collection[Action] = ACTIONS) -> base.Tool:
+    """Build the tool, with these actions."""
 
     async def run(arguments: base.Arguments) -> types.Content:
         action, text, number = arguments["action"], arguments.get("text", ""), arguments.get("id", 0)
-        if action not in actions:
-            raise errors.ToolFailed(f"`action` must be one of {', '.join(actions)}.")
+        if action in ("remember", "revise") and not text.strip():
+            raise errors.ToolFailed("`text` is missing: one sentence to remember.")
+        if action in ("revise", "forget") and number < 1:
+            raise errors.ToolFailed("`id` is missing: the number of the note.")
         match action:
             case "remember":
-                return f"Remembered as {(await notes.remember(_needed(text))).id}."
+                return f"Remembered as {(await notes.remember(text)).id}."
             case "revise":
-                return f"{(await notes.revise(_numbered(number), _needed(text))).id} is revised."
+                return f"{(await notes.revise(number, text)).id} is revised."
             case "forget":
-                return f"{number} is forgotten." if await notes.forget(_numbered(number)) else f"There is no {number}."
-        return "\n".join(map(line, await notes.memories())) or "[Nothing is remembered yet.]"
+                return f"{number} is forgotten." if await notes.forget(number) else f"There is no {number}."
+        return "\n".join(map(format_note, await notes.memories())) or "[Nothing is remembered yet.]"
 
-    return base.Tool(_spec(actions), run, alters=lambda arguments: arguments.get("action") != "list")
-
-
-def _spec(actions: Collection[Action]) -> types.ToolSpec:
-    return types.ToolSpec(
+    spec = types.ToolSpec(
         NAME,
         ABOUT,
         {
@@ -72,40 +69,29 @@ def _spec(actions: Collection[Action]) -> types.ToolSpec:
             "required": ["action"],
         },
     )
+    return base.Tool(spec, run, alters=lambda arguments: arguments.get("action") != "list")
 
 
-def _needed(text: str) -> str:
-    if not text.strip():
-        raise errors.ToolFailed("`text` is missing: one sentence to remember.")
-    return text
+def prompt_section(memories: Sequence[types.Memory], limit: int = MAX_SECTION) -> str:
+    """Return the notes for the prompt: the same notes in any order give the same bytes.
 
-
-def _numbered(number: int) -> int:
-    if number < 1:
-        raise errors.ToolFailed("`id` is missing: the number of the note.")
-    return number
-
-
-def section(memories: Sequence[types.Memory], limit: int = MAX_SECTION) -> str:
-    """The notes as they stand in a prompt: the same ones always give the same bytes, whatever order they come in.
-
-    Where there are too many, those that were changed last are shown.
+    If there are too many, those that were changed last are shown.
     """
     if not memories:
         return ""
     shown: list[types.Memory] = []
-    room = limit - len(PREFACE) - 100
+    left = limit - len(PREFACE) - 100
     for each in sorted(memories, key=lambda memory: (memory.updated_at, memory.id), reverse=True):
-        room -= len(line(each)) + 3
-        if room < 0:
+        left -= len(format_note(each)) + 3
+        if left < 0:
             break
         shown.append(each)
-    lines = [PREFACE, *(f"- {line(each)}" for each in sorted(shown, key=lambda memory: memory.id))]
+    lines = [PREFACE, *(f"- {format_note(each)}" for each in sorted(shown, key=lambda memory: memory.id))]
     if len(shown) < len(memories):
         lines.append(f"({len(memories) - len(shown)} older notes are not shown here; the tool lists all.)")
     return "\n".join(lines)
 
 
-def line(memory: types.Memory) -> str:
-    """One note on one line, whatever stands in it."""
+def format_note(memory: types.Memory) -> str:
+    """Return a note on one line."""
     return f"[{memory.id}] {' '.join(memory.text.split())}"

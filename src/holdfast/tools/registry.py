@@ -16,7 +16,7 @@ from holdfast.tools import base, long_output
 
 logger = logging.getLogger("holdfast.tools")
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),
@@ -27,7 +27,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 @asynccontextmanager
-async def nobody_answers(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
+async def allow_reads_only(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
     """The gate without a person to ask: allow what only reads, refuse everything else."""
     if act.kind != "look" or act.danger:
         raise errors.NotAllowed(f"Not allowed: {act.summary} There is no one to approve it.")
@@ -44,7 +44,7 @@ class Registry:
     def __init__(
         self,
         tools: Iterable[base.Tool] = (),
-        gate: base.Gate = nobody_answers,
+        gate: base.Gate = allow_reads_only,
         keep: long_output.Keep | None = None,
         more: base.Source | None = None,
     ) -> None:
@@ -58,9 +58,9 @@ class Registry:
         self._keep = keep if long_output.NAME in self._tools else None
         self._own, self._more = dict(self._tools), more
         self._offered: tuple[base.Tool, ...] = ()
-        self._told = set[str]()
+        self._reported = set[str]()
 
-    async def freshen(self) -> Sequence[str]:
+    async def update(self) -> Sequence[str]:
         """Update the tools from `more`, and return new remarks. Own tools win over others of the same name."""
         if self._more is None:
             return ()
@@ -70,9 +70,9 @@ class Registry:
             self._tools = {tool.spec.name: tool for tool in offer.tools} | self._own
             names = [*self._own, *(name for name in self._tools if name not in self._own)]
             self.specs = tuple(self._tools[name].spec for name in names)
-        untold = [remark for remark in offer.remarks if remark not in self._told]
-        self._told.update(untold)
-        return untold
+        fresh = [remark for remark in offer.remarks if remark not in self._reported]
+        self._reported.update(fresh)
+        return fresh
 
     def parallel(self, call: types.ToolCall) -> bool:
         """Return whether a call may run concurrently with others; a call that will be refused may."""
@@ -82,9 +82,9 @@ class Registry:
     async def run(self, call: types.ToolCall) -> base.Result:
         """Run a call. Errors become results for the model; long results are cut."""
         result = await self._run(call)
-        content = await long_output.bounded(result.content, self._keep)
+        content = await long_output.limit_content(result.content, self._keep)
         if result.ok and not content_parts.is_success(call.name, content):
-            # The text looks like an error but is that of a tool, such as a server's: mark it as a success in the log.
+            # A successful text that looks like an error, such as a server's, is marked as a success in the log.
             content = content_parts.mark_success(content)
         return result if content is result.content else base.Result(content, result.ok)
 
@@ -93,13 +93,13 @@ class Registry:
             tool = self._tools.get(call.name)
             if tool is None:
                 known = ", ".join(self._tools) or "none"
-                raise errors.ToolFailed(f"There is no tool {errors.quote(call.name)}. There is: {known}.")
-            made: object = await tool.run(checked(_arguments(call), tool.spec.parameters))
+                raise errors.ToolFailed(f"There is no tool {errors.shown(call.name)}. There is: {known}.")
+            made: object = await tool.run(check_arguments(_parse_arguments(call), tool.spec.parameters))
             if isinstance(made, base.Plan):
                 async with self._gate(call, made.act):
                     made = await made.go()
             done = made if isinstance(made, base.Result) else None
-            return base.Result(readable(done.content), done.ok) if done else base.Result(readable(made))
+            return base.Result(to_content(done.content), done.ok) if done else base.Result(to_content(made))
         except errors.HoldfastError as error:
             return base.Result(f"{content_parts.ERROR}{error}", ok=False)
         except asyncio.CancelledError:
@@ -112,7 +112,7 @@ class Registry:
             return base.Result(f"{content_parts.ERROR}the tool failed ({type(error).__name__}).", ok=False)
 
 
-def _arguments(call: types.ToolCall) -> base.Arguments:
+def _parse_arguments(call: types.ToolCall) -> base.Arguments:
     if isinstance(call.arguments, dict):
         return call.arguments
     try:
@@ -124,33 +124,33 @@ def _arguments(call: types.ToolCall) -> base.Arguments:
     return given
 
 
-def checked(given: base.Arguments, schema: dict[str, Any]) -> base.Arguments:
+def check_arguments(given: base.Arguments, schema: dict[str, Any]) -> base.Arguments:
     """Check arguments against the top level of a schema: required and known names, types and enums."""
     properties: dict[str, dict[str, Any]] = schema.get("properties", {})
     missing = [name for name in schema.get("required", ()) if name not in given]
     if missing:
-        raise errors.ToolFailed(f"Missing: {', '.join(missing)}.")
+        raise errors.ToolFailed(f"Missing arguments: {', '.join(missing)}.")
     for name, value in given.items():
         if name not in properties:
             if schema.get("additionalProperties", False):
                 continue
-            raise errors.ToolFailed(f"Unknown: {errors.quote(name)}. Known: {', '.join(properties)}.")
-        _check_kind(name, value, properties[name])
+            raise errors.ToolFailed(f"Unknown argument: {errors.shown(name)}. Known: {', '.join(properties)}.")
+        _check_type(name, value, properties[name])
     return given
 
 
-def _check_kind(name: str, value: object, said: dict[str, Any]) -> None:
-    kind = said.get("type")
-    wanted = _KINDS.get(kind) if isinstance(kind, str) else None
+def _check_type(name: str, value: object, schema: dict[str, Any]) -> None:
+    kind = schema.get("type")
+    wanted = _TYPES.get(kind) if isinstance(kind, str) else None
     if wanted is None:
         return
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
         raise errors.ToolFailed(f"`{name}` must be of type {kind}.")
-    if "enum" in said and value not in said["enum"]:
-        raise errors.ToolFailed(f"`{name}` must be one of {', '.join(map(str, said['enum']))}.")
+    if "enum" in schema and value not in schema["enum"]:
+        raise errors.ToolFailed(f"`{name}` must be one of {', '.join(map(str, schema['enum']))}.")
 
 
-def readable(output: object) -> types.Content:
+def to_content(output: object) -> types.Content:
     """Return a tool's output as message content, with unpaired surrogates replaced."""
     if isinstance(output, str):
         return output.encode("utf-8", "replace").decode()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.tools.mcp import server
+from holdfast.tools.mcp import servers
 from tests.tools.mcp import stage, web
 
 
@@ -35,7 +35,7 @@ def test_a_status_is_the_end_of_a_call_and_never_of_the_server(status: int) -> N
         with web.serving() as there:
             there.status = status
             async with stage.running(web.wanted(there)) as all_of_them:
-                for _ in range(server.DEATHS + 1):
+                for _ in range(servers.MAX_ENDS + 1):
                     # By the protocol, 404 says that the session is over.
                     told = "connects again" if status == 404 else f"refused: HTTP status {status}"
                     with pytest.raises(errors.ToolFailed, match=told):
@@ -50,7 +50,7 @@ def test_a_refusal_is_told_in_the_words_of_the_server_and_ends_nothing() -> None
     async def work() -> None:
         with web.serving() as there:
             async with stage.running(web.wanted(there)) as all_of_them:
-                for _ in range(server.DEATHS + 1):
+                for _ in range(servers.MAX_ENDS + 1):
                     with pytest.raises(errors.ToolFailed, match="refused: not so"):
                         await stage.call(all_of_them, "web__refuse")
                 assert await stage.call(all_of_them, "web__ok") == "fine"
@@ -71,7 +71,7 @@ def test_a_server_that_forgot_us_is_connected_to_again_however_often(status: int
     async def work() -> None:
         with web.serving() as there:
             async with stage.running(web.wanted(there)) as all_of_them:
-                for _ in range(server.DEATHS + 1):
+                for _ in range(servers.MAX_ENDS + 1):
                     assert await stage.call(all_of_them, "web__ok") == "fine"
                     there.forget(status, body)
                     with pytest.raises(errors.ToolFailed, match="does not know us any more"):
@@ -87,11 +87,11 @@ def test_an_address_that_cannot_be_reached_is_left_alone_for_a_while() -> None:
             wanted = web.wanted(there)
         async with stage.running(wanted) as all_of_them:
             one = all_of_them.servers[0]
-            for _ in range(server.DEATHS):
+            for _ in range(servers.MAX_ENDS):
                 await stage.until(lambda: one.state == "down")
-                with pytest.raises(errors.ToolFailed, match=r"cannot be spoken to"):
-                    await one.call("ok", {}, lambda _: None)
+                with pytest.raises(errors.ToolFailed, match=r"connection failed"):
+                    await one.connect()
             with pytest.raises(errors.ToolFailed, match="left alone for a while"):
-                await one.call("ok", {}, lambda _: None)
+                await one.connect()
 
     stage.run(work)

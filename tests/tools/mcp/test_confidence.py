@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.tools.mcp import secret_filter
+from holdfast.tools.mcp import content
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from holdfast.tools.mcp import secret_filter
     ],
 )
 def test_what_is_named_or_looks_secret_stands_in_nothing_a_server_says(name: str, value: str) -> None:
-    told = secret_filter.SecretFilter([(name, value)])
+    told = content.SecretFilter([(name, value)])
     for word in (value, value.rsplit(maxsplit=1)[-1]):
         assert told.redact(f"<{word}>") == told.redact_all(f"<{word}>") == "<[redacted]>"
 
@@ -42,15 +42,15 @@ def test_what_is_named_or_looks_secret_stands_in_nothing_a_server_says(name: str
     ],
 )
 def test_what_results_are_about_stays_in_them_and_out_of_errors(name: str, value: str) -> None:
-    told = secret_filter.SecretFilter([(name, value)])
+    told = content.SecretFilter([(name, value)])
     assert told.redact(f"<{value}>") == f"<{value}>"
     assert told.redact_all(f"<{value}>") == "<[redacted]>"
 
 
 def test_short_values_are_left_for_they_stand_everywhere() -> None:
-    assert secret_filter.SecretFilter([("TOKEN", "on"), ("KEY", "a b c")]).redact_all("on a b c") == "on a b c"
+    assert content.SecretFilter([("TOKEN", "on"), ("KEY", "a b c")]).redact_all("on a b c") == "on a b c"
 
 
 def test_no_value_is_struck_out_of_the_middle_of_another() -> None:
-    told = secret_filter.SecretFilter([("KEY", "password"), ("TOKEN", "password-and-more")])
+    told = content.SecretFilter([("KEY", "password"), ("TOKEN", "password-and-more")])
     assert told.redact("password-and-more, password") == "[redacted], [redacted]"

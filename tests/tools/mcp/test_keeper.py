@@ -106,7 +106,7 @@ from tests.tools.mcp import stage
 
 async def work():
     async with stage.running(stage.raw("stubborn", Path(sys.argv[1]))) as all_of_them:
-        await all_of_them.offered()
+        await all_of_them.offer()
         print("there", flush=True)
         await asyncio.sleep(600)
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import errors, types
 from holdfast.tools import base, registry
-from holdfast.tools.mcp import server, servers, settings
+from holdfast.tools.mcp import servers, settings
 from tests.agent.stage import LoopClock
 from tests.tools.mcp import stage
 
@@ -46,7 +46,7 @@ def test_all_that_would_be_sent_is_shown_before_it_is_permitted() -> None:
             plan = await tool.run(given)
             assert isinstance(plan, base.Plan)
             lines = plan.act.detail.split("\n")
-            assert all(len(line) <= servers.WIDTH and line.isprintable() for line in lines)
+            assert all(len(line) <= servers.MAX_LINE and line.isprintable() for line in lines)
             assert lines[0] == '"echo",'
             # Put together again, it is what will be sent, to the last character.
             assert json.loads("".join(lines[1:])) == given
@@ -64,7 +64,7 @@ def test_results_of_every_kind_become_content() -> None:
             (picture,) = await stage.call(all_of_them, "raw__picture")
             assert (picture["type"], picture["media_type"]) == ("image", "image/png")
             text, image, rest = await stage.call(all_of_them, "raw__odd")
-            assert text["text"].startswith("one\ntwo\n[a picture was left out: it is not of the type it says]")
+            assert text["text"].startswith("one\ntwo\n[an image was left out: its data are of another type]")
             assert text["text"].endswith("[resource a link: file:///a]\n[resource file:///b]\ninside")
             assert image["type"] == "image"
             assert "application/zip, 3 bytes, left out" in rest["text"]
@@ -119,7 +119,7 @@ def test_however_lively_a_call_is_it_ends(monkeypatch: pytest.MonkeyPatch) -> No
             # The server was told, and goes on with other things.
             assert await stage.call(all_of_them, "raw__echo") == "{}"
 
-    monkeypatch.setattr(server.loaded(), "LIVES", 0.02)
+    monkeypatch.setattr(servers.load_sdk(), "MAX_TIMEOUTS", 0.02)
     stage.run(work)
 
 
@@ -179,13 +179,13 @@ def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
 def test_a_server_that_dies_in_a_call_is_started_again_by_the_next() -> None:
     async def work() -> None:
         async with stage.running(stage.raw()) as all_of_them:
-            before = (await all_of_them.offered()).tools
+            before = (await all_of_them.offer()).tools
             pid = await stage.call(all_of_them, "raw__pid")
             with pytest.raises(errors.ToolFailed, match="stopped in the middle of the call"):
                 await stage.call(all_of_them, "raw__die")
             assert await stage.call(all_of_them, "raw__pid") != pid
             # Nothing changed for the model: not a byte of what it is told.
-            assert (await all_of_them.offered()).tools is before
+            assert (await all_of_them.offer()).tools is before
 
     stage.run(work)
 
@@ -194,13 +194,13 @@ def test_a_server_that_keeps_dying_is_left_alone_for_a_while() -> None:
     async def work() -> None:
         now = [1_000.0]
         async with stage.running(stage.raw(), clock=lambda: now[0]) as all_of_them:
-            for _ in range(server.DEATHS):
+            for _ in range(servers.MAX_ENDS):
                 with pytest.raises(errors.ToolFailed, match="in the middle"):
                     await stage.call(all_of_them, "raw__die")
             await stage.until(lambda: all_of_them.servers[0].state == "down")
             with pytest.raises(errors.ToolFailed, match=r"left alone for a while.*exit code 7: I am dying"):
                 await stage.call(all_of_them, "raw__echo")
-            now[0] += server.WITHIN + 1
+            now[0] += servers.ENDS_WITHIN_SECONDS + 1
             assert await stage.call(all_of_them, "raw__echo") == "{}"
 
     stage.run(work)
@@ -229,17 +229,17 @@ def test_a_server_killed_while_nobody_asks_is_started_again() -> None:
         (stage.raw(command="/no/such/program"), "there is no program '/no/such/program'"),
         (stage.raw(cwd="/no/such/folder"), "cannot be started"),
         (stage.raw(missing=("TOKEN",)), "it needs TOKEN in the environment"),
-        (settings.Wanted(name="raw", url="http://127.0.0.1:9/mcp"), "cannot be spoken to"),
+        (settings.ServerConfig(name="raw", url="http://127.0.0.1:9/mcp"), "connection failed"),
     ],
     ids=["dies", "junk", "long line", "no program", "no folder", "no variable", "no address"],
 )
-def test_a_server_that_cannot_be_had_is_told_and_stops_nothing(wanted: settings.Wanted, told: str) -> None:
+def test_a_server_that_cannot_be_had_is_told_and_stops_nothing(wanted: settings.ServerConfig, told: str) -> None:
     async def work() -> None:
         async with stage.running(wanted) as all_of_them:
-            offer = await all_of_them.offered()
+            offer = await all_of_them.offer()
             assert offer.tools == ()
             (remark,) = offer.remarks
-            assert remark.startswith("The MCP server raw is not there: ")
+            assert remark.startswith("The MCP server raw is not available: ")
             assert told in remark
 
     stage.run(work)
@@ -248,35 +248,35 @@ def test_a_server_that_cannot_be_had_is_told_and_stops_nothing(wanted: settings.
 def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with stage.running(stage.raw("silent")) as all_of_them:
-            (remark,) = (await all_of_them.offered()).remarks
+            (remark,) = (await all_of_them.offer()).remarks
             assert "it was not ready within" in remark
 
-    monkeypatch.setattr(server, "STARTING", 0.2)
+    monkeypatch.setattr(servers, "START_TIMEOUT_SECONDS", 0.2)
     stage.run(work)
 
 
 def test_one_without_the_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    for name in [name for name in sys.modules if name.startswith("holdfast.tools.mcp.client")]:
+    for name in [name for name in sys.modules if name.startswith("holdfast.tools.mcp.server_connection")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(errors.PartMissing, match=r"pip install 'holdfast\[mcp\]'"):
-        server.loaded()
+        servers.load_sdk()
 
 
 def test_a_turn_waits_for_a_server_for_a_bounded_time_and_gets_its_tools_later(tmp_path: Path) -> None:
     async def work() -> None:
         come = tmp_path / "come"
         async with stage.running(stage.raw("late", come), patience=0.05) as all_of_them:
-            tools = registry.Registry([], more=all_of_them.offered)
-            assert await tools.freshen() == ["The MCP server raw is not there yet. Its tools come when it is."]
+            tools = registry.Registry([], more=all_of_them.offer)
+            assert await tools.update() == ["The MCP server raw has not started yet. Its tools are added when it is."]
             assert tools.specs == ()
-            assert await tools.freshen() == []  # It is told once.
+            assert await tools.update() == []  # It is told once.
             come.touch()
-            await all_of_them.tried(stage.PATIENCE)
-            assert list(await tools.freshen()) == ["The MCP server raw is there now, with 19 tools."]
+            await all_of_them.wait_started(stage.PATIENCE)
+            assert list(await tools.update()) == ["The MCP server raw is available now, with 19 tools."]
             specs = tools.specs
             assert len(specs) == 19
-            assert await tools.freshen() == []
+            assert await tools.update() == []
             assert tools.specs is specs
 
     stage.run(work)
@@ -296,14 +296,14 @@ def test_lines_that_are_no_messages_are_passed_over() -> None:
 def test_hostile_tools_are_made_harmless_or_left_out() -> None:
     async def work() -> None:
         async with stage.running(stage.raw("hostile")) as all_of_them:
-            offer = await all_of_them.offered()
+            offer = await all_of_them.offer()
             names = [tool.spec.name for tool in offer.tools]
             assert len(set(names)) == len(names) == 9
             assert all(name.startswith("raw__") and len(name) <= 64 for name in names)
             assert all(len(tool.spec.description) <= 1_000 for tool in offer.tools)
             assert not any("\x1b" in tool.spec.description or "\u202e" in tool.spec.description for tool in offer.tools)
             (remark,) = offer.remarks
-            for name in ("big", "deep", "wrong", "badkey", "listy", "required"):
+            for name in ("big", "deep", "wrong", "badkey"):
                 assert f"{name} (" in remark
             # Each of those that are offered reaches the tool the server meant.
             assert await stage.call(all_of_them, next(n for n in names if "etc_passwd" in n)) == "{}"
@@ -318,8 +318,8 @@ def test_a_tool_cannot_take_the_name_of_an_own_one() -> None:
 
         own = base.Tool(types.ToolSpec("raw__echo", "", {"properties": {}}), mine)
         async with stage.running(stage.raw()) as all_of_them:
-            tools = registry.Registry([own], more=all_of_them.offered)
-            await tools.freshen()
+            tools = registry.Registry([own], more=all_of_them.offer)
+            await tools.update()
             assert (await tools.run(types.ToolCall("1", "raw__echo", {}))).content == "mine"
             assert [spec.name for spec in tools.specs].count("raw__echo") == 1
 
@@ -329,10 +329,10 @@ def test_a_tool_cannot_take_the_name_of_an_own_one() -> None:
 def test_endless_lists_end_and_pages_are_put_together() -> None:
     async def work() -> None:
         async with stage.running(stage.raw("pages"), stage.raw("endless", name="more")) as all_of_them:
-            offer = await all_of_them.offered()
-            assert len(offer.tools) == servers.MOST_TOOLS
+            offer = await all_of_them.offer()
+            assert len(offer.tools) == servers.MAX_TOOLS
             assert sum(tool.spec.name.startswith("raw__") for tool in offer.tools) == 15
-            assert any("too many" in remark for remark in offer.remarks)
+            assert any("left out" in remark for remark in offer.remarks)
 
     stage.run(work)
 
@@ -396,10 +396,10 @@ def test_it_gets_no_more_of_our_environment_than_it_needs(monkeypatch: pytest.Mo
 def test_what_changed_is_listed_again_at_the_next_turn() -> None:
     async def work() -> None:
         async with stage.running(stage.raw()) as all_of_them:
-            before = (await all_of_them.offered()).tools
+            before = (await all_of_them.offer()).tools
             await stage.call(all_of_them, "raw__change")
             await stage.until(lambda: all_of_them.servers[0].stale)
-            after = (await all_of_them.offered()).tools
+            after = (await all_of_them.offer()).tools
             assert {tool.spec.name for tool in after} - {tool.spec.name for tool in before} == {"raw__added"}
 
     stage.run(work)
@@ -407,7 +407,9 @@ def test_what_changed_is_listed_again_at_the_next_turn() -> None:
 
 def test_a_server_made_with_the_library_speaks_the_newest_protocol() -> None:
     async def work() -> None:
-        kind = settings.Wanted(name="kind", command=sys.executable, args=(str(stage.HERE / "kind.py"),), timeout=30.0)
+        kind = settings.ServerConfig(
+            name="kind", command=sys.executable, args=(str(stage.HERE / "kind.py"),), timeout=30.0
+        )
         async with stage.running(kind) as all_of_them:
             assert await stage.call(all_of_them, "kind__add", a=1, b=2) == "3"
             with pytest.raises(errors.ToolFailed, match="kind: "):
@@ -426,7 +428,7 @@ def test_a_server_made_with_the_library_speaks_the_newest_protocol() -> None:
 def test_prompts_are_commands_that_stand_for_words() -> None:
     async def work() -> None:
         async with stage.running(stage.raw()) as all_of_them:
-            await all_of_them.offered()
+            await all_of_them.offer()
             greet, plain = all_of_them.listed()
             assert (greet.name, greet.argument) == ("raw:greet", "who=… [how=…]")
             assert plain.name == "raw:plain_words"

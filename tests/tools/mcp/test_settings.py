@@ -10,7 +10,7 @@ from holdfast import config, errors
 from holdfast.tools.mcp import settings
 
 
-def load(home: Path, text: str, **environ: str) -> tuple[settings.Wanted, ...]:
+def load(home: Path, text: str, **environ: str) -> tuple[settings.ServerConfig, ...]:
     (home / config.USER_FILE).write_text(text)
     return config.load({"HOLDFAST_HOME": str(home), **environ}, folder=str(home)).servers
 
@@ -61,7 +61,7 @@ def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
         ("", "either `command` or `url`"),
         ('command = "x"\nurl = "http://x"', "either `command` or `url`"),
         ('url = "ftp://x"', "http"),
-        ('command = "x"\ntype = "http"', "does not go"),
+        ('command = "x"\ntype = "http"', "contradicts"),
         ('command = "x"\ncomand = "y"', "comand"),
         ('command = "x"\ntimeout = 0', "timeout"),
     ],

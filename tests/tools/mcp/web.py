@@ -57,8 +57,8 @@ def serving() -> Iterator[Web]:
         server.server_close()
 
 
-def wanted(web: Web, **given: Any) -> settings.Wanted:
-    return settings.Wanted(name="web", url=web.url, **{"timeout": 30.0, **given})
+def wanted(web: Web, **given: Any) -> settings.ServerConfig:
+    return settings.ServerConfig(name="web", url=web.url, **{"timeout": 30.0, **given})
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ COMPLETE_ANSWERS = base.choices(
     ("conversation", "for the rest of this conversation"),
     ("always", "from now on, everywhere"),
 )
-_SAY: dict[rules.Say, str] = {"allow": "allowed", "ask": "needs approval", "deny": "forbidden"}
+_SAY: dict[rules.Effect, str] = {"allow": "allowed", "ask": "needs approval", "deny": "forbidden"}
 
 
 async def approve(invocation: base.Invocation) -> None:
@@ -113,7 +113,7 @@ def list_tools(specs: Iterable[types.ToolSpec], law: Iterable[rules.Rule]) -> st
     for spec in known:
         first = re.split(r"(?<=[.!?])\s", spec.description.strip(), maxsplit=1)[0]
         lines.append(f"{spec.name:{width}}  {first}")
-        lines += [f"    {_SAY[each.say]}: {each.text}" for each in given if rules.speaks_of(each, spec.name)]
+        lines += [f"    {_SAY[each.effect]}: {each.text}" for each in given if rules.applies_to(each, spec.name)]
     return "\n".join(lines) or "There are no tools."
 
 
@@ -128,7 +128,7 @@ async def _grants(invocation: base.Invocation) -> list[types.Grant]:
 
 
 def _list(law: Iterable[rules.Rule], grants: Iterable[types.Grant]) -> str:
-    lines = [f"settings  {_SAY[each.say]}: {each.text}" for each in law]
+    lines = [f"settings  {_SAY[each.effect]}: {each.text}" for each in law]
     for grant in grants:
         where = "always" if grant.conversation_id is None else "this conversation"
         lines.append(f"grant {grant.id}  {where}: {grant.rule}  ({grant.by}, {safe_text.date(grant.at)})")

@@ -115,11 +115,11 @@ async def _change_memory(notes: agent_memory.Notes, argument: str) -> tuple[str,
     number = base.parse_number(which, 15)
     match verb.lower():
         case "" | "list":
-            return "\n".join(map(memory_tool.line, await notes.memories())) or "No notes.", False
+            return "\n".join(map(memory_tool.format_note, await notes.memories())) or "No notes.", False
         case "add" if rest.strip():
-            return f"Added: {memory_tool.line(await notes.remember(rest.strip()))}", True
+            return f"Added: {memory_tool.format_note(await notes.remember(rest.strip()))}", True
         case "edit" if number and text.strip():
-            return f"Changed: {memory_tool.line(await notes.revise(number, text.strip()))}", True
+            return f"Changed: {memory_tool.format_note(await notes.revise(number, text.strip()))}", True
         case "forget" if which.lower() == "all" and not text:
             every = await notes.memories()
             for each in every:
@@ -143,6 +143,6 @@ async def tools(invocation: base.Invocation) -> None:
     agent = await invocation.host.agents.get(invocation.conversation_id)
     if not invocation.host.running(invocation.conversation_id):
         # A running turn keeps the tools it began with.
-        for warning in await agent.tools.freshen():
+        for warning in await agent.tools.update():
             invocation.emit(events.Notice(warning, "warning"))
     invocation.answer(permissions.list_tools(agent.tools.specs, invocation.host.approvals.law.rules))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from holdfast import errors, types
 from holdfast.tools import base, worker_thread
-from holdfast.tools.files import editor_buffers, read, workspace, write
+from holdfast.tools.files import editor_buffers, workspace, write
 
 MAX_EDITS = 50
 
@@ -41,9 +41,7 @@ _SPEC = types.ToolSpec(
 )
 
 
-def edit_file(
-    space: workspace.Workspace, cache: read.ReadCache, editor: editor_buffers.EditorBuffers | None = None
-) -> base.Tool:
+def edit_file(space: workspace.Workspace, editor: editor_buffers.EditorBuffers | None = None) -> base.Tool:
     """Build the tool that changes parts of files."""
 
     async def run(arguments: base.Arguments) -> base.Plan:
@@ -62,12 +60,12 @@ def edit_file(
                     raise errors.ToolFailed(message) from None
             return write.FileText(text, old.has_bom)
 
-        return await write.plan_change(space, cache, "edit_file", path, apply_all, editor)
+        return await write.plan_change(space, "edit_file", path, apply_all, editor)
 
     return base.Tool(_SPEC, run)
 
 
-def parse_edits(arguments: base.Arguments) -> list[Edit]:
+def parse_edits(arguments: base.Arguments) -> list[TextEdit]:
     """Return the edits of a call: its single edit or its list."""
     single = {name: arguments[name] for name in _ONE if name in arguments}
     listed = arguments.get("edits") or []
@@ -76,7 +74,7 @@ def parse_edits(arguments: base.Arguments) -> list[Edit]:
     if len(listed) > MAX_EDITS:
         raise errors.ToolFailed(f"A call has at most {MAX_EDITS} edits.")
     try:
-        return msgspec.convert(listed or [single], list[Edit])
+        return msgspec.convert(listed or [single], list[TextEdit])
     except msgspec.ValidationError as error:
         raise errors.ToolFailed(f"Invalid edits: {error}.") from None
 
@@ -91,14 +89,13 @@ _WORD = re.compile(r"\w+")
 _WIDE = re.compile(r"[^\S\n ][^\S\n]*| [^\S\n]+")
 # The lookbehind prevents a match from starting inside a run of spaces: a million of them take linear time.
 _TRAILING = re.compile(r"[ \t\r\u00a0](?<![ \t\r\u00a0]{2})[ \t\r\u00a0]*+(?=\n|\Z)")
-_ANCHORS = 8
-_MAX_HITS = 500
-_MAX_LINE = 2_000
+_MAX_LINES_COMPARED = 5_000
+_MAX_LINE = 500
 
 Span = tuple[int, int]
 
 
-class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TextEdit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Replace `old_text` by `new_text`, at its only occurrence or at all."""
 
     old_text: str
@@ -106,7 +103,7 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     replace_all: bool = False
 
 
-def apply_edit(text: str, edit: Edit) -> str:
+def apply_edit(text: str, edit: TextEdit) -> str:
     """Return the edited text. Raise ToolFailed, with a hint, if the occurrence is not clear.
 
     If `old_text` is not found literally, differences that models make by accident are tolerated, smallest first: line
@@ -321,13 +318,13 @@ def _not_found_message(text: str, old: str) -> str:
     """Return the error message with the most similar lines."""
     wanted = _collapse_spaces(old).split("\n")
     at = _nearest(text, wanted)
-    told = "`old_text` is not in the file."
+    reason = "`old_text` is not in the file."
     if at is None:
-        return f"{told} No line is similar; read the file again."
+        return f"{reason} No line is similar; read the file again."
     lines, first = text.split("\n"), max(0, at - _CONTEXT_LINES)
     last = min(len(lines), first + min(len(wanted) + 2 * _CONTEXT_LINES, _MAX_LINES_SHOWN))
     shown = "\n".join(f"{number}\t{line[:500]}" for number, line in enumerate(lines[first:last], first + 1))
-    return f"{told} The most similar lines:\n{shown}"
+    return f"{reason} The most similar lines:\n{shown}"
 
 
 def _nearest(text: str, wanted: Sequence[str]) -> int | None:
@@ -335,32 +332,11 @@ def _nearest(text: str, wanted: Sequence[str]) -> int | None:
     offset = next((number for number, line in enumerate(wanted) if line), None)
     if offset is None:
         return None
-    words = set(_WORD.findall(wanted[offset]))
-    told = {line for line in wanted if line}
-    best, score = None, 0.0
-    for start in _candidates(text, [*_rarest(wanted[offset]), *_rarest("\n".join(wanted[offset + 1 :]))] or told):
-        line = text[start : start + _MAX_LINE].partition("\n")[0]
-        found = set(_WORD.findall(line))
-        alike = len(words & found) / (len(words | found) or 1) + (_collapse_spaces(line) in told)
+    words, others = set(_WORD.findall(wanted[offset])), set(wanted) - {""}
+    best, score = None, 0.2
+    for number, line in enumerate(_collapse_spaces(text).split("\n", _MAX_LINES_COMPARED)[:_MAX_LINES_COMPARED]):
+        found = set(_WORD.findall(line, 0, _MAX_LINE))
+        alike = len(words & found) / len(words | found or {""}) + (line in others)
         if alike > score:
-            best, score = start, alike
-    return None if best is None or score < 0.2 else max(0, text.count("\n", 0, best) - offset)
-
-
-def _rarest(text: str) -> list[str]:
-    """Return the longest words, which are likely to be rare."""
-    return sorted(set(_WORD.findall(text)), key=lambda word: (-len(word), word))[:_ANCHORS]
-
-
-def _candidates(text: str, anchors: Iterable[str]) -> list[int]:
-    """Return the starts of lines that contain an anchor, a limited number for each."""
-    found = set[int]()
-    for anchor in itertools.islice(anchors, 2 * _ANCHORS):
-        at = text.find(anchor)
-        for _ in range(_MAX_HITS):
-            if at < 0:
-                break
-            found.add(text.rfind("\n", 0, at) + 1)
-            end = text.find("\n", at)
-            at = text.find(anchor, end) if end >= 0 else -1
-    return sorted(found)
+            best, score = number, alike
+    return None if best is None else max(0, best - offset)

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.tools import base
-from holdfast.tools.files import edit, editor_buffers, read, search, workspace, write
+from holdfast.tools.files import edit, editor_buffers, file_search, read, workspace, write
 
 
 def file_tools(
     roots: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ".",
     *,
     off_limits: Sequence[str] = (),
-    epoch: Callable[[], object] = lambda: None,
     editor: editor_buffers.EditorBuffers | None = None,
 ) -> list[base.Tool]:
     """Return the tools read_file, write_file, edit_file, find_files and search_files.
 
     `roots`: the folder, or folders, in which files may be read and written. Relative paths start at the first.
     `off_limits`: files and folders inside the roots that stay closed.
-    `epoch`: returns a value that changes when the model's context has changed, after which a file that the model has
-    read before is sent again. `editor`: an editor that is asked for its unsaved buffers before the disk.
+    `editor`: an editor that is asked for its unsaved buffers before the disk.
     """
     folders = [roots] if isinstance(roots, str | os.PathLike) else roots
     space = workspace.Workspace([os.fspath(each) for each in folders], off_limits)
-    cache = read.ReadCache(epoch)
     return [
-        read.read_file(space, cache, editor),
-        write.write_file(space, cache, editor),
-        edit.edit_file(space, cache, editor),
-        search.find_files(space),
-        search.search_files(space),
+        read.read_file(space, editor),
+        write.write_file(space, editor),
+        edit.edit_file(space, editor),
+        file_search.find_files(space),
+        file_search.search_files(space),
     ]

@@ -16,6 +16,9 @@ _NO_SIZE = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
+MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
 class ImageInfo(msgspec.Struct, frozen=True):
     """Describes a complete image."""
 

@@ -1,13 +1,12 @@
-"""The tool read_file: numbered lines of a text file, or an image, and a cache of what the model has read already."""
+"""The tool read_file: numbered lines of a text file, or an image."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
+import itertools
 import os
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import msgspec
@@ -28,7 +27,6 @@ MAX_COUNTED_BYTES = 32_000_000
 MAX_IMAGE_BYTES = 3_500_000
 MAX_IMAGE_SIDE = 8_000
 BLOCK_BYTES = 1 << 20
-MAX_CACHED_READS = 500
 _BOM = b"\xef\xbb\xbf"
 
 _SPEC = types.ToolSpec(
@@ -46,51 +44,9 @@ _SPEC = types.ToolSpec(
     },
 )
 
-CacheKey = tuple[str, str, int, int]
-"""Conversation, real path, first line, number of lines."""
 
-
-class ReadCache:
-    """Remembers what the model has read and what has not changed since, so that it is not sent twice.
-
-    A model that reads a file twice gets a reference to the first result. If it asks once more, it gets the text. All is
-    forgotten when `epoch` returns another value, because the model's context may not contain the result any more.
-    """
-
-    def __init__(self, epoch: Callable[[], object] = lambda: None) -> None:
-        self._epoch = epoch
-        self._at: object = None
-        self._known: OrderedDict[CacheKey, tuple[object, str]] = OrderedDict()
-
-    def pop(self, key: CacheKey, version: object) -> str | None:
-        """Return the id of the call that has read this version; None if there is none or it was just referred to."""
-        self._expire()
-        known = self._known.pop(key, None)
-        return known[1] if known is not None and known[0] == version else None
-
-    def add(self, key: CacheKey, version: object, call_id: str) -> None:
-        """Note what a call is about to return."""
-        self._expire()
-        self._known[key] = (version, call_id)
-        while len(self._known) > MAX_CACHED_READS:
-            self._known.popitem(last=False)
-
-    def invalidate(self, path: str) -> None:
-        """Forget a file that was changed."""
-        for key in [key for key in self._known if key[1] == path]:
-            del self._known[key]
-
-    def _expire(self) -> None:
-        now = self._epoch()
-        if now != self._at:
-            self._known.clear()
-            self._at = now
-
-
-def read_file(
-    space: workspace.Workspace, cache: ReadCache | None = None, editor: editor_buffers.EditorBuffers | None = None
-) -> base.Tool:
-    """Build the tool. Without a cache, every call returns the text."""
+def read_file(space: workspace.Workspace, editor: editor_buffers.EditorBuffers | None = None) -> base.Tool:
+    """Build the tool that reads files."""
 
     async def run(arguments: base.Arguments) -> types.Content | base.Plan:
         first = arguments.get("from_line", 1)
@@ -101,48 +57,15 @@ def read_file(
 
         async def read() -> types.Content:
             buffer = await editor_buffers.read(editor, space, path)
-            return (await worker_thread.run_in_thread(lambda stop: _read(space, path, (first, count), buffer, stop)))[0]
+            return await worker_thread.run_in_thread(lambda stop: _read(space, path, (first, count), buffer, stop))
 
         if danger := sensitive_paths.secret(path.parts):
             act = base.Act(tool="read_file", kind="look", summary=f"Read {errors.quote(path.name, 200)}.",
                            paths=(path.path,), danger=danger)  # fmt: skip
             return base.Plan(act, read)
-        return await read() if cache is None else await _read_cached(space, cache, path, (first, count), editor)
+        return await read()
 
     return base.Tool(_SPEC, run, parallel=True)
-
-
-async def _read_cached(
-    space: workspace.Workspace,
-    cache: ReadCache,
-    path: workspace.WorkspacePath,
-    lines: tuple[int, int],
-    editor: editor_buffers.EditorBuffers | None,
-) -> types.Content:
-    now = base.current()
-    key = (now.conversation_id, path.path, *lines)
-    buffer = await editor_buffers.read(editor, space, path)
-    if buffer is not None:
-        version = _digest(buffer)
-    else:
-        version = await worker_thread.run_in_thread(lambda _: _version(space, path))
-    if (call := cache.pop(key, version)) is not None:
-        return (
-            f"[{path.name} has not changed since the call {call or 'before'} read these lines. If that result is no "
-            "longer in view, use `recall`, or read the file once more.]"
-        )
-    content, version = await worker_thread.run_in_thread(lambda stop: _read(space, path, lines, buffer, stop))
-    cache.add(key, version, now.call_id)
-    return content
-
-
-def _version(space: workspace.Workspace, path: workspace.WorkspacePath) -> object:
-    with space.open_file(path) as file:
-        return workspace.file_version(os.fstat(file.fileno()))
-
-
-def _digest(buffer: bytes) -> object:
-    return hashlib.sha256(buffer).digest()
 
 
 def _read(
@@ -151,18 +74,17 @@ def _read(
     lines: tuple[int, int],
     buffer: bytes | None,
     stop: worker_thread.Stop,
-) -> tuple[types.Content, object]:
-    """Return the content, and the version of the file from before it was read."""
+) -> types.Content:
     if buffer is not None:
-        return _number_lines(read_lines(io.BytesIO(buffer), *lines, stop), len(buffer)), _digest(buffer)
+        return _number_lines(read_lines(io.BytesIO(buffer), *lines, stop), len(buffer))
     with space.open_file(path) as file:
-        found = os.fstat(file.fileno())
+        size = os.fstat(file.fileno()).st_size
         beginning = file.read(8192)
-        if images.media_type(beginning) is not None and (image := _read_image(file, path, found.st_size)) is not None:
-            return image, workspace.file_version(found)
+        if images.media_type(beginning) is not None and (image := _read_image(file, path, size)) is not None:
+            return image
         if b"\0" in beginning:
-            raise errors.ToolFailed(f"{errors.quote(path.parts[-1])} is not a text file.")
-        return _number_lines(read_lines(file, *lines, stop), found.st_size), workspace.file_version(found)
+            raise errors.ToolFailed(f"{errors.shown(path.parts[-1])} is not a text file.")
+        return _number_lines(read_lines(file, *lines, stop), size)
 
 
 def _number_lines(found: LineRange, size: int) -> str:
@@ -211,28 +133,35 @@ class LineRange(msgspec.Struct, frozen=True):
 def read_lines(file: BinaryIO, first: int, count: int, stop: worker_thread.Stop = lambda: False) -> LineRange:
     """Read up to `count` lines from line `first` on.
 
-    A file, and a single line of it, may be larger than memory: skipped lines are counted in blocks, and long lines are
-    cut as they are read. Raise ToolFailed if the file has fewer lines, or they are too far into it.
+    A file, and a single line of it, may be larger than memory: long lines are cut as they are read. Raise ToolFailed if
+    the file has fewer lines, or they are too far into it.
     """
-    reader = _LineReader(file, stop)
-    skipped = reader.skip(first - 1)
-    lines, used, crlf = list[str](), 0, False
-    while skipped == first - 1 and len(lines) < count and (found := reader.line()) is not None:
-        raw, length = found
+    rows = _split_lines(file, stop)
+    skipped = sum(1 for _ in itertools.islice(rows, first - 1))
+    if skipped < first - 1 and file.tell() >= MAX_OFFSET:
+        raise errors.ToolFailed(
+            f"Line {first} is more than {MAX_OFFSET:,} bytes into the file. Use search_files instead."
+        )
+    lines, used, crlf, further = list[str](), 0, False, 0
+    for raw, length in rows:
         line = _shorten(raw.removesuffix(b"\r"), length)
         if lines and used + len(line) > MAX_CHARACTERS:
-            # This line has been read already, and is one of those that follow.
-            return LineRange(tuple(lines), first, _sum(first + len(lines), reader.count()), crlf)
+            further = 1
+            break
         crlf = crlf or raw.endswith(b"\r")
         lines.append(line)
         used += len(line) + 8
+        if len(lines) == count:
+            break
     if not lines and first > 1:
         raise errors.ToolFailed(f"The file has {skipped} lines.")
-    return LineRange(tuple(lines), first, _sum(first - 1 + len(lines), reader.count()), crlf)
-
-
-def _sum(lines: int, more: int | None) -> int | None:
-    return None if more is None else lines + more
+    end = min(file.tell() + MAX_COUNTED_BYTES, MAX_OFFSET)
+    for _ in rows:
+        further += 1
+        if file.tell() >= end:
+            break
+    total = None if file.tell() >= end else first - 1 + len(lines) + further
+    return LineRange(tuple(lines), first, total, crlf)
 
 
 def _shorten(raw: bytes, length: int) -> str:
@@ -242,68 +171,17 @@ def _shorten(raw: bytes, length: int) -> str:
     return f"{line[:MAX_LINE_LENGTH]}[… the line has {length:,} bytes …]"
 
 
-class _LineReader:
-    """Reads a file forward, up to a limit in bytes."""
+def _split_lines(file: BinaryIO, stop: worker_thread.Stop) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file without their ends, each possibly cut, and its real length in bytes.
 
-    def __init__(self, file: BinaryIO, stop: worker_thread.Stop) -> None:
-        self._file, self._stop, self._left = file, stop, MAX_OFFSET
-        # Ignore what another process appends meanwhile: the file might grow as fast as it is read.
-        self._end = file.seek(0, os.SEEK_END)
-        file.seek(0)
-
-    def skip(self, lines: int) -> int:
-        """Skip lines and return how many there were, at most `lines`."""
-        passed, last = 0, b"\n"
-        while passed < lines:
-            block = self._block()
-            if not block:
-                if self._left <= 0:
-                    raise errors.ToolFailed(
-                        f"Line {lines + 1} is more than {MAX_OFFSET:,} bytes into the file. Use search_files instead."
-                    )
-                return passed + (last != b"\n")
-            found = block.count(b"\n")
-            if passed + found >= lines:
-                self._file.seek(_after(block, lines - passed) - len(block), 1)
-                return lines
-            passed, last = passed + found, block[-1:]
-        return passed
-
-    def line(self) -> tuple[bytes, int] | None:
-        """Return the next line without its end, possibly cut, and its real length in bytes."""
-        raw = self._file.readline(MAX_LINE_LENGTH * 4) if self._left > 0 else b""
-        if not raw:
-            return None
-        self._left -= len(raw)
-        if raw.endswith(b"\n"):
-            return raw[:-1], len(raw) - 1
-        length = len(raw)
-        while block := self._block():
-            at = block.find(b"\n")
-            if at >= 0:
-                self._file.seek(at + 1 - len(block), 1)
-                return raw, length + at
-            length += len(block)
-        return raw, length
-
-    def count(self) -> int | None:
-        """Count the remaining lines; None if that would take too long."""
-        self._left = min(self._left, MAX_COUNTED_BYTES)
-        found, last = 0, b"\n"
-        while block := self._block():
-            found, last = found + block.count(b"\n"), block[-1:]
-        return None if self._left <= 0 else found + (last != b"\n")
-
-    def _block(self) -> bytes:
-        room = min(BLOCK_BYTES, self._end - self._file.tell())
-        block = b"" if room <= 0 or self._left <= 0 or self._stop() else self._file.read(room)
-        self._left -= len(block)
-        return block
-
-
-def _after(block: bytes, count: int) -> int:
-    """Return the offset after the given number of line ends."""
+    End where the file ended at first: another process might append to it as fast as it is read.
+    """
+    end = min(file.seek(0, os.SEEK_END), MAX_OFFSET)
+    file.seek(0)
     at = 0
-    for _ in range(count):
-        at = block.index(b"\n", at) + 1
-    return at
+    while at < end and not stop() and (raw := file.readline(min(MAX_LINE_LENGTH * 4, end - at))):
+        last, begin = raw, at
+        at += len(raw)
+        while not last.endswith(b"\n") and at < end and (last := file.readline(min(BLOCK_BYTES, end - at))):
+            at += len(last)
+        yield raw.removesuffix(b"\n"), at - begin - last.endswith(b"\n")

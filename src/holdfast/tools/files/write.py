@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.tools import base, worker_thread
-from holdfast.tools.files import diff, editor_buffers, read, workspace
+from holdfast.tools.files import diff, editor_buffers, workspace
 from holdfast.tools.permissions import sensitive_paths
 
 MAX_BYTES = 10_000_000
@@ -78,9 +78,7 @@ class FileChange(msgspec.Struct, frozen=True):
     creates_folders: bool = False
 
 
-def write_file(
-    space: workspace.Workspace, cache: read.ReadCache, editor: editor_buffers.EditorBuffers | None = None
-) -> base.Tool:
+def write_file(space: workspace.Workspace, editor: editor_buffers.EditorBuffers | None = None) -> base.Tool:
     """Build the tool that writes whole files."""
 
     async def run(arguments: base.Arguments) -> base.Plan:
@@ -91,14 +89,13 @@ def write_file(
             # A file keeps its line ends and byte order mark, unless the new content has line ends of its own.
             return new if old is None or "\r" in content else new.in_style_of(old)
 
-        return await plan_change(space, cache, "write_file", path, replace, editor)
+        return await plan_change(space, "write_file", path, replace, editor)
 
     return base.Tool(_SPEC, run)
 
 
 async def plan_change(
     space: workspace.Workspace,
-    cache: read.ReadCache,
     tool: str,
     path: workspace.WorkspacePath,
     transform: Transform,
@@ -110,13 +107,10 @@ async def plan_change(
     change = await worker_thread.run_in_thread(lambda stop: prepare(path, before, transform, stop))
 
     async def go() -> types.Content:
-        try:
-            if editor is None:
-                await worker_thread.run_in_thread(lambda stop: _apply(space, path, change, stop))
-            else:
-                await _apply_in_editor(editor, space, path, change)
-        finally:
-            cache.invalidate(path.path)
+        if editor is None:
+            await worker_thread.run_in_thread(lambda stop: _apply(space, path, change, stop))
+        else:
+            await _apply_in_editor(editor, space, path, change)
         return _report(path, change)
 
     return base.Plan(_describe(tool, path, change), go)

@@ -1,1 +1,1 @@
-"""Servers of the Model Context Protocol: programs and addresses that bring tools and prompts of their own."""
+"""Servers of the Model Context Protocol, which provide tools and prompts."""

@@ -1,4 +1,4 @@
-"""What settings say about a server of tools, and the same with the environment filled in."""
+"""The settings of an MCP server, and the same with variables of the environment substituted."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
-class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One server, as a settings file has it: a command to start, or the address of one that runs.
+class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One server in a settings file: a command to start, or the URL of a running server.
 
-    In `args`, `env`, `url` and `headers`, ${NAME} stands for a variable of the environment, and
-    ${NAME:-text} for `text` where it is not set.
+    In `args`, `env`, `url` and `headers`, ${NAME} stands for a variable of the environment, and ${NAME:-text} for
+    `text` if the variable is not set.
     """
 
     command: str | None = None
-    """The program to start; it is spoken to on its standard input and output."""
+    """The program to start. It communicates on its standard input and output."""
     args: list[str] = []
     env: dict[str, str] = {}
-    """Variables for it. Of ours it gets only HOME, LOGNAME, PATH, SHELL, TERM and USER."""
+    """Variables for the program. Of ours it gets only HOME, LOGNAME, PATH, SHELL, TERM and USER."""
     cwd: str | None = None
-    """The folder it is started in; without one, the folder the agent works in."""
+    """The folder in which it is started; by default the folder in which the agent works."""
     url: str | None = None
-    """The address of a server that speaks streamable HTTP."""
+    """The URL of a server with streamable HTTP."""
     headers: dict[str, str] = {}
-    """What is sent along with every request to that address."""
+    """HTTP headers of every request to the URL."""
     type: Literal["stdio", "http"] | None = None
-    """Which of the two it is; nothing needs it, as the command or the address says so."""
+    """The transport. It follows from `command` or `url`, and need not be given."""
     enabled: bool = True
     tools: list[str] | None = None
-    """The only tools to take from it, by the names it gives them; without it, all."""
+    """The only tools to use, by the names that the server uses; all by default."""
     timeout: Seconds = 60.0
-    """How long a call may go without a sign of life."""
+    """Seconds that a call may take without a sign of life."""
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
             raise ValueError("give either `command` or `url`")
         if self.url is not None and not re.match(r"https?://.|\$\{", self.url):
-            raise ValueError("`url` is not an address that begins with http:// or https://")
+            raise ValueError("`url` must begin with http:// or https://")
         if self.type is not None and (self.type == "http") != (self.url is not None):
-            raise ValueError(f"`type` is {self.type}, which does not go with what else is said")
+            raise ValueError(f"`type` is {self.type}, which contradicts `command` or `url`")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A server to be had, with nothing left to look up. What may be secret is not shown where this is."""
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A server to connect to. Its representation hides values that may be secret."""
 
     name: str
     command: str | None = None
@@ -57,21 +57,23 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     url: str | None = None
     sse: bool = False
-    """Whether that address speaks the older way, a stream of events beside the requests. No settings say so."""
+    """Whether the URL uses the older SSE transport, as servers that an editor provides may."""
     headers: dict[str, str] = {}
     tools: frozenset[str] | None = None
     timeout: float = 60.0
     missing: tuple[str, ...] = ()
-    """Variables it needs that are not set: it is not started."""
+    """Variables that are not set. Without them the server is not started."""
     given: tuple[tuple[str, str], ...] = ()
-    """All that was put in, by its name, be it a variable or a header: what of it may be told is not decided here."""
+    """All values passed to the server, with the names of their variables or headers, for redaction."""
 
     def __repr__(self) -> str:
-        return f"Wanted({self.name!r})"
+        return f"ServerConfig({self.name!r})"
 
 
-def wanted(name: str, said: Server, environ: Mapping[str, str], cwd: Callable[[str], str | None]) -> Wanted:
-    """The server with variables put in; `cwd` says what a path in the file means."""
+def resolve(
+    name: str, given: ServerSettings, environ: Mapping[str, str], cwd: Callable[[str], str | None]
+) -> ServerConfig:
+    """Return a server with variables substituted. `cwd` resolves a path of the settings file."""
     missing: dict[str, None] = {}
     used: list[tuple[str, str]] = []
 
@@ -83,21 +85,21 @@ def wanted(name: str, said: Server, environ: Mapping[str, str], cwd: Callable[[s
         used.append((found[1], put))
         return put
 
-    def filled(text: str) -> str:
+    def substitute(text: str) -> str:
         return _VARIABLE.sub(value, text)
 
-    env = {key: filled(text) for key, text in said.env.items()}
-    headers = {key: filled(text) for key, text in said.headers.items()}
-    return Wanted(
+    env = {key: substitute(text) for key, text in given.env.items()}
+    headers = {key: substitute(text) for key, text in given.headers.items()}
+    return ServerConfig(
         name=name,
-        command=said.command,
-        args=tuple(map(filled, said.args)),
+        command=given.command,
+        args=tuple(map(substitute, given.args)),
         env=env,
-        cwd=cwd(said.cwd) if said.cwd else None,
-        url=filled(said.url) if said.url else None,
+        cwd=cwd(given.cwd) if given.cwd else None,
+        url=substitute(given.url) if given.url else None,
         headers=headers,
-        tools=None if said.tools is None else frozenset(said.tools),
-        timeout=said.timeout,
+        tools=None if given.tools is None else frozenset(given.tools),
+        timeout=given.timeout,
         missing=tuple(missing),
         given=(*env.items(), *headers.items(), *used),
     )

@@ -90,8 +90,8 @@ def repository(parts: Sequence[str], exists: Callable[[str], bool]) -> str:
     """
     for at, part in enumerate(parts):
         if part.casefold() in _IN_REPOSITORY:
-            beside = {name.casefold() for name in _REPOSITORY if exists("/".join((*parts[:at], name)))}
-            known = beside | ({part.casefold()} & {name.casefold() for name in _REPOSITORY})
+            present = {name.casefold() for name in _REPOSITORY if exists("/".join((*parts[:at], name)))}
+            known = present | ({part.casefold()} & {name.casefold() for name in _REPOSITORY})
             if "head" in known or len(known) > 1:
                 return "Git may use its folder as a repository, whose settings can run programs."
     return ""

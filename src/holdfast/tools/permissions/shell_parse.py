@@ -13,6 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -247,14 +248,13 @@ def _is_plain_command(words: Command) -> bool:
 # --- any line ------------------------------------------------------------------------------------------
 
 _KEYWORDS = names("if then else elif fi while until do done esac ! { } time coproc in")
+_OPERATORS = ("&&", "||", "|", "|&", ";", "&")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 _STANDARD_STREAM = re.compile(r"/dev/(?:null|stdout|stderr|stdin|tty|zero|fd/\d+)|/proc/self/fd/\d+")
 _SUBSTITUTION = re.compile(r"\$\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)|`((?:[^`\\]|\\.)*)`", re.DOTALL)
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([\w.-]+)['\"]?([^\n]*)\n(.*?)\n\t*\3(?=\n|$)", re.DOTALL)
-_TEST = re.compile(r"(?<![^\s;&|(!])(\[\[) (.*?) \]\](?=[\s;&|)]|$)", re.DOTALL)
-_ARITHMETIC = re.compile(r"(\$?)\(\([\s\w+*/%<>=&|^~!?:,-]*[\w+-]\s*\)\)")
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t]+|\\\n|(?<![^\s;&|()])\#[^\n]*)
+    r"""(?P<space>[ \t]+|\\\n|(?<![^\s;&|()<>])\#[^\n]*)
     |(?P<redirect>(?:\d+|\{\w+\})?(?:<<<|<>|>>|>\||[<>]&|<(?![(<])|>(?!\())|&>>?)
     |(?P<open>\$\(|[<>]\(|\()|(?P<close>\))|(?P<tick>`)
     |(?P<join>[;&|\n]+)
@@ -294,16 +294,19 @@ def find_commands(text: str, depth: int = 0) -> list[Command]:
 
 
 class _Lexer:
-    """Splits a line into commands. Substitutions and subshells are commands beside the one they are part of."""
+    """Splits a line into commands. Substitutions and subshells are separate commands.
+
+    A line that is malformed, or uses `case`, functions, arrays or `(( ))`, has UNREAD among its commands.
+    """
 
     def __init__(self, text: str, depth: int) -> None:
-        self._found, self._words = [UNREAD] if depth and "<<" in text else list[Command](), list[str]()
-        text = _ARITHMETIC.sub(_drop_arithmetic, _HEREDOC.sub(_keep_heredoc, text))
-        self._text = _TEST.sub(lambda found: f"[[ {_keep_substitutions(found[2])} ]]", text)
-        self._depth = depth
-        self._found += [UNREAD] if "((" in text else []
+        self._text, self._depth = _HEREDOC.sub(_keep_heredoc, text), depth
+        is_obscure = "((" in text or (depth and "<<" in text)
+        self._found, self._words = [UNREAD] if is_obscure else list[Command](), list[str]()
         self._outer = list[tuple[str, list[str]]]()
         self._redirect = ""
+        self._operator, self._has_command = "", False
+        self._keywords = Counter[str]()
 
     def commands(self) -> list[Command]:
         at = 0
@@ -314,36 +317,59 @@ class _Lexer:
             self._take(token, joined=at > 0 and self._text[at - 1] not in " \t\n;&|(")
             at = token.end()
         self._flush()
-        return [*self._found, UNREAD] if self._outer or self._redirect or len(self._outer) > MAX_DEPTH else self._found
+        count = self._keywords
+        loops = count["for"] + count["while"] + count["until"]
+        is_whole = (
+            (count["if"], count["do"], count["{"]) == (count["fi"], count["done"], count["}"])
+            and (count["then"], count["do"], count["in"]) == (count["if"] + count["elif"], loops, 0)
+        )  # fmt: skip
+        if self._outer or self._redirect or not is_whole or self._operator not in ("", ";", "&"):
+            self._found.append(UNREAD)
+        return self._found
 
     def _take(self, token: re.Match[str], joined: bool) -> None:
         kind, text = token.lastgroup, token[0]
         if self._redirect and kind not in ("word", "space"):
             self._found.append(UNREAD)
             self._redirect = ""
+        if kind == "join":
+            self._join(text)
+        elif kind != "space":
+            self._operator, self._has_command = "", True
         if kind == "word":
             self._add(*_unquote(text), joined)
         elif kind == "redirect":
             self._redirect = text.lstrip("0123456789")
-        elif kind == "join":
-            self._flush()
         elif kind == "open" or (kind == "tick" and not any(each == "`" for each, _ in self._outer)):
             if text == "(":
+                # After a word it begins a function, an array or a pattern.
+                self._found += [UNREAD] if self._words and self._words[-1] not in _KEYWORDS else []
                 self._flush()
             else:
                 self._add(UNKNOWN, "", joined)
             self._outer.append((text, self._words))
-            self._words = []
+            self._words, self._has_command = [], False
         elif kind in ("close", "tick"):
             self._flush()
             opened, self._words = self._outer.pop() if self._outer else ("", [])
-            if (opened == "`") != (kind == "tick"):
+            if not opened or (opened == "`") != (kind == "tick"):
                 self._found.append(UNREAD)
+
+    def _join(self, text: str) -> None:
+        """End a command. An operator needs a command on its left, and all but `;` and `&` one on their right."""
+        self._flush()
+        operator = text.strip("\n")
+        if operator:
+            is_valid = self._has_command and not text.startswith("\n") and operator in _OPERATORS
+            self._found += [] if is_valid else [UNREAD]
+            self._operator = operator
+        self._has_command = False
 
     def _add(self, word: str, inner: str, joined: bool) -> None:
         for found in _SUBSTITUTION.finditer(inner):
             self._found += find_commands(found[1] or re.sub(r"\\([$`\\\"])", r"\1", found[2] or ""), self._depth + 1)
-        if re.search(r"\$\(|`", _SUBSTITUTION.sub("", inner)):
+        rest = _SUBSTITUTION.sub("", inner)
+        if re.search(r"\$\(|`", rest) or rest.count("${") > rest.count("}"):
             self._found.append(UNREAD)
         if self._redirect:
             sign, self._redirect = self._redirect, ""
@@ -360,20 +386,19 @@ class _Lexer:
     def _flush(self) -> None:
         words, self._words = self._words, []
         while words and words[0] in _KEYWORDS:
+            self._keywords[words[0]] += 1
             words = words[1:]
-        if words[:1] in (["for"], ["select"]) and len(words) > 1:
+        if words[:1] == ["for"] and (len(words) == 2 or words[2:3] == ["in"]):
+            self._keywords["for"] += 1
             self._found.append(tuple(f"{words[1]}={source(word)}" for word in [*words[3:], ""]))
         elif words[:1] == ["function"]:
+            self._found.append(UNREAD)
             self._words = words[2:]
             self._flush()
-        elif words and words[0] not in ("case", "[["):
+        elif words[:1] in (["for"], ["case"], ["select"]) or (words[:1] == ["[["] and words[-1] != "]]"):
+            self._found.append(UNREAD)
+        elif words and words[0] != "[[":
             self._found.append(tuple(words))
-
-
-def _drop_arithmetic(found: re.Match[str]) -> str:
-    if re.search(r"\w\s+\w", found[0]):
-        return found[0]
-    return "$_" if found[1] else ":\n"
 
 
 def _keep_heredoc(found: re.Match[str]) -> str:
@@ -424,7 +449,7 @@ def _find_wrapped(words: Command, depth: int) -> list[Command]:
         for text in [" ".join(given[1:])] if program == "eval" else given[1:]:
             if not is_known(text) and program != "find" and text != UNKNOWN:
                 found.append(UNREAD)
-            elif re.search(r"[\s;&|<>$`]", text):
+            elif re.search(r"[\s;&|<>$`()]", text):
                 found += find_commands(text.removeprefix("-S").removeprefix("--split-string="), depth + 1)
     return found
 

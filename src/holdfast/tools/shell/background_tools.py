@@ -17,8 +17,8 @@ MAX_LENGTH = 30_000
 SECONDS = 30
 MAX_SECONDS = 600
 MAX_INPUT = 100_000
-WRITING = 5.0
-INPUT = "Some programs, such as shells, run their input as commands."
+WRITE_TIMEOUT_SECONDS = 5.0
+INPUT_RISK = "Some programs, such as shells, run their input as commands."
 
 _ID = {"type": "string", "description": "The id start_process gave."}
 
@@ -59,14 +59,12 @@ _WRITE = _spec(
 _KILL = _spec("kill_process", "Stop a process and everything it started.")
 
 
-def tools(
-    known: background.Processes, roots: Sequence[str], describe: shell.Describe = shell.not_analysed
-) -> list[base.Tool]:
+def tools(known: background.BackgroundProcesses, roots: Sequence[str]) -> list[base.Tool]:
     """Return the six tools. Commands run in these folders, by default in the first."""
-    built = _ProcessTools(known, [os.path.realpath(root) for root in roots], describe)
+    built = _ProcessTools(known, [os.path.realpath(root) for root in roots])
     return [
         base.Tool(_START, built.start),
-        base.Tool(_LIST, built.listed, parallel=True),
+        base.Tool(_LIST, built.list, parallel=True),
         base.Tool(_READ, built.read, parallel=True),
         base.Tool(_WAIT, built.wait, parallel=True),
         base.Tool(_WRITE, built.write),
@@ -75,8 +73,8 @@ def tools(
 
 
 class _ProcessTools:
-    def __init__(self, known: background.Processes, roots: list[str], describe: shell.Describe) -> None:
-        self._known, self._roots, self._describe = known, roots, describe
+    def __init__(self, known: background.BackgroundProcesses, roots: list[str]) -> None:
+        self._known, self._roots = known, roots
 
     async def start(self, arguments: base.Arguments) -> base.Plan:
         command = supervisor_client.check_command(arguments["command"])
@@ -87,11 +85,11 @@ class _ProcessTools:
             process = await self._known.start(here, command, folder, wanted)
             return f"Started as process {process.id}."
 
-        return base.Plan(shell.act("start_process", "Start", command, folder, self._describe), go)
+        return base.Plan(shell.act("start_process", "Start", command, folder), go)
 
-    async def listed(self, _: base.Arguments) -> str:
-        found = await self._known.book.every(base.current().conversation_id, False)
-        lines = [await self._line(process) for process in found[-background.MOST :]]
+    async def list(self, _: base.Arguments) -> str:
+        found = await self._known.records.every(base.current().conversation_id, False)
+        lines = [await self._line(process) for process in found[-background.MAX_PROCESSES :]]
         return "\n".join(lines) or "There are no processes."
 
     async def read(self, arguments: base.Arguments) -> str:
@@ -99,7 +97,7 @@ class _ProcessTools:
         length, begin = arguments.get("length", LENGTH), arguments.get("from_byte")
         if length < 1 or (begin or 0) < 0:
             raise errors.ToolFailed("`length` must be at least 1, and `from_byte` at least 0.")
-        return await self._told(process, begin, min(length, MAX_LENGTH))
+        return await self._show(process, begin, min(length, MAX_LENGTH))
 
     async def wait(self, arguments: base.Arguments) -> str:
         process = await self._found(arguments["id"])
@@ -107,32 +105,32 @@ class _ProcessTools:
         if not seconds >= 0:
             raise errors.ToolFailed("`seconds` must be at least 0.")
         await self._known.wait(process, min(seconds, MAX_SECONDS))
-        return await self._told(await self._found(process.id), None, LENGTH)
+        return await self._show(await self._found(process.id), None, LENGTH)
 
     async def write(self, arguments: base.Arguments) -> base.Plan:
         process = await self._found(arguments["id"])
-        text, folder, end = arguments["text"], background.place(process).folder, arguments.get("end", False)
+        text, folder, end = arguments["text"], background.location(process).folder, arguments.get("end", False)
         data = text.encode("utf-8", "replace")
         if len(data) > MAX_INPUT:
             raise errors.ToolFailed(f"A call writes at most {MAX_INPUT:,} bytes.")
 
         async def go() -> str:
-            written = await supervisor_client.write(folder, data, WRITING)
-            ended = end and written == len(data) and supervisor_client.tell(folder, b"e")
+            written = await supervisor_client.write(folder, data, WRITE_TIMEOUT_SECONDS)
+            ended = end and written == len(data) and supervisor_client.send(folder, b"e")
             taken = f"{written:,} of {len(data):,} bytes were written." if written < len(data) else "Written."
             return f"{taken} Its input is closed." if ended else taken
 
         what = f"Write {errors.quote(text, 200)} to process {process.id}, {_command(process)}."
         # The effect of input is unknown, so no rule allows it and it is asked for every time.
-        return base.Plan(base.Act(tool="write_process", kind="run", summary=what, detail=text, danger=INPUT), go)
+        return base.Plan(base.Act(tool="write_process", kind="run", summary=what, detail=text, danger=INPUT_RISK), go)
 
     async def kill(self, arguments: base.Arguments) -> base.Plan:
         process = await self._found(arguments["id"])
 
         async def go() -> str:
             if await self._known.stop(process) is None:
-                return f"Process {process.id} was told to stop and has not ended yet."
-            return await self._told(await self._found(process.id), None, LENGTH)
+                return f"Process {process.id} did not end in time and is still being stopped."
+            return await self._show(await self._found(process.id), None, LENGTH)
 
         # Stopping a process undoes what was approved, so it needs no approval.
         what = f"Stop process {process.id}, {_command(process)}."
@@ -140,7 +138,7 @@ class _ProcessTools:
 
     async def _found(self, name: str) -> types.Process:
         """Return the process with this id, if it belongs to this conversation."""
-        every = await self._known.book.every(base.current().conversation_id, False)
+        every = await self._known.records.every(base.current().conversation_id, False)
         for process in every:
             if process.id == name:
                 return process
@@ -149,26 +147,26 @@ class _ProcessTools:
 
     async def _line(self, process: types.Process) -> str:
         ran = (process.ended_at or time.time()) - process.started_at
-        words = await self._words(process)
-        return f"{process.id}  {words}, {max(ran, 0):,.0f} s  {_command(process)}"
+        status = await self._status(process)
+        return f"{process.id}  {status}, {max(ran, 0):,.0f} s  {_command(process)}"
 
-    async def _words(self, process: types.Process) -> str:
+    async def _status(self, process: types.Process) -> str:
         """Return the status: as recorded, or as seen if the end is not recorded yet."""
         if process.state == "running":
-            ending = await asyncio.to_thread(background.looked, process, self._known.patience)
-            if ending is None and background.is_elsewhere(where := background.place(process)):
-                return f"running on another machine, {errors.quote(where.host)}, when last seen"
-            return ending.words if ending else "running"
+            ending = await asyncio.to_thread(background.find_ending, process, self._known.start_seconds)
+            if ending is None and background.is_elsewhere(where := background.location(process)):
+                return f"running on another machine, {errors.shown(where.host)}, when last seen"
+            return ending.text if ending else "running"
         code = "" if process.exit_code is None else f" with code {process.exit_code}"
         return f"{process.state}{code}"
 
-    async def _told(self, process: types.Process, begin: int | None, length: int) -> str:
+    async def _show(self, process: types.Process, begin: int | None, length: int) -> str:
         if background.is_redacted(process):
-            return f"[process {process.id}: {await self._words(process)}]\n{background.REDACTED}"
-        folder = background.place(process).folder
+            return f"[process {process.id}: {await self._status(process)}]\n{background.REDACTED}"
+        folder = background.location(process).folder
         read = supervisor_client.tail if begin is None else supervisor_client.read
         piece = await asyncio.to_thread(read, folder, begin or 0, length)
-        head = f"[process {process.id}: {await self._words(process)}; bytes {piece.begin:,}-{piece.end:,}"
+        head = f"[process {process.id}: {await self._status(process)}; bytes {piece.begin:,}-{piece.end:,}"
         return f"{head} of {piece.total:,}]\n{piece.text}".rstrip("\n")
 
 

@@ -36,17 +36,8 @@ STOPPING = 20.0
 Environment = Callable[[], Mapping[str, str]]
 """Return the environment variables for a command."""
 
-Describe = Callable[[str], tuple[tuple[tuple[str, ...], ...] | None, str]]
-"""Return the commands that a line may run (None: not analysed), and its risk hint (empty: none)."""
-
-
 Run = Callable[[str, str, float, Mapping[str, str]], Awaitable[base.Result]]
 """Run a command in a folder, with a timeout in seconds and an environment. No process is left when it returns."""
-
-
-def not_analysed(_: str) -> tuple[None, str]:
-    """Analyse nothing: rules can then allow only the whole tool."""
-    return None, ""
 
 
 _SPEC = types.ToolSpec(
@@ -79,13 +70,12 @@ def shell_tools(
     the ones that look like secrets. Each command needs an approval unless a permission rule allows it.
     """
     folders = [roots] if isinstance(roots, str | os.PathLike) else roots
-    return [shell([os.fspath(each) for each in folders], environment or shell_environment.inherit, risks.describe)]
+    return [shell([os.fspath(each) for each in folders], environment or shell_environment.inherit)]
 
 
 def shell(
     roots: Sequence[str],
     environment: Environment,
-    describe: Describe = not_analysed,
     run_by: Run | None = None,
 ) -> base.Tool:
     """Build the tool. Commands run in the first folder by default. `run_by` replaces the local supervisor."""
@@ -96,7 +86,7 @@ def shell(
         folder = supervisor_client.working_folder(arguments.get("folder", ""), allowed)
         seconds = limit_timeout(arguments.get("timeout", SECONDS))
         return base.Plan(
-            act("shell", "Run", command, folder, describe),
+            act("shell", "Run", command, folder),
             lambda: (run_by or run_tied)(command, folder, seconds, environment()),
         )
 
@@ -110,9 +100,9 @@ def limit_timeout(seconds: float) -> float:
     return min(seconds, MAX_SECONDS)
 
 
-def act(tool: str, verb: str, command: str, folder: str, describe: Describe) -> base.Act:
+def act(tool: str, verb: str, command: str, folder: str) -> base.Act:
     """Describe the execution of a command, for approval."""
-    commands, danger = describe(command)
+    commands, danger = risks.describe(command)
     return base.Act(
         tool=tool,
         kind="run",
@@ -199,7 +189,7 @@ class SupervisedCommand:
         if not self._ended.is_set():
             await self._kill()
         if await asyncio.to_thread(self._supervisor.wait):
-            await asyncio.to_thread(supervisor_client.kill_left, self._mark)
+            await asyncio.to_thread(supervisor_client.kill_leftovers, self._mark)
 
     async def _kill(self) -> None:
         self._supervisor.kill()
@@ -242,7 +232,7 @@ def report(spool: str, seconds: float) -> base.Result:
     return base.Result("\n".join([*lines, *remarks(status), _ending(status, seconds)]), well)
 
 
-def remarks(status: supervisor_client.Status) -> list[str]:
+def remarks(status: supervisor_client.CommandStatus) -> list[str]:
     """Return notes about lost output and processes that were left."""
     found = []
     if status.lost:
@@ -260,13 +250,13 @@ def left_processes(left: int) -> str:
     return f"[{what} stopped; use start_process for processes that should continue.]"
 
 
-def _ending(status: supervisor_client.Status, seconds: float) -> str:
+def _ending(status: supervisor_client.CommandStatus, seconds: float) -> str:
     match status.why:
         case "":
             return f"[exit code {status.exit_code}]"
         case "time":
             return f"[killed after {seconds:g} s; set a longer `timeout`, or use start_process]"
         case "processes":
-            return f"[killed: it had more than {supervisor_client.MOST:,} processes]"
+            return f"[killed: it had more than {supervisor_client.MAX_PROCESSES:,} processes]"
         case _:
             return "[killed]"

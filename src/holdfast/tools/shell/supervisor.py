@@ -35,6 +35,7 @@ SETTLE = 0.2
 PATIENCE = 10.0
 """Seconds to wait for killed processes: one that is blocked in the kernel may not die."""
 MAX_INVALID_LINES = 1_000
+MAX_SERVER_PROCESSES = 1_000
 ROUNDS = 100
 TICK = 1.0
 CHUNK = 65_536
@@ -71,110 +72,122 @@ class OutputSpool:
         return os.open(f"{self._folder}/out.{begin}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
 
-class Supervisor:
-    """Runs one command, from its start to the end of its last descendant."""
+class LineFilter:
+    """Passes on lines that may be JSON messages to standard output, each whole, and stops at one that is too long."""
 
-    def __init__(self, folder: str, size: int, max_processes: int) -> None:
-        self.spool = OutputSpool(folder, size)
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._rest, self._invalid = max_bytes, bytearray(), 0
+        self.why = ""
+
+    def add(self, data: bytes) -> None:
+        begin = len(self._rest)
+        self._rest += data
+        while (end := self._rest.find(b"\n", begin)) >= 0:
+            line = bytes(self._rest[: end + 1])
+            del self._rest[: end + 1]
+            begin = 0
+            if line.startswith(b"{"):
+                self._write(line)
+            else:
+                self._invalid += 1
+        if len(self._rest) > self._max_bytes:
+            self.why = f"it sent a line of more than {self._max_bytes // 1024 // 1024} MB"
+        elif self._invalid >= MAX_INVALID_LINES:
+            self.why = "it writes something other than messages"
+
+    def _write(self, line: bytes) -> None:
+        try:
+            while line:
+                line = line[os.write(1, line) :]
+        except BrokenPipeError:
+            self.why = "its client is gone"
+
+
+class Supervisor:
+    """Runs one command, from its start to the end of its last descendant.
+
+    `should_stop` is called at least once a second, and returns why the command is no longer wanted, if it is not.
+    """
+
+    def __init__(
+        self, output: OutputSpool | LineFilter, max_processes: int, should_stop: Callable[[], str] = lambda: ""
+    ) -> None:
         self.why = ""
         self.left = 0
-        self.orphaned = False
-        self._folder, self._max_processes = folder, max_processes
-        self._command, self._status, self._alone, self._input = 0, -1, False, -1
+        self.input = -1
+        self.status = -1
+        self._output, self._max_processes, self._should_stop = output, max_processes, should_stop
+        self._command, self._alone = 0, False
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._poll = select.poll()
         self._counted, self._threads = time.monotonic(), threads()
 
-    # --- the start -------------------------------------------------------------------------------------
-
-    def start(self, shell: str, command: str, control: int, wants_input: bool) -> None:
+    def start(self, program: str, argv: list[str], stdin: int, stderr: int | None = None) -> int:
+        """Start the command and return its process id. Its standard error goes to the output by default."""
         waking, woken = os.pipe()
         os.set_blocking(waking, False)
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         for waking_up in (signal.SIGCHLD, signal.SIGCONT):
             signal.signal(waking_up, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._ask("asked"))
+        signal.signal(signal.SIGTERM, lambda *_: self.ask("asked"))
         for ignored in (signal.SIGHUP, signal.SIGINT):
             signal.signal(ignored, signal.SIG_IGN)
-        stdin = self._open_input() if wants_input else os.open(os.devnull, os.O_RDONLY)
         reading, writing = os.pipe()
         # A SIGTERM that arrives before the child has become the command is delivered afterwards.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._command = os.fork()
         if not self._command:
-            become(shell, [os.path.basename(shell), "-c", "--", command], (stdin, writing, writing))
+            become(program, argv, (stdin, writing, writing if stderr is None else stderr))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.close(writing)
-        os.close(stdin)
+        os.dup2(os.open(os.devnull, os.O_RDWR), stdin)  # Only the command has its input.
         os.chdir("/")  # Do not keep a file system busy.
-        self._listen(waking, lambda fd: void(os.read(fd, CHUNK)))
-        self._listen(reading, self._take)
-        self._listen(control, self._obey)
-        save(self._folder, "pids", f"{os.getpid()} {self._command}\n", durable=False)
+        self.listen(waking, lambda fd: void(os.read(fd, CHUNK)))
+        self.listen(reading, self._take)
+        return self._command
 
-    def _open_input(self) -> int:
-        """Create the input pipe and keep a write end only: if it has a reader, the command still reads."""
-        path = f"{self._folder}/in"
-        os.mkfifo(path, 0o600)
-        both = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-        stdin, self._input = os.open(path, os.O_RDONLY), os.open(path, os.O_WRONLY)
-        os.close(both)
-        return stdin
-
-    def _listen(self, fd: int, handler: Callable[[int], None]) -> None:
+    def listen(self, fd: int, handler: Callable[[int], None]) -> None:
         self._handlers[fd] = handler
         self._poll.register(fd, select.POLLIN)
 
-    def _unlisten(self, fd: int) -> None:
+    def unlisten(self, fd: int) -> None:
         self._poll.unregister(fd)
         del self._handlers[fd]
         os.close(fd)
+
+    def ask(self, why: str) -> None:
+        """Have the command stopped."""
+        self.why = self.why or why
 
     # --- events ----------------------------------------------------------------------------------------
 
     def _take(self, fd: int) -> None:
         data = os.read(fd, CHUNK)
         if data:
-            self.spool.add(data)
+            self._output.add(data)
         else:
-            self._unlisten(fd)
-
-    def _obey(self, fd: int) -> None:
-        said = os.read(fd, 1)
-        if said == b"e":
-            self._end_input()
-        elif said == b"k":
-            self._ask("asked")
-        elif not said:
-            self.orphaned = True
-            self._unlisten(fd)
-            self._ask("orphaned")
-
-    def _end_input(self) -> None:
-        if self._input >= 0:
-            os.close(self._input)
-            os.unlink(f"{self._folder}/in")
-            self._input = -1
-
-    def _ask(self, why: str) -> None:
-        self.why = self.why or why
+            self.unlisten(fd)
 
     def _reap(self) -> None:
         try:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if found[0] == self._command:
-                    self._status = found[1]
+                    self.status = found[1]
         except ChildProcessError:
             self._alone = True
 
-    def _count(self) -> None:
-        """Stop a command that forks without end. Its processes are counted only when the machine has many more."""
+    def _check(self) -> None:
+        """Stop a command that is no longer wanted, or forks without end.
+
+        Its processes are counted only when the machine has many more than before.
+        """
+        self.ask(self._should_stop())
         if time.monotonic() - self._counted < TICK:
             return
         self._counted = time.monotonic()
         if threads() - self._threads > self._max_processes and len(descendants()) > self._max_processes:
-            self._ask("processes")
+            self.ask("processes")
 
     def _pump(self, seconds: float, done: Callable[[], bool]) -> None:
         """Handle events until `done` or the timeout."""
@@ -184,37 +197,34 @@ class Supervisor:
             for fd, _ in self._poll.poll(min(left, TICK) * 1000):
                 self._handlers[fd](fd)
             self._reap()
-            self._count()
+            self._check()
 
     # --- stopping --------------------------------------------------------------------------------------
 
-    def supervise(self, seconds: float) -> None:
+    def supervise(self, seconds: float = float("inf"), grace: float = GRACE) -> None:
         """Return when the command has ended, by itself or not, and none of its processes is left."""
-        self._pump(seconds, lambda: self._status >= 0 or bool(self.why))
-        if self._status < 0:
-            self._ask("time")
+        self._pump(seconds, lambda: self.status >= 0 or bool(self.why))
+        if self.status < 0:
+            self.ask("time")
         if self.why:
-            self.stop(0 if self.why == "processes" else GRACE)
+            self.stop(0 if self.why == "processes" else grace)
         else:
             self._pump(SETTLE, lambda: self._alone)
-            self.left = 0 if self._alone else len(descendants())
+            self.left = self.count_left()
             self.stop(GRACE / 4)
         # Read the rest of the output. The pipe closes when the last writer is gone.
-        self._pump(SETTLE, lambda: self._take not in self._handlers.values())
+        self._pump(SETTLE, self.has_closed_output)
 
     def stop(self, grace: float) -> None:
         """End every descendant: SIGTERM, wait, SIGKILL."""
         stop_all(self._command, grace, lambda seconds: self._pump(seconds, lambda: self._alone), lambda: self._alone)
 
-    def status(self) -> str:
-        """Return how the command ended, as JSON."""
-        number = os.WTERMSIG(self._status) if self._status >= 0 and os.WIFSIGNALED(self._status) else 0
-        code = os.WEXITSTATUS(self._status) if self._status >= 0 and not number else -1
-        stuck = 0 if self._alone else len(descendants())
-        return (
-            f'{{"code":{code},"signal":{number},"why":"{self.why}","left":{self.left},"stuck":{stuck},'
-            f'"bytes":{self.spool.end},"lost":{self.spool.lost},"at":{time.time():.3f}}}'
-        )
+    def has_closed_output(self) -> bool:
+        return self._take not in self._handlers.values()
+
+    def count_left(self) -> int:
+        """Return the number of processes that are still running."""
+        return 0 if self._alone else len(descendants())
 
 
 def become(program: str, argv: list[str], streams: tuple[int, int, int]) -> None:
@@ -236,31 +246,7 @@ def become(program: str, argv: list[str], streams: tuple[int, int, int]) -> None
         os._exit(127)
 
 
-# --- a server on standard streams ----------------------------------------------------------------------
-
-
-class LineFilter:
-    """Passes on lines that may be JSON messages, each whole, and stops at one that is too long."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self._rest, self._invalid = max_bytes, bytearray(), 0
-        self.why = ""
-
-    def pass_on(self, data: bytes) -> None:
-        begin = len(self._rest)
-        self._rest += data
-        while (end := self._rest.find(b"\n", begin)) >= 0:
-            line = bytes(self._rest[: end + 1])
-            del self._rest[: end + 1]
-            begin = 0
-            if line.startswith(b"{"):
-                write_all(1, line)
-            else:
-                self._invalid += 1
-        if len(self._rest) > self._max_bytes:
-            self.why = f"it sent a line of more than {self._max_bytes // 1024 // 1024} MB"
-        elif self._invalid >= MAX_INVALID_LINES:
-            self.why = "it writes something other than messages"
+# --- modes ---------------------------------------------------------------------------------------------
 
 
 def serve_stdio(max_bytes: int, parent: int, command: list[str]) -> None:
@@ -268,78 +254,93 @@ def serve_stdio(max_bytes: int, parent: int, command: list[str]) -> None:
     prctl(PARENT_DEATH, signal.SIGTERM)
     front = os.getpid()
     if pid := os.fork():
-        # The caller may kill this process; the supervisor itself, in another session, is told and stops the server.
+        # The caller may kill this process; the supervisor itself, in another session, notices and stops the server.
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
         os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 255)
     os.setsid()
     prctl(PARENT_DEATH, signal.SIGTERM)
     prctl(SUBREAPER, 1)
-    waking, woken = os.pipe()
-    os.set_blocking(woken, False)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    reading, writing = os.pipe()
-    server = os.fork()
-    if not server:
-        become(command[0], command, (0, writing, 2))
-    os.close(writing)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    os.chdir("/")
-    why = pass_on_output(server, reading, waking, LineFilter(max_bytes), (front, parent))
-    reaped: list[int] = []
-    stop_all(server, GRACE / 4, lambda seconds: pause(waking, seconds), lambda: reap(reaped, server))
-    os.write(2, f"\n{why or exit_reason(reaped)}\n".encode())
+    lines = LineFilter(max_bytes)
+
+    def should_stop() -> str:
+        wanted = os.getppid() == front and exists(parent) and not supervisor.has_closed_output()
+        return lines.why or ("" if wanted else "orphaned")
+
+    supervisor = Supervisor(lines, MAX_SERVER_PROCESSES, should_stop)
+    supervisor.start(command[0], command, stdin=0, stderr=2)
+    supervisor.supervise(grace=GRACE / 4)
+    os.write(2, f"\n{lines.why or exit_reason(supervisor.status)}\n".encode())
     os._exit(0)
 
 
-def pass_on_output(server: int, reading: int, waking: int, lines: LineFilter, parents: tuple[int, int]) -> str:
-    """Pass on the output until the server ends or is no longer wanted; return why it is stopped, if it is."""
-    poll = select.poll()
-    for fd in (reading, waking):
-        poll.register(fd, select.POLLIN)
-    try:
-        while not lines.why:
-            events = poll.poll(TICK * 1000)
-            if (reading, select.POLLIN) in events or any(fd == reading for fd, _ in events):
-                data = os.read(reading, CHUNK)
-                if not data:
-                    break
-                lines.pass_on(data)
-            elif (events and signal.SIGTERM in os.read(waking, CHUNK)) or (
-                events and os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            ):
-                break
-            if os.getppid() != parents[0] or not exists(parents[1]):
-                break
-    except BrokenPipeError:
-        pass
-    return lines.why
-
-
-def pause(waking: int, seconds: float) -> None:
-    if select.select([waking], [], [], seconds)[0]:
-        os.read(waking, CHUNK)
-
-
-def reap(statuses: list[int], server: int) -> bool:
-    """Collect ended children, and the status of the server; return whether no child is left."""
-    try:
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            if found[0] == server:
-                statuses.append(found[1])
-    except ChildProcessError:
-        return True
-    return False
-
-
-def exit_reason(statuses: list[int]) -> str:
-    if not statuses:
+def exit_reason(status: int) -> str:
+    if status < 0:
         return "it was stopped"
-    code = os.waitstatus_to_exitcode(statuses[0])
+    code = os.waitstatus_to_exitcode(status)
     return f"it ended with exit code {code}" if code >= 0 else f"it ended with signal {-code}"
+
+
+def run_command(mode: str, folder: str, wants_input: bool, size: int, seconds: float, max_processes: int,
+                argv: list[str]) -> None:  # fmt: skip
+    """Run a command with its output in a folder."""
+    kept = mode == "kept"
+    ready = detach() if kept else -1
+    control = claim(folder) if kept else 0
+    prctl(SUBREAPER, 1)
+    # Wakes a supervisor that its command has stopped when the program dies.
+    prctl(PARENT_DEATH, signal.SIGCONT)
+    spool = OutputSpool(folder, size)
+    supervisor = Supervisor(spool, max_processes)
+    orphaned = False
+
+    def obey(fd: int) -> None:
+        nonlocal orphaned
+        request = os.read(fd, 1)
+        if request == b"e" and supervisor.input >= 0:
+            os.close(supervisor.input)
+            os.unlink(f"{folder}/in")
+            supervisor.input = -1
+        elif request == b"k":
+            supervisor.ask("asked")
+        elif not request:
+            orphaned = True
+            supervisor.unlisten(fd)
+            supervisor.ask("orphaned")
+
+    try:
+        stdin = open_input(folder, supervisor) if wants_input else os.open(os.devnull, os.O_RDONLY)
+        pid = supervisor.start(argv[0], [os.path.basename(argv[0]), *argv[1:]], stdin)
+        supervisor.listen(control, obey)
+        save(folder, "pids", f"{os.getpid()} {pid}\n", durable=False)
+        if kept:
+            os.write(ready, b".")
+            os.close(ready)
+        supervisor.supervise(seconds)
+    finally:
+        supervisor.stop(0)
+    save(folder, "status", describe_end(supervisor, spool), durable=kept)
+    if orphaned:
+        clear(folder)  # The program that would do it is gone.
+
+
+def open_input(folder: str, supervisor: Supervisor) -> int:
+    """Create the input pipe and keep a write end only: if it has a reader, the command still reads."""
+    path = f"{folder}/in"
+    os.mkfifo(path, 0o600)
+    both = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    stdin, supervisor.input = os.open(path, os.O_RDONLY), os.open(path, os.O_WRONLY)
+    os.close(both)
+    return stdin
+
+
+def describe_end(supervisor: Supervisor, spool: OutputSpool) -> str:
+    """Return how the command ended, as JSON."""
+    code = os.waitstatus_to_exitcode(supervisor.status) if supervisor.status >= 0 else -1
+    return (
+        f'{{"code":{max(code, -1)},"signal":{max(-code, 0) if supervisor.status >= 0 else 0},'
+        f'"why":"{supervisor.why}","left":{supervisor.left},"stuck":{supervisor.count_left()},'
+        f'"bytes":{spool.end},"lost":{spool.lost},"at":{time.time():.3f}}}'
+    )
 
 
 # --- processes -----------------------------------------------------------------------------------------
@@ -443,11 +444,6 @@ def exists(pid: int) -> bool:
     return True
 
 
-def write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
 def void(_: object) -> None:
     """Discard a value."""
 
@@ -496,24 +492,8 @@ def main(argv: list[str]) -> None:
     if argv[0] == "stdio":
         serve_stdio(int(argv[1]), int(argv[2]), argv[3:])
     mode, folder, wants_input, size, seconds, max_processes, shell, command = argv
-    kept = mode == "kept"
-    ready = detach() if kept else -1
-    control = claim(folder) if kept else 0
-    prctl(SUBREAPER, 1)
-    # Wakes a supervisor that its command has stopped when the program dies.
-    prctl(PARENT_DEATH, signal.SIGCONT)
-    supervisor = Supervisor(folder, int(size), int(max_processes))
-    try:
-        supervisor.start(shell, command, control, wants_input == "1")
-        if kept:
-            os.write(ready, b".")
-            os.close(ready)
-        supervisor.supervise(float(seconds))
-    finally:
-        supervisor.stop(0)
-    save(folder, "status", supervisor.status(), durable=kept)
-    if supervisor.orphaned:
-        clear(folder)  # The program that would do it is gone.
+    line = [shell, "-c", "--", command]
+    run_command(mode, folder, wants_input == "1", int(size), float(seconds), int(max_processes), line)
 
 
 if __name__ == "__main__":

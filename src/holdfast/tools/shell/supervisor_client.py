@@ -21,8 +21,8 @@ from holdfast import errors, process_info
 SUPERVISOR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py")
 MARK = "HOLDFAST_PROCESS_ID"
 """Environment variable that identifies the processes of a command if its supervisor was killed."""
-MAX_COMMAND = 100_000
-MOST = 1_000
+MAX_COMMAND_BYTES = 100_000
+MAX_PROCESSES = 1_000
 """Maximum number of processes of a command."""
 
 # Escape sequences are useless to a model and in a log.
@@ -30,7 +30,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 
 
-class Status(msgspec.Struct, frozen=True):
+class CommandStatus(msgspec.Struct, frozen=True):
     """How a command ended, as its supervisor has recorded it."""
 
     code: int
@@ -55,7 +55,7 @@ class Status(msgspec.Struct, frozen=True):
         return self.code if self.code >= 0 else None
 
 
-class Piece(msgspec.Struct, frozen=True):
+class OutputRange(msgspec.Struct, frozen=True):
     """A part of the output: its text, its range in bytes, and the total number of bytes."""
 
     text: str
@@ -72,10 +72,10 @@ def argv(
     size: int,
     seconds: float = float("inf"),
     input: bool = False,
-    most: int = MOST,
+    max_processes: int = MAX_PROCESSES,
 ) -> list[str]:
     """Build the supervisor's argv. The command is passed as a single argument and never parsed."""
-    given = (mode, folder, str(int(input)), str(size), str(seconds), str(most), shell(), command)
+    given = (mode, folder, str(int(input)), str(size), str(seconds), str(max_processes), shell(), command)
     return [sys.executable, "-I", "-S", SUPERVISOR, *given]
 
 
@@ -97,8 +97,10 @@ def check_command(command: str) -> str:
         raise errors.ToolFailed("The command is empty.")
     if "\0" in command or not _is_unicode(command):
         raise errors.ToolFailed("The command has invalid characters.")
-    if len(command.encode()) > MAX_COMMAND:
-        raise errors.ToolFailed(f"The command is longer than {MAX_COMMAND:,} bytes. Write it to a file and run that.")
+    if len(command.encode()) > MAX_COMMAND_BYTES:
+        raise errors.ToolFailed(
+            f"The command is longer than {MAX_COMMAND_BYTES:,} bytes. Write it to a file and run that."
+        )
     return command
 
 
@@ -123,39 +125,40 @@ def working_folder(given: str, roots: list[str]) -> str:
 # --- status --------------------------------------------------------------------------------------------
 
 
-def status(folder: str) -> Status | None:
+def status(folder: str) -> CommandStatus | None:
     """Return how the command ended; None if that is not recorded."""
     try:
         with open(os.path.join(folder, "status"), "rb") as file:
-            return msgspec.json.decode(file.read(10_000), type=Status)
+            return msgspec.json.decode(file.read(10_000), type=CommandStatus)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def claimed(folder: str) -> bool:
+def is_claimed(folder: str) -> bool:
     """Return whether a supervisor has started in this folder."""
     return os.path.lexists(os.path.join(folder, "control"))
 
 
-def give_up(folder: str) -> bool:
-    """Prevent a supervisor from starting in this folder. Return False if one has started."""
+def prevent_start(folder: str) -> bool:
+    """Prevent a process from starting in this folder, which need not exist. Return False if it has started."""
     try:
+        os.makedirs(folder, 0o700, exist_ok=True)
         os.close(os.open(os.path.join(folder, "control"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        return False
-    except (FileNotFoundError, NotADirectoryError):
-        return True  # Without its folder no supervisor can start.
+        return not os.path.isdir(folder)
+    except NotADirectoryError:
+        pass  # The record is damaged, and no process can start there.
     return True
 
 
-def tell(folder: str, what: bytes = b"") -> bool:
+def send(folder: str, request: bytes = b"") -> bool:
     """Send a request to the supervisor: `k` stops the command, `e` closes its input, nothing checks that it runs."""
     try:
         control = os.open(os.path.join(folder, "control"), os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return False  # The pipe has no reader.
     try:
-        return stat.S_ISFIFO(os.fstat(control).st_mode) and (not what or os.write(control, what) > 0)
+        return stat.S_ISFIFO(os.fstat(control).st_mode) and (not request or os.write(control, request) > 0)
     except OSError:
         return False
     finally:
@@ -189,7 +192,7 @@ def wake(mark: str) -> None:
     process_info.resume_by_env(f"{MARK}={mark}")
 
 
-def kill_left(mark: str) -> int:
+def kill_leftovers(mark: str) -> int:
     """Kill all processes that a dead supervisor has left, and return their number."""
     return process_info.kill_by_env(f"{MARK}={mark}")
 
@@ -197,7 +200,7 @@ def kill_left(mark: str) -> int:
 # --- output ---------------------------------------------------------------------------------------------
 
 
-def read(folder: str, begin: int = 0, length: int = 1_000_000) -> Piece:
+def read(folder: str, begin: int = 0, length: int = 1_000_000) -> OutputRange:
     """Return output from a byte on, at most `length` bytes. Dropped output is skipped."""
     for _ in range(10):
         parts = _parts(folder)
@@ -206,23 +209,23 @@ def read(folder: str, begin: int = 0, length: int = 1_000_000) -> Piece:
         data = _bytes(folder, parts, begin, min(begin + length, total))
         if data is not None:
             return _piece(data, begin, total, status(folder) is not None)
-    return Piece("", begin, begin, begin)
+    return OutputRange("", begin, begin, begin)
 
 
-def tail(folder: str, begin: int = 0, length: int = 1_000_000) -> Piece:
+def tail(folder: str, begin: int = 0, length: int = 1_000_000) -> OutputRange:
     """Return the end of the output, not before this byte."""
     parts = _parts(folder)
     return read(folder, max(begin, sum(parts[-1]) - length) if parts else 0, length)
 
 
-def _piece(data: bytes, begin: int, total: int, ended: bool) -> Piece:
+def _piece(data: bytes, begin: int, total: int, ended: bool) -> OutputRange:
     """Decode output: half a character at the start is dropped, half a character at the end is left for later."""
     cut = next((n for n in range(min(4, len(data))) if data[n] & 0xC0 != 0x80), 0) if begin else 0
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, end = decoder.decode(data[cut:]), begin + len(data)
     if ended and end == total:
-        return Piece(clean(text + decoder.decode(b"", final=True)), begin, end, total)
-    return Piece(clean(text), begin, end - len(decoder.getstate()[0]), total)
+        return OutputRange(clean(text + decoder.decode(b"", final=True)), begin, end, total)
+    return OutputRange(clean(text), begin, end - len(decoder.getstate()[0]), total)
 
 
 def _parts(folder: str) -> list[tuple[int, int]]:

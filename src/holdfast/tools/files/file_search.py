@@ -86,9 +86,8 @@ def search_files(space: workspace.Workspace) -> base.Tool:
             raise errors.ToolFailed(
                 f"`text` must be one line of 1 to {MAX_PATTERN_LENGTH:,} characters: files are searched line by line."
             )
-        matcher = (RegexMatcher if arguments.get("regex", False) else TextMatcher)(
-            text, arguments.get("any_case", False)
-        )
+        pattern = text if arguments.get("regex", False) else regex.escape(text, special_only=True)
+        matcher = LineMatcher(pattern, arguments.get("any_case", False))
         query = _parse_query(space, arguments, arguments.get("files") or "*")
 
         def search(stop: worker_thread.Stop) -> str:
@@ -147,27 +146,7 @@ class RegexTimeout(Exception):
     """A regular expression took too long for one block of a file."""
 
 
-class TextMatcher:
-    """Finds the lines that contain a text."""
-
-    def __init__(self, text: str, any_case: bool) -> None:
-        self._text = text.lower() if any_case else text
-        self._any_case = any_case
-        self._bytes = text.encode("utf-8", "surrogatepass")
-
-    def matching_lines(self, block: bytes) -> list[int]:
-        """Return the numbers of the matching lines, from 0."""
-        if not self._any_case:
-            # Most blocks do not contain the text, and need not be decoded.
-            found = self._bytes in block
-            return [number for number, line in enumerate(block.split(b"\n")) if self._bytes in line] if found else []
-        text = block.decode("utf-8", "replace").lower()
-        if self._text not in text:
-            return []
-        return [number for number, line in enumerate(text.split("\n")) if self._text in line]
-
-
-class RegexMatcher:
+class LineMatcher:
     """Finds the lines that match a regular expression, in bounded time and without holding the interpreter lock."""
 
     timeout_seconds = 2.0
@@ -225,7 +204,7 @@ class _Search:
     max_timeouts = 3
     """After so many files in which the expression took too long, the search ends."""
 
-    def __init__(self, space: workspace.Workspace, walk: Walk, matcher: TextMatcher | RegexMatcher) -> None:
+    def __init__(self, space: workspace.Workspace, walk: Walk, matcher: LineMatcher) -> None:
         self._space, self.walk, self._matcher = space, walk, matcher
         self._lines = list[str]()
         self._count = self._files = self._secret = self._timeouts = 0
