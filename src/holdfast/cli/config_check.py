@@ -122,7 +122,7 @@ def _check_meaning(valid: config.SettingsFile | config.Profile, known: list[str]
     for place, name in [*named, *((("fallback",), name) for name in valid.fallback)]:
         provider, slash, bare = (name or "").partition("/")
         if name is not None and name not in OFFLINE_MODELS and not (slash and bare and provider in known):
-            yield place, f"{errors.shown(name)} is not a model. Use PROVIDER/MODEL ({', '.join(known)}) or `offline`."
+            yield place, f"{errors.quote(name)} is not a model. Use PROVIDER/MODEL ({', '.join(known)}) or `offline`."
     says: tuple[rules.Effect, ...] = ("allow", "ask", "deny")
     for say in says:
         for rule in getattr(valid.permissions, say):

@@ -63,7 +63,7 @@ def tool(
 def _build(function: Function, name: str, parallel: bool, approval: Approval | None) -> base.Tool:
     if not NAME.fullmatch(name):
         raise errors.InvalidArgument(
-            f"{errors.shown(name)} is not a valid tool name: use letters, digits, _ and -, at most 64."
+            f"{errors.quote(name)} is not a valid tool name: use letters, digits, _ and -, at most 64."
         )
     description = inspect.getdoc(function)
     if not description:

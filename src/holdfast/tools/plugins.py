@@ -77,7 +77,7 @@ def _find_problem(tool: object, owners: dict[str, str], package: str) -> str:
         return f"The plug-in {package} returned {type(tool).__name__} instead of a tool."
     name = tool.spec.name
     if not decorator.NAME.fullmatch(name):
-        return f"The plug-in {package} has a tool with an invalid name, {errors.shown(name)}; it is left out."
+        return f"The plug-in {package} has a tool with an invalid name, {errors.quote(name)}; it is left out."
     if name in owners:
         return f"The plug-in {package} has a tool {name}, a name that {owners[name]} uses already; it is left out."
     return ""

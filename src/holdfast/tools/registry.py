@@ -93,7 +93,7 @@ class Registry:
             tool = self._tools.get(call.name)
             if tool is None:
                 known = ", ".join(self._tools) or "none"
-                raise errors.ToolFailed(f"There is no tool {errors.shown(call.name)}. There is: {known}.")
+                raise errors.ToolFailed(f"There is no tool {errors.quote(call.name)}. There is: {known}.")
             made: object = await tool.run(check_arguments(_parse_arguments(call), tool.spec.parameters))
             if isinstance(made, base.Plan):
                 async with self._gate(call, made.act):
@@ -134,7 +134,7 @@ def check_arguments(given: base.Arguments, schema: dict[str, Any]) -> base.Argum
         if name not in properties:
             if schema.get("additionalProperties", False):
                 continue
-            raise errors.ToolFailed(f"Unknown argument: {errors.shown(name)}. Known: {', '.join(properties)}.")
+            raise errors.ToolFailed(f"Unknown argument: {errors.quote(name)}. Known: {', '.join(properties)}.")
         _check_type(name, value, properties[name])
     return given
 

@@ -83,7 +83,7 @@ def _read(
         if images.media_type(beginning) is not None and (image := _read_image(file, path, size)) is not None:
             return image
         if b"\0" in beginning:
-            raise errors.ToolFailed(f"{errors.shown(path.parts[-1])} is not a text file.")
+            raise errors.ToolFailed(f"{errors.quote(path.parts[-1])} is not a text file.")
         return _number_lines(read_lines(file, *lines, stop), size)
 
 

@@ -311,7 +311,7 @@ class McpServers:
         arguments = _parse_arguments(prompt, argument)
         text = await (await each.connect()).prompt(prompt.name, arguments)
         if not text.strip():
-            raise errors.ToolFailed(f"The prompt {errors.shown(name)} is empty.")
+            raise errors.ToolFailed(f"The prompt {errors.quote(name)} is empty.")
         return text
 
     def _prompts(self) -> Mapping[str, tuple[McpServer, listing.ServerPrompt]]:

@@ -84,16 +84,16 @@ def parse_rule(effect: Effect, text: str, place: str = "", origin: str = "") -> 
     found = _RULE.fullmatch(text.strip())
     if found is None or not _TOOL.fullmatch(found[1]) or not text.isprintable():
         example = "Examples: shell, shell(git diff), write_file(src/**)."
-        raise errors.SettingInvalid(f"{place}{errors.shown(text)} is not a valid rule. {example}")
+        raise errors.SettingInvalid(f"{place}{errors.quote(text)} is not a valid rule. {example}")
     pattern = found[2].strip() if found[2] is not None else None
     try:
         is_valid = pattern is None or bool(pattern and shlex.split(pattern.removeprefix("=")))
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise errors.SettingInvalid(f"{place}{errors.shown(text)} has invalid text in its brackets.")
+        raise errors.SettingInvalid(f"{place}{errors.quote(text)} has invalid text in its brackets.")
     if effect == "allow" and found[1] in RUNNERS and pattern is not None and not pattern.startswith("="):
-        _check_usable(pattern, f"{place}{errors.shown(text)}")
+        _check_usable(pattern, f"{place}{errors.quote(text)}")
     return Rule(effect, found[1], pattern, text.strip(), origin or f"rule: {effect} {text.strip()}", found[3])
 
 

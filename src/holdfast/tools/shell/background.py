@@ -231,7 +231,7 @@ def find_ending(process: types.Process, start_seconds: float = START_SECONDS) ->
         return _describe_end(status)
     age = abs(time.time() - process.started_at)
     if is_elsewhere(where):
-        text = f"gone: it ran on another machine, {errors.shown(where.host)}, and was not heard of"
+        text = f"gone: it ran on another machine, {errors.quote(where.host)}, and was not heard of"
         return None if runs or age < LOST_SECONDS else Ending("gone", None, text)
     if runs:
         return None
@@ -273,7 +273,7 @@ def compose_notice(process: types.Process, ending: Ending) -> str:
     where = location(process).folder
     status = supervisor_client.status(where)
     tail = supervisor_client.tail(where, length=MAX_NOTICE_OUTPUT * 4).text[-MAX_NOTICE_OUTPUT:].strip("\n")
-    lines += [f"Command: {errors.shown(process.command, 500)}", *(shell.remarks(status) if status else ())]
+    lines += [f"Command: {errors.quote(process.command, 500)}", *(shell.remarks(status) if status else ())]
     if not tail:
         return "\n".join([*lines, "It wrote nothing."])
     quoted = [f"> {line}" for line in tail.split("\n")]

@@ -155,7 +155,7 @@ class _ProcessTools:
         if process.state == "running":
             ending = await asyncio.to_thread(background.find_ending, process, self._known.start_seconds)
             if ending is None and background.is_elsewhere(where := background.location(process)):
-                return f"running on another machine, {errors.shown(where.host)}, when last seen"
+                return f"running on another machine, {errors.quote(where.host)}, when last seen"
             return ending.text if ending else "running"
         code = "" if process.exit_code is None else f" with code {process.exit_code}"
         return f"{process.state}{code}"
