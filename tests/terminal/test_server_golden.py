@@ -181,7 +181,7 @@ def test_only_what_is_asked_is_held_to_the_fields_that_are_known() -> None:
     schemas = document()["components"]["schemas"]
     closed = {name for name, each in schemas.items() if each.get("additionalProperties") is False}
     asked = {each.params.__name__ for each in wire_types.METHODS.values()}
-    assert closed == asked | {"Options", "Image"}
+    assert closed == asked | {"OptionChanges", "ImageParams"}
 
 
 def test_events_are_held_to_what_their_type_carries() -> None:
@@ -194,7 +194,7 @@ def test_events_are_held_to_what_their_type_carries() -> None:
 
 def test_the_schema_says_what_fields_are_for_and_every_error_there_is() -> None:
     found = document()
-    info = found["components"]["schemas"]["Info"]["properties"]
+    info = found["components"]["schemas"]["SessionState"]["properties"]
     assert (
         info["compacted_to"]["description"]
         == "The last message that the summary replaces in the context; 0 without a summary."

@@ -50,7 +50,7 @@ TOLD: list[tuple[events.AnyEvent, str | None, dict[str, Any]]] = [
 
 def test_every_kind_of_event_is_told_or_knowingly_not() -> None:
     assert {type(event) for event, _, _ in TOLD} == {*get_args(events.AnyEvent)}
-    teller = event_messages.EventRenderer(wire_types.Chosen(show_reasoning=True))
+    teller = event_messages.EventMessageBuilder(wire_types.SessionOptions(show_reasoning=True))
     for event, kind, payload in TOLD:
         told = teller.render(event, "u")
         assert [each.type for each in told] == ([kind] if kind else []), event
@@ -61,7 +61,7 @@ def test_every_kind_of_event_is_told_or_knowingly_not() -> None:
 
 @pytest.mark.parametrize("columns", [20, 21, 40])
 def test_lines_are_one_line_of_as_many_columns_and_hold_no_codes(columns: int) -> None:
-    teller = event_messages.EventRenderer(wire_types.Chosen(columns=columns))
+    teller = event_messages.EventMessageBuilder(wire_types.SessionOptions(columns=columns))
     (begun,) = teller.render(events.ToolStarted("c", "shell", '{"command": "\x1b[31m漢字漢字漢字\n漢字漢字"}'))
     assert isinstance(begun.payload, wire_types.ToolStart)
     line = begun.payload.line
@@ -70,7 +70,7 @@ def test_lines_are_one_line_of_as_many_columns_and_hold_no_codes(columns: int) -
 
 
 def test_of_new_tools_the_first_call_in_a_row_is_told_and_its_end() -> None:
-    teller = event_messages.EventRenderer(wire_types.Chosen(tool_progress="new"))
+    teller = event_messages.EventMessageBuilder(wire_types.SessionOptions(tool_progress="new"))
 
     def calls(*names: str) -> list[str]:
         teller.render(events.TurnStarted("c", "s", "x", 1))

@@ -13,13 +13,13 @@ from holdfast.terminal import event_text
 MARKS = event_text.Marks()
 
 
-class EventRenderer:
+class EventMessageBuilder:
     """Renders the events of one session.
 
     It remembers which calls of the turn were sent: the end of a call that was not sent is not sent either.
     """
 
-    def __init__(self, options: wire_types.Chosen) -> None:
+    def __init__(self, options: wire_types.SessionOptions) -> None:
         self.options = options
         self._last_tool: str | None = None
         self._sent_calls = set[str]()
@@ -86,7 +86,7 @@ def render_unfinished(uid: str | None, status: events.Exit | None, error: str) -
 
 
 def render_approval(event: events.ApprovalAsked) -> wire_types.EventMessage:
-    return wire_types.EventMessage("approval.request", wire_types.Approval(**msgspec.structs.asdict(event)))
+    return wire_types.EventMessage("approval.request", wire_types.ApprovalRequest(**msgspec.structs.asdict(event)))
 
 
 def _complete(result: events.TurnResult, uid: str | None) -> wire_types.MessageComplete:
@@ -120,7 +120,7 @@ def _render_notice(
             text = "Another turn of this conversation is running elsewhere. This one starts after it."
             return [_status("queued", text, data={"holder": holder})]
         case events.Notice(text, "error"):
-            return [wire_types.EventMessage("error", wire_types.Failure(text=text))]
+            return [wire_types.EventMessage("error", wire_types.ErrorNotice(text=text))]
         case events.Notice(text, level):
             return [_status("notice", text, level)]
         case events.Answer(text):
@@ -144,4 +144,6 @@ def _delta(kind: wire_types.DeltaKind, text: str) -> wire_types.EventMessage:
 def _status(
     kind: wire_types.StatusKind, text: str, level: events.Level = "info", data: dict[str, object] | None = None
 ) -> wire_types.EventMessage:
-    return wire_types.EventMessage("status", wire_types.Status(kind=kind, text=text, level=level, data=data or {}))
+    return wire_types.EventMessage(
+        "status", wire_types.StatusNotice(kind=kind, text=text, level=level, data=data or {})
+    )

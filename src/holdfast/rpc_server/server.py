@@ -158,12 +158,12 @@ class RpcServer:
         }
         return {name: _handler(method.params, handlers[name]) for name, method in wire_types.METHODS.items()}
 
-    async def _server_info(self, _: peers.Peer, __: wire_types.Nothing) -> wire_types.ServerInfo:
+    async def _server_info(self, _: peers.Peer, __: wire_types.NoParams) -> wire_types.ServerInfo:
         return self._info
 
     # --- opening and closing -------------------------------------------------------------------------
 
-    async def _create(self, peer: peers.Peer, params: wire_types.Create) -> wire_types.Info:
+    async def _create(self, peer: peers.Peer, params: wire_types.CreateParams) -> wire_types.SessionState:
         images = self._decode_images(peer, params.options)
         title = titles.clean(params.title) if params.title is not None else None
         session = self._create_session(peer)
@@ -176,13 +176,13 @@ class RpcServer:
         new_id = conversation_row.generate_session_id(time.time())
         return self._sessions.open(peer, new_id, new_id)
 
-    async def _list(self, peer: peers.Peer, params: wire_types.List) -> wire_types.Sessions:
+    async def _list(self, peer: peers.Peer, params: wire_types.ListParams) -> wire_types.ListResult:
         heads = await self._runtime.db.list_sessions(owner=self._runtime.owner, limit=params.limit, skip=params.skip)
         opened = {session.conversation_id for session in self._sessions.of(peer)}
         listed = [session_info.list_entry(head, head.conversation_id in opened) for head in heads]
-        return wire_types.Sessions(sessions=listed)
+        return wire_types.ListResult(sessions=listed)
 
-    async def _resume(self, peer: peers.Peer, params: wire_types.Resume) -> wire_types.Info:
+    async def _resume(self, peer: peers.Peer, params: wire_types.ResumeParams) -> wire_types.SessionState:
         """Open a conversation, or continue with a session that is open here or was left by a disconnected client."""
         images = self._decode_images(peer, params.options)
         with self._marked_as_opening(peer):
@@ -214,7 +214,7 @@ class RpcServer:
         if opening := tuple(self._opening[peer]):
             await asyncio.wait(opening)
 
-    def _decode_images(self, peer: peers.Peer, options: wire_types.Options) -> list[attachments.ImageData] | None:
+    def _decode_images(self, peer: peers.Peer, options: wire_types.OptionChanges) -> list[attachments.ImageData] | None:
         """Return the images to attach; None if the attached ones stay."""
         images = None if options.images is UNSET else sessions.decode_images(options.images)
         if images:
@@ -234,10 +234,10 @@ class RpcServer:
         found = self._sessions.find(peer, conversation_id) or self._sessions.find_abandoned(conversation_id)
         return found is None, found or self._sessions.open(peer, conversation_id, head.id)
 
-    async def _close_session(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Closed:
+    async def _close_session(self, peer: peers.Peer, params: wire_types.SessionParams) -> wire_types.CloseResult:
         session = await self._find(peer, params.session_id)
         ended = await self._sessions.close(session)
-        return wire_types.Closed(session_id=session.key, ended=ended)
+        return wire_types.CloseResult(session_id=session.key, ended=ended)
 
     # --- finding -------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class RpcServer:
             raise errors.RpcRefused(wire_types.NOT_FOUND, error, {"candidates": [each.key for each in found]})
         return not found, found[0] if found else self._create_session(peer)
 
-    async def _open_moved(self, peer: peers.Peer, conversation_id: str) -> wire_types.Info:
+    async def _open_moved(self, peer: peers.Peer, conversation_id: str) -> wire_types.SessionState:
         """Open the conversation that a command led to."""
         await self._sessions.wait_closed(peer, conversation_id)
         found = await subscriptions.find_conversation(self._runtime.db, conversation_id)
@@ -283,12 +283,12 @@ class RpcServer:
 
     # --- state ---------------------------------------------------------------------------------------
 
-    async def _session_info(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Info:
+    async def _session_info(self, peer: peers.Peer, params: wire_types.SessionParams) -> wire_types.SessionState:
         session = await self._find(peer, params.session_id)
         await session.refresh()
         return await session.info()
 
-    async def _set_options(self, peer: peers.Peer, params: wire_types.SetOptions) -> wire_types.Info:
+    async def _set_options(self, peer: peers.Peer, params: wire_types.OptionsParams) -> wire_types.SessionState:
         images = self._decode_images(peer, params.options)
         session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
@@ -296,14 +296,14 @@ class RpcServer:
             await session.refresh()
             return await session.info()
 
-    async def _title(self, peer: peers.Peer, params: wire_types.Title) -> wire_types.Titled:
+    async def _title(self, peer: peers.Peer, params: wire_types.TitleParams) -> wire_types.TitleResult:
         session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
             title, pending = await session.title(params.title)
             await session.refresh()
-            return wire_types.Titled(session_id=session.key, title=title, pending=pending)
+            return wire_types.TitleResult(session_id=session.key, title=title, pending=pending)
 
-    async def _history(self, peer: peers.Peer, params: wire_types.History) -> wire_types.Transcript:
+    async def _history(self, peer: peers.Peer, params: wire_types.HistoryParams) -> wire_types.HistoryResult:
         session = await self._find(peer, params.session_id)
         await session.refresh()
         db = self._runtime.db
@@ -311,11 +311,11 @@ class RpcServer:
         page = await session_info.read_transcript(db, found, params.after, params.limit) if found else []
         last = found.last_seq if found else 0
         has_more = bool(page) and page[-1].seq < last
-        return wire_types.Transcript(session_id=session.key, messages=page, last_seq=last, more=has_more)
+        return wire_types.HistoryResult(session_id=session.key, messages=page, last_seq=last, more=has_more)
 
     # --- prompts and commands ------------------------------------------------------------------------
 
-    async def _submit(self, peer: peers.Peer, params: wire_types.Submit) -> wire_types.Submitted:
+    async def _submit(self, peer: peers.Peer, params: wire_types.SubmitParams) -> wire_types.SubmitResult:
         if params.session_id is None:
             is_new, session = await self._find_only(peer)
         else:
@@ -326,38 +326,38 @@ class RpcServer:
                 self._sessions.check_size(peer)
                 return await session.submit(params.text, params.images, params.uid)
 
-    async def _steer(self, peer: peers.Peer, params: wire_types.Steer) -> wire_types.Steered:
+    async def _steer(self, peer: peers.Peer, params: wire_types.SteerParams) -> wire_types.SteerResult:
         session = await self._find(peer, params.session_id)
         if self._runtime.steer(session.conversation_id, params.text, params.uid):
-            return wire_types.Steered(session_id=session.key, steered=True, prompt=None)
+            return wire_types.SteerResult(session_id=session.key, steered=True, prompt=None)
         async with self._sessions.in_order(session):
             self._sessions.check_size(peer)
             prompt = await session.submit(params.text, uid=params.uid)
-        return wire_types.Steered(session_id=session.key, steered=False, prompt=prompt)
+        return wire_types.SteerResult(session_id=session.key, steered=False, prompt=prompt)
 
-    async def _interrupt(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Interrupted:
+    async def _interrupt(self, peer: peers.Peer, params: wire_types.SessionParams) -> wire_types.InterruptResult:
         session = await self._find(peer, params.session_id)
         stopped = self._runtime.stop(session.conversation_id)
-        return wire_types.Interrupted(session_id=session.key, interrupted=stopped)
+        return wire_types.InterruptResult(session_id=session.key, interrupted=stopped)
 
-    async def _respond(self, peer: peers.Peer, params: wire_types.Respond) -> wire_types.Responded:
+    async def _respond(self, peer: peers.Peer, params: wire_types.RespondParams) -> wire_types.RespondResult:
         session = await self._find(peer, params.session_id)
         receipt = await session.answer(events.Approve(params.request_id, params.answer, ANSWERED_BY, params.reason))
-        return wire_types.Responded(session_id=session.key, accepted=receipt.accepted, notice=receipt.notice)
+        return wire_types.RespondResult(session_id=session.key, accepted=receipt.accepted, notice=receipt.notice)
 
-    async def _undo(self, peer: peers.Peer, params: wire_types.Undo) -> wire_types.Undone:
+    async def _undo(self, peer: peers.Peer, params: wire_types.UndoParams) -> wire_types.UndoResult:
         session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
             _, output = await session.run_command(f"/undo {params.turns}")
             await session.refresh()
-        return wire_types.Undone(session_id=session.key, text=_join_output(output))
+        return wire_types.UndoResult(session_id=session.key, text=_join_output(output))
 
-    async def _compress(self, peer: peers.Peer, params: wire_types.Compress) -> wire_types.Compressed:
+    async def _compress(self, peer: peers.Peer, params: wire_types.CompressParams) -> wire_types.CompressResult:
         session = await self._find(peer, params.session_id)
         # Not in order, as it may be slow: its commit fails if the conversation has changed meanwhile.
         compaction = await session.compress(params.focus, params.keep_exchanges)
         await session.refresh()
-        return wire_types.Compressed(
+        return wire_types.CompressResult(
             session_id=session.key,
             outcome=compaction.outcome.value,
             reason=compaction.reason,
@@ -366,7 +366,7 @@ class RpcServer:
             after=compaction.after,
         )
 
-    async def _branch(self, peer: peers.Peer, params: wire_types.Branch) -> wire_types.Info:
+    async def _branch(self, peer: peers.Peer, params: wire_types.BranchParams) -> wire_types.SessionState:
         session = await self._find(peer, params.session_id)
         self._sessions.check_count(peer)
         async with self._sessions.in_order(session):
@@ -375,14 +375,14 @@ class RpcServer:
         (moved,) = (each for each in outcomes if isinstance(each, events.Moved))
         return await self._open_moved(peer, moved.conversation_id)
 
-    async def _execute(self, peer: peers.Peer, params: wire_types.Exec) -> wire_types.Executed:
+    async def _execute(self, peer: peers.Peer, params: wire_types.ExecParams) -> wire_types.ExecResult:
         if not commands.is_command(params.line):
             raise errors.RpcRefused(
                 frames.INVALID_PARAMS, "Not a command: a command is a slash and a name. Send text with prompt.submit."
             )
         session = await self._find(peer, params.session_id)
-        prompt: wire_types.Submitted | None = None
-        moved: wire_types.Info | None = None
+        prompt: wire_types.SubmitResult | None = None
+        moved: wire_types.SessionState | None = None
         name = commands.split(params.line)[0].lower()
         if name in OPENING_COMMANDS:
             self._sessions.check_count(peer)
@@ -400,7 +400,7 @@ class RpcServer:
                     case events.Moved(conversation_id):
                         moved = await self._open_moved(peer, conversation_id)
             await session.refresh()
-        return wire_types.Executed(
+        return wire_types.ExecResult(
             session_id=session.key,
             ok=not any(line.level == "error" for line in output),
             output=output,
@@ -423,7 +423,7 @@ def _handler(params_type: type[P], handle: Callable[[peers.Peer, P], Awaitable[w
     return handler
 
 
-def _join_output(output: Sequence[wire_types.Line]) -> str:
+def _join_output(output: Sequence[wire_types.OutputLine]) -> str:
     """Return the text of a command's output. Raises it as an error if the command was refused."""
     text = "\n".join(line.text for line in output)
     if any(line.level == "error" for line in output):

@@ -67,7 +67,7 @@ class ClientSession:
         """Serializes requests that change the session; held for quick ones only."""
         self.has_prompted = False
         """Whether a prompt was accepted: then its client knows that the session is open."""
-        self._renderer = event_messages.EventRenderer(wire_types.Chosen())
+        self._renderer = event_messages.EventMessageBuilder(wire_types.SessionOptions())
         self._images: list[attachments.ImageData] = []
         self._prompts: list[QueuedPrompt] = []
         self._prompt_bytes = 0
@@ -102,10 +102,10 @@ class ClientSession:
     # --- state ---------------------------------------------------------------------------------------
 
     @property
-    def options(self) -> wire_types.Chosen:
+    def options(self) -> wire_types.SessionOptions:
         return self._renderer.options
 
-    def set_options(self, given: wire_types.Options, images: list[attachments.ImageData] | None) -> None:
+    def set_options(self, given: wire_types.OptionChanges, images: list[attachments.ImageData] | None) -> None:
         """Change the given options; `images` are the decoded images of the options, or None."""
         if images is not None:
             self._images = images
@@ -121,11 +121,11 @@ class ClientSession:
         """The size of queued prompts and attached images."""
         return self._prompt_bytes + sum(len(each.data) for each in self._images)
 
-    async def info(self) -> wire_types.Info:
+    async def info(self) -> wire_types.SessionState:
         """Return the current state. Raises the error of a store that fails."""
         return await self._build_info(session_info.ClientState(self.key, self.running, self.options))
 
-    async def _build_info(self, state: session_info.ClientState) -> wire_types.Info:
+    async def _build_info(self, state: session_info.ClientState) -> wire_types.SessionState:
         found = await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
         self._sent_version = session_info.conversation_version(found)
         return await session_info.build_info(self._runtime, self.conversation_id, found, state)
@@ -159,10 +159,10 @@ class ClientSession:
     async def submit(
         self,
         text: str,
-        images: Sequence[wire_types.Image] = (),
+        images: Sequence[wire_types.ImageParams] = (),
         uid: str | None = None,
         content: types.Content | None = None,
-    ) -> wire_types.Submitted:
+    ) -> wire_types.SubmitResult:
         """Submit a prompt with the attached images, or with its own `content`. The caller holds `order`."""
         if len(self._prompts) > MAX_PROMPTS:
             raise errors.LimitReached(f"{MAX_PROMPTS:,} prompts are queued already. Wait for some of them.")
@@ -174,10 +174,10 @@ class ClientSession:
             if attached:
                 parts = [await attachments.store_image(self._runtime.db, each) for each in attached]
                 content = [{"type": "text", "text": text}, *parts] if text else parts
-            self.set_options(wire_types.Options(), [])
+            self.set_options(wire_types.OptionChanges(), [])
         return self._submit(events.Submit(text, uid or message_codec.generate_uid(), content))
 
-    def _submit(self, message: events.Submit) -> wire_types.Submitted:
+    def _submit(self, message: events.Submit) -> wire_types.SubmitResult:
         uid = message.uid or ""
         ahead = self._runtime.ahead(self.conversation_id)
         answered = self._runtime.submit(self.conversation_id, message)
@@ -187,7 +187,7 @@ class ClientSession:
         self.has_prompted = True
         self._finished_uids.discard(uid)
         answered.add_done_callback(lambda _: self._finish_prompt(prompt))
-        return wire_types.Submitted(session_id=self.key, uid=uid, queued=ahead)
+        return wire_types.SubmitResult(session_id=self.key, uid=uid, queued=ahead)
 
     def _finish_prompt(self, prompt: QueuedPrompt) -> None:
         """Send the end of a prompt, unless its turn has sent it."""
@@ -206,26 +206,26 @@ class ClientSession:
         started = (each for each in self._prompts if not any(each.message is other for other in waiting))
         return next((each.uid for each in started if not each.answered.done()), None)
 
-    async def run_command(self, line: str) -> tuple[list[runtimes.SenderEvent], list[wire_types.Line]]:
+    async def run_command(self, line: str) -> tuple[list[runtimes.SenderEvent], list[wire_types.OutputLine]]:
         """Run a slash command; return its outcomes and its output, which is not sent as events again."""
         outcomes: list[runtimes.SenderEvent] = []
-        output: list[wire_types.Line] = []
+        output: list[wire_types.OutputLine] = []
 
         def collect(event: events.AnyEvent) -> None:
             match event:
                 case events.Answer(text):
-                    output.append(wire_types.Line(level="answer", text=text))
+                    output.append(wire_types.OutputLine(level="answer", text=text))
                     self._command_output = event
                 case events.Notice(text, "info"):
                     # It may report progress, so it is sent as an event at once, too.
-                    output.append(wire_types.Line(level="info", text=text))
+                    output.append(wire_types.OutputLine(level="info", text=text))
                 case events.Notice(text, level):
-                    output.append(wire_types.Line(level=level, text=text))
+                    output.append(wire_types.OutputLine(level=level, text=text))
                     self._command_output = event
                 case events.Compacted():
-                    output.append(wire_types.Line(level="info", text=event.text))
+                    output.append(wire_types.OutputLine(level="info", text=event.text))
                 case events.Titled(title):
-                    output.append(wire_types.Line(level="info", text=f"The title is now {title}."))
+                    output.append(wire_types.OutputLine(level="info", text=f"The title is now {title}."))
 
         await self._runtime.send(self.conversation_id, events.Command(line), outcomes.append, collect)
         return outcomes, output
@@ -323,7 +323,7 @@ class ClientSession:
         except errors.ConversationDeleted as error:
             if not self._deletion_sent:
                 self._deletion_sent = True
-                await self._send(wire_types.EventMessage("error", wire_types.Failure(text=str(error))))
+                await self._send(wire_types.EventMessage("error", wire_types.ErrorNotice(text=str(error))))
             return
         except errors.HoldfastError as error:
             logger.debug("the state of %s could not be read: %s", self.conversation_id, error)
@@ -441,6 +441,6 @@ class ClientSession:
         )
 
 
-def decode_images(images: Sequence[wire_types.Image]) -> list[attachments.ImageData]:
+def decode_images(images: Sequence[wire_types.ImageParams]) -> list[attachments.ImageData]:
     """Decode the images of a request. Raises RpcRefused for an invalid one."""
     return [attachments.decode_image(image.data, f"Image {number}") for number, image in enumerate(images, 1)]

@@ -19,7 +19,7 @@ class ClientState(NamedTuple):
 
     key: str
     running: bool
-    options: wire_types.Chosen
+    options: wire_types.SessionOptions
     previous: str | None = None
 
 
@@ -37,10 +37,10 @@ def conversation_version(found: types.Conversation | None) -> ConversationVersio
 
 async def build_info(
     runtime: runtimes.Runtime, conversation_id: str, found: types.Conversation | None, client: ClientState
-) -> wire_types.Info:
+) -> wire_types.SessionState:
     """Return the current state of a session. Raises the error of a store that fails."""
     model, context = await _describe_model(runtime, conversation_id)
-    return wire_types.Info(
+    return wire_types.SessionState(
         session_id=client.key,
         conversation_id=conversation_id,
         begun=found is not None,
@@ -71,17 +71,21 @@ async def _compacted_to(db: async_db.AsyncSessionDB, found: types.Conversation |
     return (await db.context(found.id, 0)).cut_seq
 
 
-async def _describe_model(runtime: runtimes.Runtime, conversation_id: str) -> tuple[str | None, wire_types.Room | None]:
+async def _describe_model(
+    runtime: runtimes.Runtime, conversation_id: str
+) -> tuple[str | None, wire_types.ContextUsage | None]:
     """Return the model and how full its window is, without building an agent."""
     agent = runtime.agents.peek(conversation_id)
     if agent is None:
         return runtime.models.of(conversation_id).name if runtime.models else None, None
     used, policy = await agent.context_tokens(), agent.policy
-    return agent.model.name, wire_types.Room(used=used, window=agent.model.window, soft=policy.soft, hard=policy.hard)
+    return agent.model.name, wire_types.ContextUsage(
+        used=used, window=agent.model.window, soft=policy.soft, hard=policy.hard
+    )
 
 
-def list_entry(head: types.Session, is_open: bool) -> wire_types.Listed:
-    return wire_types.Listed(
+def list_entry(head: types.Session, is_open: bool) -> wire_types.SessionEntry:
+    return wire_types.SessionEntry(
         session_id=head.id,
         conversation_id=head.conversation_id,
         title=head.title,
@@ -97,9 +101,9 @@ def list_entry(head: types.Session, is_open: bool) -> wire_types.Listed:
 
 async def read_transcript(
     db: async_db.AsyncSessionDB, found: types.Conversation, after: int, limit: int
-) -> list[wire_types.Said]:
+) -> list[wire_types.TranscriptMessage]:
     """Return at most `limit` messages after `after`, as many as fit into one response."""
-    page: list[wire_types.Said] = []
+    page: list[wire_types.TranscriptMessage] = []
     left = MAX_PAGE_CHARACTERS
     async for message, is_hidden in subscriptions.read_log(db, found.id, after, min(found.last_seq, after + limit)):
         entry = _transcript_entry(message, is_hidden)
@@ -111,8 +115,8 @@ async def read_transcript(
     return page
 
 
-def _transcript_entry(message: types.Message, is_hidden: bool) -> wire_types.Said:
-    return wire_types.Said(
+def _transcript_entry(message: types.Message, is_hidden: bool) -> wire_types.TranscriptMessage:
+    return wire_types.TranscriptMessage(
         seq=message.seq,
         uid=message.uid,
         session_id=message.session_id,

@@ -40,14 +40,14 @@ class Params(WireValue, frozen=True, forbid_unknown_fields=True):
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-class Image(Params, frozen=True):
+class ImageParams(Params, frozen=True):
     """An image: PNG, JPEG, GIF or WebP."""
 
     data: str
     """The bytes in base64."""
 
 
-class Options(Params, frozen=True):
+class OptionChanges(Params, frozen=True):
     """Options of a session; omitted ones stay unchanged."""
 
     columns: Annotated[int, Meta(ge=20, le=1000)] | UnsetType = UNSET
@@ -56,11 +56,11 @@ class Options(Params, frozen=True):
     """Whether to send the model's reasoning."""
     tool_progress: ToolProgress | UnsetType = UNSET
     """Which tool calls to send: `all`, only the first of consecutive calls of a tool (`new`), or none (`off`)."""
-    images: Annotated[list[Image], Meta(max_length=8)] | UnsetType = UNSET
+    images: Annotated[list[ImageParams], Meta(max_length=8)] | UnsetType = UNSET
     """Images to attach to the next prompt."""
 
 
-class Chosen(WireValue, frozen=True):
+class SessionOptions(WireValue, frozen=True):
     """The current options of a session."""
 
     columns: int = 80
@@ -70,7 +70,7 @@ class Chosen(WireValue, frozen=True):
     """The number of attached images."""
 
 
-class Room(WireValue, frozen=True):
+class ContextUsage(WireValue, frozen=True):
     """How full the context window is, in tokens."""
 
     used: int
@@ -81,7 +81,7 @@ class Room(WireValue, frozen=True):
     """The share of the window from which on a turn waits for a compaction."""
 
 
-class Info(WireValue, frozen=True):
+class SessionState(WireValue, frozen=True):
     """The state of a session."""
 
     session_id: str
@@ -102,36 +102,36 @@ class Info(WireValue, frozen=True):
     """Whether a turn is running in this server."""
     queued: int
     """The number of queued prompts."""
-    options: Chosen
+    options: SessionOptions
     model: str | None = None
     """None until the model is known."""
-    context: Room | None = None
+    context: ContextUsage | None = None
     previous: str | None = None
     """The previous key, if the key has changed."""
 
 
-class Create(Params, frozen=True):
+class CreateParams(Params, frozen=True):
     """session.create: start a conversation, which is stored with its first prompt."""
 
     title: str | None = None
-    options: Options = Options()
+    options: OptionChanges = OptionChanges()
 
 
-class Resume(Params, frozen=True):
+class ResumeParams(Params, frozen=True):
     """session.resume: open a conversation by an id, the beginning of an id, a title, or `last`."""
 
     session_id: SessionId
-    options: Options = Options()
+    options: OptionChanges = OptionChanges()
 
 
-class List(Params, frozen=True):
+class ListParams(Params, frozen=True):
     """session.list: list conversations, the most recently active first."""
 
     limit: Count = 50
     skip: Position = 0
 
 
-class Listed(WireValue, frozen=True):
+class SessionEntry(WireValue, frozen=True):
     """A conversation in a list."""
 
     session_id: str
@@ -147,33 +147,33 @@ class Listed(WireValue, frozen=True):
     """Whether this client has it open."""
 
 
-class Sessions(WireValue, frozen=True):
+class ListResult(WireValue, frozen=True):
     """The result of session.list."""
 
-    sessions: list[Listed]
+    sessions: list[SessionEntry]
 
 
-class OfSession(Params, frozen=True):
+class SessionParams(Params, frozen=True):
     """session.info, session.interrupt, session.close: an open session."""
 
     session_id: SessionId
 
 
-class SetOptions(Params, frozen=True):
+class OptionsParams(Params, frozen=True):
     """session.options: change options."""
 
     session_id: SessionId
-    options: Options
+    options: OptionChanges
 
 
-class Title(Params, frozen=True):
+class TitleParams(Params, frozen=True):
     """session.title: return the title, set it, or remove it (null)."""
 
     session_id: SessionId
     title: str | UnsetType | None = UNSET
 
 
-class Titled(WireValue, frozen=True):
+class TitleResult(WireValue, frozen=True):
     """The result of session.title."""
 
     session_id: str
@@ -182,7 +182,7 @@ class Titled(WireValue, frozen=True):
     """Whether the first message will set it."""
 
 
-class History(Params, frozen=True):
+class HistoryParams(Params, frozen=True):
     """session.history: read the transcript after the message `after`."""
 
     session_id: SessionId
@@ -190,7 +190,7 @@ class History(Params, frozen=True):
     limit: Count = 200
 
 
-class Said(WireValue, frozen=True):
+class TranscriptMessage(WireValue, frozen=True):
     """A message of the transcript."""
 
     seq: int
@@ -207,31 +207,31 @@ class Said(WireValue, frozen=True):
     """Whether an undo removed it from the context."""
 
 
-class Transcript(WireValue, frozen=True):
+class HistoryResult(WireValue, frozen=True):
     """The result of session.history."""
 
     session_id: str
-    messages: list[Said]
+    messages: list[TranscriptMessage]
     last_seq: int
     more: bool
     """Whether more messages follow: continue with `after` set to the last seq."""
 
 
-class Undo(Params, frozen=True):
+class UndoParams(Params, frozen=True):
     """session.undo: undo the last turns."""
 
     session_id: SessionId
     turns: Count = 1
 
 
-class Undone(WireValue, frozen=True):
+class UndoResult(WireValue, frozen=True):
     """The result of session.undo."""
 
     session_id: str
     text: str
 
 
-class Compress(Params, frozen=True):
+class CompressParams(Params, frozen=True):
     """session.compress: replace older messages in the context with a summary now."""
 
     session_id: SessionId
@@ -241,7 +241,7 @@ class Compress(Params, frozen=True):
     """The number of last exchanges to keep verbatim."""
 
 
-class Compressed(WireValue, frozen=True):
+class CompressResult(WireValue, frozen=True):
     """The result of session.compress."""
 
     session_id: str
@@ -252,14 +252,14 @@ class Compressed(WireValue, frozen=True):
     after: int
 
 
-class Branch(Params, frozen=True):
+class BranchParams(Params, frozen=True):
     """session.branch: open a new conversation that shares the messages of this one; both stay open."""
 
     session_id: SessionId
     title: str | None = None
 
 
-class Interrupted(WireValue, frozen=True):
+class InterruptResult(WireValue, frozen=True):
     """The result of session.interrupt."""
 
     session_id: str
@@ -267,7 +267,7 @@ class Interrupted(WireValue, frozen=True):
     """Whether a turn or a requested compaction was stopped."""
 
 
-class Steer(Params, frozen=True):
+class SteerParams(Params, frozen=True):
     """session.steer: add a message to the running turn before its next step; without a turn it becomes a prompt."""
 
     session_id: SessionId
@@ -275,16 +275,16 @@ class Steer(Params, frozen=True):
     uid: Uid | None = None
 
 
-class Steered(WireValue, frozen=True):
+class SteerResult(WireValue, frozen=True):
     """The result of session.steer."""
 
     session_id: str
     steered: bool
-    prompt: Submitted | None
+    prompt: SubmitResult | None
     """The prompt, if no turn was running."""
 
 
-class Closed(WireValue, frozen=True):
+class CloseResult(WireValue, frozen=True):
     """The result of session.close."""
 
     session_id: str
@@ -297,7 +297,7 @@ class Closed(WireValue, frozen=True):
 # --- prompts, commands, approvals ----------------------------------------------------------------------
 
 
-class Submit(Params, frozen=True):
+class SubmitParams(Params, frozen=True):
     """prompt.submit: send a message to the agent. During a turn it is queued."""
 
     text: str
@@ -305,10 +305,10 @@ class Submit(Params, frozen=True):
     """The default is the only open session; without one, a session is created."""
     uid: Uid | None = None
     """A message with the same uid is stored and answered once. The default is generated."""
-    images: Annotated[list[Image], Meta(max_length=8)] = []
+    images: Annotated[list[ImageParams], Meta(max_length=8)] = []
 
 
-class Submitted(WireValue, frozen=True):
+class SubmitResult(WireValue, frozen=True):
     """The result of prompt.submit. The reply follows as events; the last one is message.complete."""
 
     session_id: str
@@ -317,35 +317,35 @@ class Submitted(WireValue, frozen=True):
     """The number of prompts that are answered first."""
 
 
-class Exec(Params, frozen=True):
+class ExecParams(Params, frozen=True):
     """command.exec: run a slash command."""
 
     session_id: SessionId
     line: Annotated[str, Meta(pattern="^/", max_length=100_000)]
 
 
-class Line(WireValue, frozen=True):
+class OutputLine(WireValue, frozen=True):
     """A line of a command's output."""
 
     level: Literal["answer", "info", "warning", "error"]
     text: str
 
 
-class Executed(WireValue, frozen=True):
+class ExecResult(WireValue, frozen=True):
     """The result of command.exec."""
 
     session_id: str
     ok: bool
-    output: list[Line]
-    prompt: Submitted | None = None
+    output: list[OutputLine]
+    prompt: SubmitResult | None = None
     """The prompt that the command submitted."""
-    moved: Info | None = None
+    moved: SessionState | None = None
     """The session to continue in, which is open now; the other one stays open, too."""
     quit: bool = False
     """Whether the person wants to quit."""
 
 
-class Respond(Params, frozen=True):
+class RespondParams(Params, frozen=True):
     """approval.respond: answer an approval.request."""
 
     session_id: SessionId
@@ -355,7 +355,7 @@ class Respond(Params, frozen=True):
     """The reason of a denial, for the model."""
 
 
-class Responded(WireValue, frozen=True):
+class RespondResult(WireValue, frozen=True):
     """The result of approval.respond."""
 
     session_id: str
@@ -364,7 +364,7 @@ class Responded(WireValue, frozen=True):
     notice: str | None
 
 
-class Nothing(Params, frozen=True):
+class NoParams(Params, frozen=True):
     """server.info has no parameters."""
 
 
@@ -438,7 +438,7 @@ class ToolComplete(WireValue, frozen=True):
     line: str
 
 
-class Status(WireValue, frozen=True):
+class StatusNotice(WireValue, frozen=True):
     """Something that is not part of the reply."""
 
     kind: StatusKind
@@ -447,7 +447,7 @@ class Status(WireValue, frozen=True):
     data: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Approval(WireValue, frozen=True):
+class ApprovalRequest(WireValue, frozen=True):
     """A tool needs an approval; the turn waits. Answer with approval.respond."""
 
     request_id: str
@@ -462,36 +462,36 @@ class Approval(WireValue, frozen=True):
     number: int
 
 
-class Failure(WireValue, frozen=True):
+class ErrorNotice(WireValue, frozen=True):
     """An error that people should see."""
 
     text: str
 
 
-Payload = (
+EventPayload = (
     ServerInfo
-    | Info
+    | SessionState
     | MessageStart
     | MessageDelta
     | MessageComplete
     | ToolStart
     | ToolComplete
-    | Status
-    | Approval
-    | Failure
+    | StatusNotice
+    | ApprovalRequest
+    | ErrorNotice
 )
 
 EVENTS: dict[str, type[msgspec.Struct]] = {
     "ready": ServerInfo,
-    "session.info": Info,
+    "session.info": SessionState,
     "message.start": MessageStart,
     "message.delta": MessageDelta,
     "message.complete": MessageComplete,
     "tool.start": ToolStart,
     "tool.complete": ToolComplete,
-    "status": Status,
-    "approval.request": Approval,
-    "error": Failure,
+    "status": StatusNotice,
+    "approval.request": ApprovalRequest,
+    "error": ErrorNotice,
 }
 """The types of events, and their payloads."""
 
@@ -500,7 +500,7 @@ class EventMessage(msgspec.Struct, frozen=True):
     """An event without its session."""
 
     type: str
-    payload: Payload
+    payload: EventPayload
 
 
 class EventParams(msgspec.Struct, frozen=True):
@@ -509,7 +509,7 @@ class EventParams(msgspec.Struct, frozen=True):
     type: str
     session_id: str | None
     """The key of the session at that time; null if the event is not about a session."""
-    payload: Payload
+    payload: EventPayload
 
 
 # --- methods -------------------------------------------------------------------------------------------
@@ -524,21 +524,29 @@ class Method(NamedTuple):
 
 
 METHODS: dict[str, Method] = {
-    "server.info": Method(Nothing, ServerInfo, "Return the program and its protocol version."),
-    "session.create": Method(Create, Info, "Start a conversation; it is stored with its first prompt."),
-    "session.list": Method(List, Sessions, "List conversations, the most recently active first."),
-    "session.resume": Method(Resume, Info, "Open a conversation by an id, the beginning of an id, a title, or `last`."),
-    "session.info": Method(OfSession, Info, "Return the state of a session."),
-    "session.options": Method(SetOptions, Info, "Change what the client is sent about a session."),
-    "session.title": Method(Title, Titled, "Return, set or remove the title."),
-    "session.history": Method(History, Transcript, "Read a page of the transcript."),
-    "session.undo": Method(Undo, Undone, "Undo the last turns. They stay in the transcript."),
-    "session.compress": Method(Compress, Compressed, "Replace older messages in the context with a summary now."),
-    "session.branch": Method(Branch, Info, "Branch the conversation and open the branch; this one stays unchanged."),
-    "session.interrupt": Method(OfSession, Interrupted, "Stop the running turn or compaction; stored messages stay."),
-    "session.steer": Method(Steer, Steered, "Add a message to the running turn before its next step."),
-    "session.close": Method(OfSession, Closed, "Stop the running turn and end the conversation."),
-    "prompt.submit": Method(Submit, Submitted, "Send a message to the agent. During a turn it is queued."),
-    "command.exec": Method(Exec, Executed, "Run a slash command; `/help` lists them."),
-    "approval.respond": Method(Respond, Responded, "Answer an approval request."),
+    "server.info": Method(NoParams, ServerInfo, "Return the program and its protocol version."),
+    "session.create": Method(CreateParams, SessionState, "Start a conversation; it is stored with its first prompt."),
+    "session.list": Method(ListParams, ListResult, "List conversations, the most recently active first."),
+    "session.resume": Method(
+        ResumeParams, SessionState, "Open a conversation by an id, the beginning of an id, a title, or `last`."
+    ),
+    "session.info": Method(SessionParams, SessionState, "Return the state of a session."),
+    "session.options": Method(OptionsParams, SessionState, "Change what the client is sent about a session."),
+    "session.title": Method(TitleParams, TitleResult, "Return, set or remove the title."),
+    "session.history": Method(HistoryParams, HistoryResult, "Read a page of the transcript."),
+    "session.undo": Method(UndoParams, UndoResult, "Undo the last turns. They stay in the transcript."),
+    "session.compress": Method(
+        CompressParams, CompressResult, "Replace older messages in the context with a summary now."
+    ),
+    "session.branch": Method(
+        BranchParams, SessionState, "Branch the conversation and open the branch; this one stays unchanged."
+    ),
+    "session.interrupt": Method(
+        SessionParams, InterruptResult, "Stop the running turn or compaction; stored messages stay."
+    ),
+    "session.steer": Method(SteerParams, SteerResult, "Add a message to the running turn before its next step."),
+    "session.close": Method(SessionParams, CloseResult, "Stop the running turn and end the conversation."),
+    "prompt.submit": Method(SubmitParams, SubmitResult, "Send a message to the agent. During a turn it is queued."),
+    "command.exec": Method(ExecParams, ExecResult, "Run a slash command; `/help` lists them."),
+    "approval.respond": Method(RespondParams, RespondResult, "Answer an approval request."),
 }
