@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -20,7 +19,7 @@ from holdfast import errors, events, types
 from holdfast.compaction import base as compaction
 from holdfast.rpc import frames
 from holdfast.rpc_server import event_messages, session_info, wire_types
-from holdfast.runtime import approval_queue, attachments, subscriptions
+from holdfast.runtime import approval_queue, attachments, subscriptions, wording
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import message_codec, titles
 
@@ -65,12 +64,9 @@ class ClientSession:
         """Every id that the session is known to have had."""
         self.order = asyncio.Lock()
         """Serializes requests that change the session; held for quick ones only."""
-        self.has_prompted = False
-        """Whether a prompt was accepted: then its client knows that the session is open."""
-        self._renderer = event_messages.EventMessageBuilder(wire_types.SessionOptions())
+        self._messages = event_messages.EventMessageBuilder(wire_types.SessionOptions())
         self._images: list[attachments.ImageData] = []
         self._prompts: list[QueuedPrompt] = []
-        self._prompt_bytes = 0
         self._finished_uids = set[str]()
         """Prompts whose turn has reported its end, but whose future is not done yet."""
         self._stored_uid: str | None = None
@@ -78,13 +74,13 @@ class ClientSession:
         self._running = runtime.running(conversation_id)
         self._command_output: events.AnyEvent | None = None
         """An event that the response to a command contains already."""
-        self._sent_version: session_info.ConversationVersion | None = None
+        self._sent_version: tuple[object, ...] = ()
         """The version of the conversation that the client was informed of last."""
         self._deletion_sent = False
         self._closing: asyncio.Task[bool] | None = None
         self._hurried = asyncio.Event()
         self._approvals = approval_queue.ApprovalQueue(runtime.approvals, conversation_id)
-        self.subscription = subscriptions.Subscription[wire_types.EventMessage](
+        self.subscription = subscriptions.Subscription[wire_types.EventPayload](
             runtime,
             conversation_id,
             self._deliver,
@@ -92,18 +88,14 @@ class ClientSession:
             results_repeat_text=True,
             poll_seconds=poll_seconds,
         )
-        self._start()
-
-    def _start(self) -> None:
         self.subscription.start()
-        if not self.gone:
-            self._approvals.open()
+        self._approvals.open()
 
     # --- state ---------------------------------------------------------------------------------------
 
     @property
     def options(self) -> wire_types.SessionOptions:
-        return self._renderer.options
+        return self._messages.options
 
     def set_options(self, given: wire_types.OptionChanges, images: list[attachments.ImageData] | None) -> None:
         """Change the given options; `images` are the decoded images of the options, or None."""
@@ -114,21 +106,24 @@ class ClientSession:
             for name in ("columns", "show_reasoning", "tool_progress")
             if (value := getattr(given, name)) is not UNSET
         }
-        self._renderer.options = msgspec.structs.replace(self.options, images=len(self._images), **changed)
-
-    @property
-    def queued_bytes(self) -> int:
-        """The size of queued prompts and attached images."""
-        return self._prompt_bytes + sum(len(each.data) for each in self._images)
+        self._messages.options = msgspec.structs.replace(self.options, images=len(self._images), **changed)
 
     async def info(self) -> wire_types.SessionState:
         """Return the current state. Raises the error of a store that fails."""
-        return await self._build_info(session_info.ClientState(self.key, self.running, self.options))
+        return await self._build_info(self.running)
 
-    async def _build_info(self, state: session_info.ClientState) -> wire_types.SessionState:
+    async def _build_info(self, running: bool, previous: str | None = None) -> wire_types.SessionState:
         found = await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
-        self._sent_version = session_info.conversation_version(found)
-        return await session_info.build_info(self._runtime, self.conversation_id, found, state)
+        self._sent_version = _version(found)
+        return await session_info.build_info(
+            self._runtime,
+            self.conversation_id,
+            found,
+            key=self.key,
+            running=running,
+            options=self.options,
+            previous=previous,
+        )
 
     @property
     def running(self) -> bool:
@@ -183,8 +178,6 @@ class ClientSession:
         answered = self._runtime.submit(self.conversation_id, message)
         prompt = QueuedPrompt(uid, message, answered)
         self._prompts.append(prompt)
-        self._prompt_bytes += sys.getsizeof(message.text)
-        self.has_prompted = True
         self._finished_uids.discard(uid)
         answered.add_done_callback(lambda _: self._finish_prompt(prompt))
         return wire_types.SubmitResult(session_id=self.key, uid=uid, queued=ahead)
@@ -192,12 +185,11 @@ class ClientSession:
     def _finish_prompt(self, prompt: QueuedPrompt) -> None:
         """Send the end of a prompt, unless its turn has sent it."""
         self._prompts.remove(prompt)
-        self._prompt_bytes -= sys.getsizeof(prompt.message.text)
         if prompt.answered.cancelled():
-            self.subscription.put(event_messages.render_unfinished(prompt.uid, None, DROPPED))
+            self.subscription.put(event_messages.unfinished_prompt(prompt.uid, None, DROPPED))
         elif (error := prompt.answered.exception()) is not None and prompt.uid not in self._finished_uids:
             reason = str(error) if isinstance(error, errors.HoldfastError) else "The turn failed."
-            self.subscription.put(event_messages.render_unfinished(prompt.uid, "failed", reason))
+            self.subscription.put(event_messages.unfinished_prompt(prompt.uid, "failed", reason))
         self._finished_uids.discard(prompt.uid)
 
     def _running_uid(self) -> str | None:
@@ -212,20 +204,13 @@ class ClientSession:
         output: list[wire_types.OutputLine] = []
 
         def collect(event: events.AnyEvent) -> None:
-            match event:
-                case events.Answer(text):
-                    output.append(wire_types.OutputLine(level="answer", text=text))
-                    self._command_output = event
-                case events.Notice(text, "info"):
-                    # It may report progress, so it is sent as an event at once, too.
-                    output.append(wire_types.OutputLine(level="info", text=text))
-                case events.Notice(text, level):
-                    output.append(wire_types.OutputLine(level=level, text=text))
-                    self._command_output = event
-                case events.Compacted():
-                    output.append(wire_types.OutputLine(level="info", text=event.text))
-                case events.Titled(title):
-                    output.append(wire_types.OutputLine(level="info", text=f"The title is now {title}."))
+            if (sentence := wording.describe(event)) is None:
+                return
+            is_answer = isinstance(event, events.Answer)
+            output.append(wire_types.OutputLine(level="answer" if is_answer else sentence.level, text=sentence.text))
+            if is_answer or (isinstance(event, events.Notice) and event.level != "info"):
+                # Others may report progress, so they are sent as events at once, too.
+                self._command_output = event
 
         await self._runtime.send(self.conversation_id, events.Command(line), outcomes.append, collect)
         return outcomes, output
@@ -290,11 +275,11 @@ class ClientSession:
     def resend_approvals(self) -> None:
         """Send the pending approval requests again."""
         for request in self._approvals.pending:
-            self.subscription.put(event_messages.render_approval(request))
+            self.subscription.put(event_messages.approval_request(request))
 
-    async def _deliver(self, item: subscriptions.Item[wire_types.EventMessage]) -> None:
+    async def _deliver(self, item: subscriptions.Item[wire_types.EventPayload]) -> None:
         match item:
-            case wire_types.EventMessage():
+            case wire_types.WireValue():
                 await self._send(item)
             case subscriptions.Received(event, uid):
                 await self._send_event(event, uid)
@@ -313,7 +298,7 @@ class ClientSession:
                 # The key is updated before the reply is sent: a client may close the session as soon as it reads it.
                 self._running = False
                 await self._set_key(await self._head(), always=True)
-        for message in self._renderer.render(event, uid):
+        if (message := self._messages.build(event, uid)) is not None:
             await self._send(message)
 
     async def _check_conversation(self) -> None:
@@ -323,14 +308,13 @@ class ClientSession:
         except errors.ConversationDeleted as error:
             if not self._deletion_sent:
                 self._deletion_sent = True
-                await self._send(wire_types.EventMessage("error", wire_types.ErrorNotice(text=str(error))))
+                await self._send(wire_types.ErrorNotice(text=str(error)))
             return
         except errors.HoldfastError as error:
             logger.debug("the state of %s could not be read: %s", self.conversation_id, error)
             return
         if found is not None:
-            is_changed = session_info.conversation_version(found) != self._sent_version
-            await self._set_key(found.head_id, always=is_changed)
+            await self._set_key(found.head_id, always=_version(found) != self._sent_version)
 
     async def _set_key(self, head: str, always: bool = False) -> None:
         previous, self.key = self.key, head
@@ -339,20 +323,20 @@ class ClientSession:
             await self._send_info(previous if previous != head else None)
 
     async def _send_info(self, previous: str | None = None) -> None:
-        # `_running` is as of the event: the turn may be over by now.
-        state = session_info.ClientState(self.key, self._running, self.options, previous)
         try:
-            info = await self._build_info(state)
+            # `_running` is as of the event: the turn may be over by now.
+            info = await self._build_info(self._running, previous)
         except errors.HoldfastError as error:
             logger.warning("the state of %s could not be read: %s", self.conversation_id, error)
             return
-        await self._send(wire_types.EventMessage("session.info", info))
+        await self._send(info)
 
-    async def _send(self, message: wire_types.EventMessage) -> None:
+    async def _send(self, payload: wire_types.EventPayload) -> None:
+        message_type = wire_types.EVENT_TYPES[type(payload)]
         while not self.gone:
             client = self.client
             try:
-                await client.notify("event", wire_types.EventParams(message.type, self.key, message.payload))
+                await client.notify("event", wire_types.EventParams(message_type, self.key, payload))
             except errors.Gone:
                 # Another client may have adopted the session meanwhile.
                 self.gone = self.gone or self.client is client
@@ -374,8 +358,7 @@ class ClientSession:
     def close(self, is_alone: Callable[[], bool]) -> asyncio.Task[bool]:
         """Close the session once; the result is whether its conversation was ended. The caller holds `order`.
 
-        The last session of a conversation ends it; `is_alone` is called right before. If the store fails, the task
-        raises its error and the session is open again.
+        The last session of a conversation ends it; `is_alone` is called right before.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(is_alone))
@@ -405,12 +388,7 @@ class ClientSession:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self.subscription.drain()
-        try:
-            ended = is_alone() and await self._end_conversation(is_alone)
-        except errors.HoldfastError:
-            self._closing = None
-            self._start()
-            raise
+        ended = is_alone() and await self._end_conversation(is_alone)
         await self._flush()
         if ended:
             self.key = await self._head()
@@ -436,9 +414,18 @@ class ClientSession:
 
     async def _end_conversation(self, is_alone: Callable[[], bool]) -> bool:
         """Run the closing hooks and end the conversation, unless another client has opened it meanwhile."""
-        return await self._runtime.end(
-            self.conversation_id, CLOSE_REASON, is_unused=is_alone, review_seconds=REVIEW_SECONDS
-        )
+        try:
+            return await self._runtime.end(
+                self.conversation_id, CLOSE_REASON, is_unused=is_alone, review_seconds=REVIEW_SECONDS
+            )
+        except errors.HoldfastError as error:
+            logger.warning("%s could not be ended: %s", self.key, error)
+            return False
+
+
+def _version(found: types.Conversation | None) -> tuple[object, ...]:
+    """Return a value that changes with every change of a conversation that clients are informed of."""
+    return (found.epoch, found.last_seq, found.title) if found else ()
 
 
 def decode_images(images: Sequence[wire_types.ImageParams]) -> list[attachments.ImageData]:

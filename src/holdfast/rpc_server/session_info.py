@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from holdfast import content_parts, types
 from holdfast.rpc_server import wire_types
 from holdfast.runtime import runtime as runtimes
@@ -14,34 +12,20 @@ MAX_PAGE_CHARACTERS = 1_000_000
 """Characters of the messages of one response, which has at least one message."""
 
 
-class ClientState(NamedTuple):
-    """The part of the state that belongs to the client and not to the conversation."""
-
-    key: str
-    running: bool
-    options: wire_types.SessionOptions
-    previous: str | None = None
-
-
-class ConversationVersion(NamedTuple):
-    """Changes with every change of a conversation that clients are informed of."""
-
-    epoch: int
-    last_seq: int
-    title: str | None
-
-
-def conversation_version(found: types.Conversation | None) -> ConversationVersion | None:
-    return ConversationVersion(found.epoch, found.last_seq, found.title) if found else None
-
-
 async def build_info(
-    runtime: runtimes.Runtime, conversation_id: str, found: types.Conversation | None, client: ClientState
+    runtime: runtimes.Runtime,
+    conversation_id: str,
+    found: types.Conversation | None,
+    *,
+    key: str,
+    running: bool,
+    options: wire_types.SessionOptions,
+    previous: str | None = None,
 ) -> wire_types.SessionState:
     """Return the current state of a session. Raises the error of a store that fails."""
     model, context = await _describe_model(runtime, conversation_id)
     return wire_types.SessionState(
-        session_id=client.key,
+        session_id=key,
         conversation_id=conversation_id,
         begun=found is not None,
         live=found is None or found.live,
@@ -49,12 +33,12 @@ async def build_info(
         pending_title=pending_title(runtime, conversation_id),
         last_seq=found.last_seq if found else 0,
         compacted_to=await _compacted_to(runtime.db, found),
-        running=client.running,
+        running=running,
         queued=runtime.queued(conversation_id),
-        options=client.options,
+        options=options,
         model=model,
         context=context,
-        previous=client.previous,
+        previous=previous,
     )
 
 

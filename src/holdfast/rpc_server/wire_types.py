@@ -290,8 +290,8 @@ class CloseResult(WireValue, frozen=True):
     session_id: str
     """The head that was left."""
     ended: bool
-    """Whether the conversation was ended now. It is not if it has no messages, was ended before, or is open in another
-    client. If the store fails to end it, the response is an error and the session stays open."""
+    """Whether the conversation was ended now. It is not if it has no messages, was ended before, is open in another
+    client, or if the store failed."""
 
 
 # --- prompts, commands, approvals ----------------------------------------------------------------------
@@ -494,13 +494,7 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "error": ErrorNotice,
 }
 """The types of events, and their payloads."""
-
-
-class EventMessage(msgspec.Struct, frozen=True):
-    """An event without its session."""
-
-    type: str
-    payload: EventPayload
+EVENT_TYPES = {payload: name for name, payload in EVENTS.items()}
 
 
 class EventParams(msgspec.Struct, frozen=True):
