@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -247,19 +246,6 @@ def test_what_closes_slowly_keeps_no_other_session_waiting() -> None:
             assert seat.result(await closing) == {}
 
     stage.run(story)
-
-
-def test_servers_that_cannot_be_read_are_told_of() -> None:
-    async def story(editor: seat.Editor) -> None:
-        params = {"cwd": "/", "mcpServers": [{"name": "x"}, [[]]]}
-        editor.raw(b'{"jsonrpc": "2.0", "id": 77, "method": "session/new", "params": %s}' % json.dumps(params).encode())
-        editor.expect({"jsonrpc": "2.0", "id": 77, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}})
-        await editor.until("available_commands_update")
-        session = editor.updates[0]["sessionId"]
-        await editor.prompt(session, "hello")
-        assert "2 of 2 MCP servers" in editor.text("agent_thought_chunk")
-
-    seat.run(story, ["A"])
 
 
 # --- how a session behaves -----------------------------------------------------------------------------

@@ -8,17 +8,18 @@ calls.
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from contextvars import ContextVar
 from importlib import util
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from holdfast import errors
-from holdfast.acp import message_parser
+from holdfast.model import surrogates
 from holdfast.rpc import frames
 
 PROTOCOL_VERSION = 1
@@ -27,13 +28,10 @@ MAX_FRAME_BYTES = 64 << 20
 """Bytes of a frame; an embedded file fits."""
 MAX_VALIDATION_ERRORS = 20
 """Validation errors listed in one response."""
-CANCEL_REQUEST = "$/cancel_request"
-CANCEL_SESSION = "session/cancel"
 
-Frame = message_parser.Frame
+Frame: TypeAlias = dict[str, Any]
 
-CURRENT_REQUEST: ContextVar[Frame | None] = ContextVar("current_request", default=None)
-"""The request being handled, unmodified: the SDK passes on neither its id nor the values that it could not parse."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class EditorGone(errors.Gone, ConnectionError):
@@ -98,18 +96,13 @@ class EditorChannel:
         self.client_capabilities: Frame = {}
         self.is_served = False
         """Whether a server handles the requests."""
-        self.on_cancel: Callable[[str, object], object] = lambda *_: None
-        """Called with the session and the request id of a cancelled prompt."""
 
     async def wait_initialized(self) -> bool:
         """Wait for `initialize` or another message; return False if the input ended."""
-        while (frame := await self._next()) is not None:
-            if frame.get("method") == "initialize":
-                return True
-            if self._should_pass(frame):
-                self._unread.append(frame)
-                return True
-        return False
+        frame = await self._next()
+        if frame is not None and frame.get("method") != "initialize":
+            self._unread.append(frame)
+        return frame is not None
 
     async def refuse_all(self, error: str) -> None:
         """Answer every request with this error until the input ends. Does nothing once a server has started."""
@@ -128,13 +121,10 @@ class EditorChannel:
     # --- the transport -------------------------------------------------------------------------------
 
     async def receive(self) -> Frame | None:
-        found = self._unread.popleft() if self._unread else None
-        while found is None and (frame := await self._next()) is not None:
-            if frame.get("method") != "initialize" and self._should_pass(frame):
-                found = frame
-        # The SDK starts the handler next, in a copy of this context.
-        CURRENT_REQUEST.set(found)
-        return found
+        while (frame := self._unread.popleft() if self._unread else await self._next()) is not None:
+            if frame.get("method") != "initialize":
+                return frame
+        return None
 
     async def send(self, message: Frame) -> None:
         is_response = "method" not in message
@@ -146,7 +136,7 @@ class EditorChannel:
                 raise EditorGone from None
         finally:
             if is_response:
-                self._prompts.pop(_key(message.get("id")), None)
+                self._prompts.pop(message.get("id"), None)
                 if not self._prompts:
                     self._no_prompts.set()
 
@@ -156,23 +146,19 @@ class EditorChannel:
     # --- receiving -----------------------------------------------------------------------------------
 
     async def _next(self) -> Frame | None:
-        """Return the next message; answer invalid frames and `initialize`."""
+        """Return the next message for the SDK, or `initialize` after it was answered; answer invalid frames."""
         while (line := await self._receive_line()) is not None:
-            parsed = message_parser.parse(line, self._max_frame_bytes)
-            if isinstance(parsed, message_parser.InvalidFrame):
+            parsed = parse_frame(line, self._max_frame_bytes)
+            if isinstance(parsed, InvalidFrame):
                 await self._send_error(parsed.id, parsed.code, parsed.error)
                 found = parsed.substitute
             else:
-                found = await self._handle(parsed)
+                found = self._filter(parsed)
             if found is not None:
+                if found.get("method") == "initialize":
+                    await self._initialize(found)
                 return found
         return None
-
-    async def _handle(self, frame: Frame) -> Frame | None:
-        if frame.get("method") == "initialize":
-            await self._initialize(frame)
-        is_request = frame.get("method") == CANCEL_SESSION and "id" in frame
-        return await self._answer_cancel(frame) if is_request else frame
 
     async def _receive_line(self) -> bytes | None:
         receiving = asyncio.ensure_future(self._transport.receive())
@@ -186,19 +172,23 @@ class EditorChannel:
             receiving.cancel()
             unread.cancel()
 
-    async def _answer_cancel(self, frame: Frame) -> Frame | None:
-        """Accept a cancel with an id, too, although the protocol defines it as a notification."""
-        match frame["params"]:
-            case {"sessionId": str(session)}:
-                await self.send({"jsonrpc": "2.0", "id": frame["id"], "result": {}})
-                return {"jsonrpc": "2.0", "method": CANCEL_SESSION, "params": {"sessionId": session}}
-            case _:
-                await self._send_error(frame["id"], frames.INVALID_PARAMS, "`sessionId` must be a string.")
-                return None
+    def _filter(self, frame: Frame) -> Frame | None:
+        """Return the message for the SDK; None if it is ignored, as unknown notifications are."""
+        params = frame.get("params")
+        session = params.get("sessionId") if isinstance(params, dict) else None
+        match frame:
+            case {"method": "$/cancel_request", "params": {"requestId": str() | int() as request_id}}:
+                # The SDK does not know it.
+                session = self._prompts.get(request_id)
+                return _cancellation(session) if session is not None else None
+            case {"method": "session/cancel"} if "id" not in frame:
+                return _cancellation(session) if isinstance(session, str) else None
+            case {"method": "session/prompt", "id": str() | int() as request_id}:
+                self._prompts[request_id] = str(session)
+                self._no_prompts.clear()
+        return frame if "id" in frame else None
 
     async def _initialize(self, frame: Frame) -> None:
-        if "id" not in frame:
-            return
         result = initialize_result(frame.get("params"), self._version)
         if result is None:
             await self._send_error(frame["id"], frames.INVALID_PARAMS, "`protocolVersion` must be an integer.")
@@ -210,38 +200,93 @@ class EditorChannel:
         known = id if isinstance(id, str | int) and not isinstance(id, bool) else None
         await self.send({"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": error}})
 
-    def _should_pass(self, frame: Frame) -> bool:
-        """Return whether the SDK gets this message; the SDK does not know `$/cancel_request`."""
-        params = frame.get("params")
-        given = params if isinstance(params, dict) else {}
-        if frame.get("method") == CANCEL_REQUEST:
-            request_id = _key(given.get("requestId"))
-            if (session := self._prompts.get(request_id)) is not None:
-                # The SDK may not have started the handler of the prompt yet.
-                asyncio.get_running_loop().call_soon(self.on_cancel, session, request_id)
-            return False
-        if "method" in frame and "id" not in frame:
-            # Unknown notifications are ignored.
-            return frame["method"] == CANCEL_SESSION and isinstance(given.get("sessionId"), str)
-        if frame.get("method") == "session/prompt":
-            self._prompts[_key(frame["id"])] = str(given.get("sessionId"))
-            self._no_prompts.clear()
-        return True
 
-
-def _key(id: object) -> object:
-    return id if isinstance(id, str | int) else None
+def _cancellation(session: str) -> Frame:
+    return {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
 
 
 def _shorten_errors(response: Frame) -> Frame:
     """Remove the input from validation errors of the SDK, which repeats all of it."""
     match response:
         case {"error": {"data": {"errors": list(found)}} as error}:
-            kept = [
-                {key: each.get(key) for key in ("loc", "msg")}
-                for each in found[:MAX_VALIDATION_ERRORS]
-                if isinstance(each, dict)
-            ]
+            kept = [{"loc": each.get("loc"), "msg": each.get("msg")} for each in found[:MAX_VALIDATION_ERRORS]]
             return {**response, "error": {**error, "data": {"errors": kept}}}
         case _:
             return response
+
+
+# --- parsing -------------------------------------------------------------------------------------------
+
+
+class InvalidFrame(NamedTuple):
+    """A line that is not a message: the error to answer, and the message to process instead, if any."""
+
+    id: object
+    code: int
+    error: str
+    substitute: Frame | None = None
+
+
+def parse_frame(line: bytes, max_bytes: int) -> Frame | InvalidFrame:
+    """Parse a line. One that is too long may be cut after its first byte too many."""
+    if len(line) > max_bytes:
+        return InvalidFrame(None, frames.INVALID_REQUEST, f"A frame can have at most {max_bytes:,} bytes.")
+    try:
+        message = _decode(line)
+    except (ValueError, RecursionError):
+        return InvalidFrame(None, frames.PARSE_ERROR, "Invalid JSON.")
+    if not isinstance(message, dict):
+        return InvalidFrame(None, frames.INVALID_REQUEST, "A message must be an object.")
+    error = _validate(message)
+    if error is None:
+        return _normalize(message)
+    if isinstance(message.get("method"), str):
+        return InvalidFrame(message.get("id"), frames.INVALID_REQUEST, error)
+    # The id of a response is one of ours; a request of the editor may have the same, so it is not repeated.
+    return InvalidFrame(None, frames.INVALID_REQUEST, error, _error_response(message.get("id"), error))
+
+
+def _decode(line: bytes) -> Any:
+    """Decode JSON, with unpaired surrogates, too: editors send them when they cut a text within a character."""
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        if _SURROGATE.search(line) is None:
+            raise
+    return surrogates.repair(json.loads(line))
+
+
+def _validate(message: Frame) -> str | None:
+    """Return why an object is not a message; None if it is one."""
+    if message.get("jsonrpc") != "2.0":
+        return 'A message must contain "jsonrpc": "2.0".'
+    if isinstance(message.get("id"), bool | float | list | dict):
+        return "`id` must be an integer or a string."
+    if "method" in message:
+        return None if isinstance(message["method"], str) else "`method` must be a string."
+    is_response = "id" in message and ("result" in message or "error" in message)
+    return None if is_response else "The message is neither a request nor a response."
+
+
+def _normalize(message: Frame) -> Frame:
+    """Adapt a message to the SDK: parameters are present, without `_meta`, which the SDK would take for one of them,
+    and an invalid error is replaced by a valid one."""
+    match message:
+        case {"method": _, "params": {"_meta": _, **params}}:
+            return {**message, "params": params}
+        case {"method": _} if message.get("params") is None:
+            return {**message, "params": {}}
+        case {"method": _} | {"error": {"code": int(), "message": str()}}:
+            return message
+        case {"error": _}:
+            return {**message, "error": {"code": frames.INTERNAL_ERROR, "message": "The editor sent an invalid error."}}
+        case _:
+            return message
+
+
+def _error_response(id: object, error: str) -> Frame | None:
+    """Return an error response, so that the request of ours that an invalid response belongs to does not wait."""
+    if not isinstance(id, int | str) or isinstance(id, bool):
+        return None
+    failure = {"code": frames.INTERNAL_ERROR, "message": f"The response is invalid: {error}"}
+    return {"jsonrpc": "2.0", "id": id, "error": failure}

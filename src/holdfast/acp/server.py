@@ -11,8 +11,8 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
@@ -21,7 +21,7 @@ from acp import exceptions, interfaces, schema
 from acp.agent import connection
 
 from holdfast import errors, types
-from holdfast.acp import channel, client, conversion, modes, session_list, updates
+from holdfast.acp import channel, client, conversion, modes, updates
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals, turn_lease
 from holdfast.rpc import frames
@@ -37,6 +37,7 @@ McpServers: TypeAlias = Sequence[
 ]
 
 MAX_SESSIONS = 100
+PAGE_SIZE = 50
 SHUTDOWN_SECONDS = 2.0
 """Seconds in which pending prompts are answered at the end."""
 NOT_FOUND = -32002
@@ -115,7 +116,6 @@ class EditorServer:
         self._open: dict[str, OpenSession] = {}
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         """Serialize the opening and closing of a session."""
-        self._opening = 0
         self._announcing = set[asyncio.Task[None]]()
 
     async def __aenter__(self) -> EditorServer:
@@ -233,10 +233,10 @@ class EditorServer:
     ) -> schema.ListSessionsResponse:
         """List the conversations of a folder, which may be deleted, and those without a folder."""
         folder = _check_filter(cwd) if cwd else None
-        after = session_list.parse_cursor(cursor) if cursor is not None else None
-        heads, following = await session_list.read_page(self._program.db, after, session_list.PAGE_SIZE, folder)
-        listed = [self._describe(head, folder or os.getcwd()) for head in heads]
-        next_cursor = str(following) if following is not None else None
+        skip = _parse_cursor(cursor) if cursor is not None else 0
+        heads = await self._program.db.list_sessions(owner="", folder=folder, limit=PAGE_SIZE + 1, skip=skip)
+        listed = [self._describe(head, folder or os.getcwd()) for head in heads[:PAGE_SIZE]]
+        next_cursor = str(skip + PAGE_SIZE) if len(heads) > PAGE_SIZE else None
         return schema.ListSessionsResponse(sessions=listed, next_cursor=next_cursor)
 
     def _describe(self, head: types.Session, folder: str) -> schema.SessionInfo:
@@ -270,17 +270,20 @@ class EditorServer:
     ) -> sessions.EditorSession:
         """Open a session. `prepare` makes its changes to the store."""
         name = spec.session_id
-        with self._reserve(name):
-            async with self._lock(name), AsyncExitStack() as stack:
-                mode = self._mode(spec.conversation_id) or modes.DEFAULT
-                await self._close(name)
-                opened = await self._build_session(stack, spec)
-                opened.session.set_mode(mode)
-                # After everything that can be refused, as changes are not undone; before `begin`, which sends updates.
-                if prepare is not None:
-                    await prepare()
-                await opened.session.begin(replay)
-                self._open[name] = opened._replace(resources=stack.pop_all())
+        async with self._lock(name), AsyncExitStack() as stack:
+            if name not in self._open and len(self._open) >= MAX_SESSIONS:
+                raise errors.RpcRefused(
+                    frames.INVALID_REQUEST, f"At most {MAX_SESSIONS} sessions can be open. Close one first."
+                )
+            mode = self._mode(spec.conversation_id) or modes.DEFAULT
+            await self._close(name)
+            opened = await self._build_session(stack, spec)
+            opened.session.set_mode(mode)
+            # After everything that can be refused, as changes are not undone; before `begin`, which sends updates.
+            if prepare is not None:
+                await prepare()
+            await opened.session.begin(replay)
+            self._open[name] = opened._replace(resources=stack.pop_all())
         self._announce(opened.session)
         return opened.session
 
@@ -289,19 +292,6 @@ class EditorServer:
         found = [each.session for each in self._open.values() if each.session.conversation_id == conversation_id]
         return modes.strictest_mode(*(each.mode for each in found)) if found else None
 
-    @contextmanager
-    def _reserve(self, session_id: str) -> Iterator[None]:
-        """Check the limit of open sessions. Raises RpcRefused."""
-        if len(self._open.keys() - {session_id}) + self._opening >= MAX_SESSIONS:
-            raise errors.RpcRefused(
-                frames.INVALID_REQUEST, f"At most {MAX_SESSIONS} sessions can be open. Close one first."
-            )
-        self._opening += 1
-        try:
-            yield
-        finally:
-            self._opening -= 1
-
     async def _build_session(self, stack: AsyncExitStack, spec: SessionSpec) -> OpenSession:
         assert self._client is not None  # requests arrive after on_connect
         built: list[sessions.EditorSession] = []
@@ -309,12 +299,12 @@ class EditorServer:
         async def send_update(update: updates.Update) -> None:
             await built[0].send_tool_update(update)
 
-        tool_client = client.OrderedClient(self._client, send_update)
+        tool_client = client.ToolClient(self._client, send_update)
         opened = await stack.enter_async_context(self._program.open_runtime(spec, tool_client))
         key = sessions.SessionKey(spec.session_id, spec.conversation_id, spec.folders[0])
         session = sessions.EditorSession(key, opened, self._client, await self._program.models())
         built.append(session)
-        session.warnings += _ignored_servers(spec.servers)
+        session.warnings += _unsupported_servers(spec.servers)
         stack.push_async_callback(session.close)
         return OpenSession(session, spec.folders, stack)
 
@@ -371,17 +361,12 @@ class EditorServer:
 
     @answer_errors
     async def prompt(self, session_id: str, prompt: list[conversion.Block], **_: Any) -> schema.PromptResponse:
-        session, request = self._session(session_id), channel.CURRENT_REQUEST.get() or {}
-        stopped = await session.prompt(conversion.parse_prompt(prompt), request.get("id"))
+        stopped = await self._session(session_id).prompt(conversion.parse_prompt(prompt))
         return schema.PromptResponse(stop_reason=stopped)
 
     async def cancel(self, session_id: str, **_: Any) -> None:
         if (found := self._open.get(session_id)) is not None:
             found.session.cancel()
-
-    def cancel_prompt(self, session_id: str, request_id: object) -> None:
-        if (found := self._open.get(session_id)) is not None:
-            found.session.cancel_prompt(request_id)
 
     # --- extensions ----------------------------------------------------------------------------------
 
@@ -404,19 +389,13 @@ def _set_mode(session: sessions.EditorSession, name: object) -> None:
     session.set_mode(mode)
 
 
-def _ignored_servers(servers: McpServers) -> list[str]:
-    """Return a warning for each MCP server of the request that cannot be used."""
-    unsupported = [
+def _unsupported_servers(servers: McpServers) -> list[str]:
+    """Return a warning for each MCP server of the editor that cannot be used."""
+    return [
         f"MCP server {errors.shown(each.name)} is ignored: the ACP transport is not supported."
         for each in servers
         if isinstance(each, schema.AcpMcpServer)
     ]
-    match channel.CURRENT_REQUEST.get():
-        case {"params": {"mcpServers": list(given)}} if len(given) > len(servers):
-            invalid = f"{len(given) - len(servers)} of {len(given)} MCP servers of the editor are invalid and ignored."
-            return [invalid, *unsupported]
-        case _:
-            return unsupported
 
 
 def _check_folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -429,6 +408,13 @@ def _check_folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ..
     return (cwd, *(more or ()))
 
 
+def _parse_cursor(cursor: str) -> int:
+    """Return the number of listed conversations. Raises RpcRefused if it is not a cursor of ours."""
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 15):
+        raise errors.RpcRefused(frames.INVALID_PARAMS, "Invalid cursor: use the nextCursor of a previous response.")
+    return int(cursor)
+
+
 def _check_filter(cwd: str) -> str:
     """Return a folder to filter by, which need not exist. Raises RpcRefused if it is not a path."""
     try:
@@ -439,7 +425,7 @@ def _check_filter(cwd: str) -> str:
 
 async def serve(server: EditorServer, wire: channel.EditorChannel) -> None:
     """Serve one editor until it disconnects."""
-    wire.is_served, wire.on_cancel = True, server.cancel_prompt
+    wire.is_served = True
     agent = cast("interfaces.Agent", server)  # `initialize` is answered by the channel.
     conn = connection.AgentSideConnection(agent, wire, listening=False, use_unstable_protocol=True)
     try:

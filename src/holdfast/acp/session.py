@@ -59,9 +59,7 @@ class ToolUpdate(NamedTuple):
 class PendingPrompt:
     """A prompt whose response is pending."""
 
-    def __init__(self, request_id: object) -> None:
-        self.request_id = request_id
-        self.message: events.Submit | None = None
+    def __init__(self) -> None:
         self.command: asyncio.Task[list[runtime.SenderEvent]] | None = None
         self._cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -97,7 +95,6 @@ class EditorSession:
             runtime,
             self.conversation_id,
             self._deliver,
-            receive=self._receive,
             messages=True,
             on_check=self._send_commands,
         )
@@ -113,8 +110,6 @@ class EditorSession:
         self._model = ""
         self._commands: list[schema.AvailableCommand] = []
         self._asking = set[asyncio.Task[None]]()
-        self._measuring = set[asyncio.Task[None]]()
-        self._usage_lock = asyncio.Lock()
 
     # --- opening -------------------------------------------------------------------------------------
 
@@ -195,9 +190,9 @@ class EditorSession:
 
     # --- prompts -------------------------------------------------------------------------------------
 
-    async def prompt(self, content: conversion.PromptContent, request_id: object = None) -> conversion.StopReason:
+    async def prompt(self, content: conversion.PromptContent) -> conversion.StopReason:
         """Answer a prompt, send all of its updates, and return why it stopped. Raises RpcRefused if its turn failed."""
-        prompt, measured_before = PendingPrompt(request_id), {*self._measuring}
+        prompt = PendingPrompt()
         self._prompts.append(prompt)
         while self.warnings:
             self._put_event(events.Notice(self.warnings.pop(0), "warning"))
@@ -205,17 +200,11 @@ class EditorSession:
             stopped = await self._run_prompt(prompt, content)
         except errors.HoldfastError:
             if not prompt.cancelled:
-                await self._flush(measured_before)
+                await self._subscription.flush()
                 raise
             stopped = "cancelled"
-        await self._flush(measured_before)
-        return "cancelled" if prompt.cancelled else stopped
-
-    async def _flush(self, measured_before: set[asyncio.Task[None]]) -> None:
-        """Wait until all updates were sent, and the usage figures of this prompt."""
-        if measuring := self._measuring - measured_before:
-            await asyncio.wait(measuring, timeout=subscriptions.GAP_SECONDS)
         await self._subscription.flush()
+        return "cancelled" if prompt.cancelled else stopped
 
     async def _run_prompt(self, prompt: PendingPrompt, content: conversion.PromptContent) -> conversion.StopReason:
         try:
@@ -242,7 +231,6 @@ class EditorSession:
     async def _run_turn(self, prompt: PendingPrompt, message: events.Submit) -> conversion.StopReason:
         if prompt.cancelled:
             return "cancelled"
-        prompt.message = message
         answered = self._runtime.submit(self.conversation_id, message)
         if not await prompt.wait(answered) or answered.cancelled():
             return "cancelled"
@@ -294,30 +282,10 @@ class EditorSession:
             self._runtime.drop(self.conversation_id, message)
         self._runtime.interrupt(self.conversation_id)
 
-    def cancel_prompt(self, request_id: object) -> None:
-        """Stop the turn of one prompt, or drop it from the queue; other prompts go on."""
-        for prompt in self._prompts:
-            if prompt.request_id != request_id or prompt.cancelled:
-                continue
-            prompt.cancel()
-            if prompt.message is not None and not self._runtime.drop(self.conversation_id, prompt.message):
-                self._runtime.interrupt(self.conversation_id)
-
     # --- events --------------------------------------------------------------------------------------
 
     def _put_event(self, event: events.AnyEvent) -> None:
         self._subscription.put(subscriptions.Received(event))
-
-    def _receive(self, event: events.AnyEvent) -> subscriptions.Received:
-        if isinstance(event, events.TurnFinished | events.Compacted):
-            _start(self._measuring, self._measure())
-        return subscriptions.Received(event)
-
-    async def _measure(self) -> None:
-        """Queue the usage figures when they are known; other updates do not wait for them."""
-        async with self._usage_lock:
-            if not self._disconnected and (update := await self._usage()) is not None:
-                self._subscription.put(update)
 
     async def _usage(self) -> schema.UsageUpdate | None:
         """Return how full the context window is and what the conversation has cost; None if that is not known."""
@@ -325,8 +293,9 @@ class EditorSession:
         if agent is None:
             return None
         try:
-            cost = usage.total_cost(await usage.used(self._runtime.db, self.conversation_id))
-            tokens = await agent.context_tokens()
+            async with asyncio.timeout(subscriptions.GAP_SECONDS):
+                cost = usage.total_cost(await usage.used(self._runtime.db, self.conversation_id))
+                tokens = await agent.context_tokens()
         except Exception as error:  # noqa: BLE001 -- figures for display stop nothing
             logger.debug("the usage of %s is not known: %s", self.conversation_id, error)
             return None
@@ -369,6 +338,8 @@ class EditorSession:
                 if isinstance(event, events.TurnFinished):
                     self._tool_results.clear()  # Those of interrupted calls.
                 await self._send(self._updates.build(event, is_answer=self._is_command_output(event)))
+                if isinstance(event, events.TurnFinished | events.Compacted):
+                    await self._send([each for each in [await self._usage()] if each is not None])
 
     async def _note_stored(self, seq: int, role: types.Role) -> None:
         if role == "assistant":
@@ -436,11 +407,10 @@ class EditorSession:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._subscription.drain()
-        tasks = [*self._asking, *self._measuring]
-        for task in tasks:
+        for task in self._asking:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._asking:
+            await asyncio.wait(self._asking)
         await self._subscription.close()
         await self._runtime.leave(self.conversation_id)
 

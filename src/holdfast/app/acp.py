@@ -21,6 +21,7 @@ from holdfast.runtime import runtime
 from holdfast.store import async_db
 from holdfast.tools import base
 from holdfast.tools.permissions import risks
+from holdfast.tools.shell import shell
 
 logger = logging.getLogger("holdfast.app")
 
@@ -35,7 +36,6 @@ class EditorProgram(NamedTuple):
     house: compose.Services
     wire: channel.EditorChannel
     runtimes: list[runtime.Runtime]
-    cleanup: client_terminals.TerminalCleanup
 
     @property
     def db(self) -> async_db.AsyncSessionDB:
@@ -60,13 +60,12 @@ class EditorProgram(NamedTuple):
             servers = await stack.enter_async_context(mcp_servers.open_servers(spec.servers, folder, settings.servers))
             off_limits = toolset.protected_paths(settings, house.database, folder)
             permissions = approvals.Approvals(house.store.permissions, law=compose.permission_law(settings, folder))
-            terminals = None
-            if capabilities.terminal:
-                terminals = client_terminals.ClientTerminals(client, spec.session_id, self.cleanup)
-            environment = toolset.command_environment(settings)
-            shell = client_terminals.shell_tool(terminals, spec.folders, environment, risks.describe)
             machine = toolset.build_shell_tools(house.processes, settings, spec.folders)
-            tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
+            if capabilities.terminal:
+                terminals = client_terminals.ClientTerminals(client, spec.session_id)
+                environment = toolset.command_environment(settings)
+                in_terminal = shell.shell(spec.folders, environment, risks.describe, terminals.run)
+                machine = [in_terminal if each.spec.name == in_terminal.spec.name else each for each in machine]
 
             def project(epoch: Callable[[], object]) -> list[base.Tool]:
                 return client_files.file_tools_for(
@@ -74,7 +73,7 @@ class EditorProgram(NamedTuple):
                 )
 
             making = house.agent_factory(
-                permissions, project, tools, servers, folder=folder, source=SOURCE, reviews=True
+                permissions, project, [*machine, plans.TOOL], servers, folder=folder, source=SOURCE, reviews=True
             )
             opened = await stack.enter_async_context(
                 runtime.Runtime(
@@ -102,6 +101,5 @@ async def serve(
         stack.push_async_callback(compose.cancel, await compose.watch_processes(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)
-        cleanup = await stack.enter_async_context(client_terminals.TerminalCleanup())
-        program = EditorProgram(house, wire, runtimes, cleanup)
+        program = EditorProgram(house, wire, runtimes)
         await server.serve(await stack.enter_async_context(server.EditorServer(program)), wire)
