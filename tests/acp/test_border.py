@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.acp import channel, client, server
+from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.store import async_db
@@ -23,7 +24,7 @@ class Unclosable(seat.House):
 
     @asynccontextmanager
     async def open_runtime(
-        self, place: server.SessionSpec, client: client.ToolClient
+        self, place: sessions.SessionSpec, client: client.ToolClient
     ) -> AsyncIterator[runtime.Runtime]:
         async with super().open_runtime(place, client) as opened:
             yield opened

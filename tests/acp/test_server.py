@@ -13,6 +13,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.acp import client as editors
 from holdfast.acp import server
+from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime, subscriptions
 from tests.acp import seat
@@ -230,7 +231,7 @@ def test_what_closes_slowly_keeps_no_other_session_waiting() -> None:
     class Slow(seat.House):
         @asynccontextmanager
         async def open_runtime(
-            self, place: server.SessionSpec, client: editors.ToolClient
+            self, place: sessions.SessionSpec, client: editors.ToolClient
         ) -> AsyncIterator[runtime.Runtime]:
             async with super().open_runtime(place, client) as opened:
                 yield opened

@@ -32,8 +32,9 @@ class ToolClient:
     Requests are sent at once. They raise RequestError if the editor refuses, ConnectionError if it is gone.
     """
 
-    def __init__(self, conn: interfaces.Client, send_update: Callable[[updates.Update], Awaitable[None]]) -> None:
-        self._send_update = send_update
+    def __init__(self, conn: interfaces.Client) -> None:
+        self.send_update: Callable[[updates.Update], Awaitable[None]]
+        """Set when the session is there, which is before any tool runs."""
         self.read_text_file, self.write_text_file = conn.read_text_file, conn.write_text_file
         self.create_terminal, self.terminal_output = conn.create_terminal, conn.terminal_output
         self.wait_for_terminal_exit = conn.wait_for_terminal_exit
@@ -41,7 +42,7 @@ class ToolClient:
 
     async def session_update(self, session_id: str, update: updates.Update) -> None:  # noqa: ARG002
         """Return when the update was sent."""
-        await self._send_update(update)
+        await self.send_update(update)
 
 
 def parse_capabilities(declared: Mapping[str, Any]) -> schema.ClientCapabilities:

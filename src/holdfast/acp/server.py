@@ -12,16 +12,16 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from functools import partial, wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from acp import exceptions, interfaces, schema
 from acp.agent import connection
 
 from holdfast import errors, types
-from holdfast.acp import channel, client, conversion, modes, updates
+from holdfast.acp import channel, client, conversion, modes
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals, turn_lease
 from holdfast.rpc import frames
@@ -32,9 +32,6 @@ logger = logging.getLogger("holdfast.acp")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-McpServers: TypeAlias = Sequence[
-    schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
-]
 
 MAX_SESSIONS = 100
 PAGE_SIZE = 50
@@ -76,15 +73,6 @@ def _request_error(error: errors.HoldfastError) -> exceptions.RequestError:
             return exceptions.RequestError(frames.INTERNAL_ERROR, text, {"type": type(error).__name__})
 
 
-class SessionSpec(NamedTuple):
-    """A session to be opened: ids, folders (the project folder first) and the MCP servers of the editor."""
-
-    session_id: str
-    conversation_id: str
-    folders: tuple[str, ...]
-    servers: McpServers
-
-
 class Program(Protocol):
     """What the server needs of the program."""
 
@@ -94,7 +82,7 @@ class Program(Protocol):
         """Return the names of available models, within a limited time."""
 
     def open_runtime(
-        self, spec: SessionSpec, client: client.ToolClient
+        self, spec: sessions.SessionSpec, client: client.ToolClient
     ) -> AbstractAsyncContextManager[runtime.Runtime]:
         """Open a runtime for one session, with tools for its folders."""
 
@@ -103,7 +91,6 @@ class OpenSession(NamedTuple):
     """A session and the resources that were opened for it."""
 
     session: sessions.EditorSession
-    folders: tuple[str, ...]
     resources: AsyncExitStack
 
 
@@ -116,7 +103,6 @@ class EditorServer:
         self._open: dict[str, OpenSession] = {}
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         """Serialize the opening and closing of a session."""
-        self._announcing = set[asyncio.Task[None]]()
 
     async def __aenter__(self) -> EditorServer:
         return self
@@ -126,8 +112,6 @@ class EditorServer:
 
     async def close(self) -> None:
         """Close all sessions: running turns are stopped and their prompts answered."""
-        for task in self._announcing:
-            task.cancel()
         closing = (self._close(each) for each in tuple(self._open))
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if error is not None:
@@ -147,62 +131,28 @@ class EditorServer:
     # --- opening and closing -------------------------------------------------------------------------
 
     @answer_errors
-    async def new_session(
-        self,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: McpServers | None = None,
-        **_: Any,
-    ) -> schema.NewSessionResponse:
+    async def new_session(self, cwd: str, **more: Any) -> schema.NewSessionResponse:
         new_id = conversation_row.generate_session_id(time.time())
-        folders = _check_folders(cwd, additional_directories)
-        session = await self._open_session(SessionSpec(new_id, new_id, folders, mcp_servers or ()))
+        session = await self._open_session(_build_spec(new_id, new_id, cwd, **more))
         return schema.NewSessionResponse(session_id=new_id, **_options(session))
 
     @answer_errors
-    async def load_session(
-        self,
-        cwd: str,
-        session_id: str,
-        mcp_servers: McpServers | None = None,
-        additional_directories: list[str] | None = None,
-        **_: Any,
-    ) -> schema.LoadSessionResponse:
-        folders = _check_folders(cwd, additional_directories)
-        session = await self._reopen(session_id, folders, mcp_servers or (), replay=True)
+    async def load_session(self, cwd: str, session_id: str, **more: Any) -> schema.LoadSessionResponse:
+        session = await self._reopen(session_id, cwd, replay=True, **more)
         return schema.LoadSessionResponse(**_options(session))
 
     @answer_errors
-    async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: McpServers | None = None,
-        **_: Any,
-    ) -> schema.ResumeSessionResponse:
-        folders = _check_folders(cwd, additional_directories)
-        session = await self._reopen(session_id, folders, mcp_servers or (), replay=False)
+    async def resume_session(self, session_id: str, cwd: str, **more: Any) -> schema.ResumeSessionResponse:
+        session = await self._reopen(session_id, cwd, replay=False, **more)
         return schema.ResumeSessionResponse(**_options(session))
 
     @answer_errors
-    async def fork_session(
-        self,
-        session_id: str,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: McpServers | None = None,
-        **_: Any,
-    ) -> schema.ForkSessionResponse:
+    async def fork_session(self, session_id: str, cwd: str, **more: Any) -> schema.ForkSessionResponse:
         """Branch a conversation; refused while a turn is running."""
-        folders = _check_folders(cwd, additional_directories)
-        origin = await self._find(session_id)
         new_id = conversation_row.generate_session_id(time.time())
-
-        async def branch() -> None:
-            await self._branch(origin, new_id, folders[0])
-
-        session = await self._open_session(SessionSpec(new_id, new_id, folders, mcp_servers or ()), branch)
+        spec = _build_spec(new_id, new_id, cwd, **more)
+        origin = await self._find(session_id)
+        session = await self._open_session(spec, partial(self._branch, origin, new_id, cwd))
         session.copy_model(origin)
         session.set_mode(modes.strictest_mode(session.mode, self._mode(origin) or session.mode))
         return schema.ForkSessionResponse(session_id=new_id, **_options(session))
@@ -241,16 +191,14 @@ class EditorServer:
 
     def _describe(self, head: types.Session, folder: str) -> schema.SessionInfo:
         found = self._open.get(head.conversation_id)
-        cwd = head.folder or (found.folders[0] if found is not None else folder)
+        cwd = head.folder or (found.session.folder if found is not None else folder)
         at = datetime.fromtimestamp(head.active_at, UTC).isoformat(timespec="milliseconds")
         return schema.SessionInfo(session_id=head.conversation_id, cwd=cwd, title=head.title, updated_at=at)
 
-    async def _reopen(
-        self, session_id: str, folders: tuple[str, ...], servers: McpServers, *, replay: bool
-    ) -> sessions.EditorSession:
+    async def _reopen(self, session_id: str, cwd: str, *, replay: bool, **more: Any) -> sessions.EditorSession:
         """Open a conversation that exists. An open session is opened again: its folders may be different."""
-        conversation_id = await self._find(session_id)
-        return await self._open_session(SessionSpec(session_id, conversation_id, folders, servers), replay=replay)
+        spec = _build_spec(session_id, await self._find(session_id), cwd, **more)
+        return await self._open_session(spec, replay=replay)
 
     async def _find(self, session_id: str) -> str:
         """Return the conversation of a session. Raises NoSuchSession, for conversations with an owner, too."""
@@ -266,7 +214,7 @@ class EditorServer:
         return self._locks.setdefault(session_id, asyncio.Lock())
 
     async def _open_session(
-        self, spec: SessionSpec, prepare: Callable[[], Awaitable[None]] | None = None, *, replay: bool = False
+        self, spec: sessions.SessionSpec, prepare: Callable[[], Awaitable[None]] | None = None, *, replay: bool = False
     ) -> sessions.EditorSession:
         """Open a session. `prepare` makes its changes to the store."""
         name = spec.session_id
@@ -277,51 +225,35 @@ class EditorServer:
                 )
             mode = self._mode(spec.conversation_id) or modes.DEFAULT
             await self._close(name)
-            opened = await self._build_session(stack, spec)
-            opened.session.set_mode(mode)
+            session = await self._build_session(stack, spec)
+            session.set_mode(mode)
             # After everything that can be refused, as changes are not undone; before `begin`, which sends updates.
             if prepare is not None:
                 await prepare()
-            await opened.session.begin(replay)
-            self._open[name] = opened._replace(resources=stack.pop_all())
-        self._announce(opened.session)
-        return opened.session
+            await session.begin(replay)
+            self._open[name] = OpenSession(session, stack.pop_all())
+        # Called after the response to the request being handled was sent.
+        asyncio.get_running_loop().call_soon(session.announce)
+        return session
 
     def _mode(self, conversation_id: str) -> approvals.Mode | None:
         """Return the strictest mode of the open sessions of a conversation."""
         found = [each.session for each in self._open.values() if each.session.conversation_id == conversation_id]
         return modes.strictest_mode(*(each.mode for each in found)) if found else None
 
-    async def _build_session(self, stack: AsyncExitStack, spec: SessionSpec) -> OpenSession:
+    async def _build_session(self, stack: AsyncExitStack, spec: sessions.SessionSpec) -> sessions.EditorSession:
         assert self._client is not None  # requests arrive after on_connect
-        built: list[sessions.EditorSession] = []
-
-        async def send_update(update: updates.Update) -> None:
-            await built[0].send_tool_update(update)
-
-        tool_client = client.ToolClient(self._client, send_update)
+        tool_client = client.ToolClient(self._client)
         opened = await stack.enter_async_context(self._program.open_runtime(spec, tool_client))
-        key = sessions.SessionKey(spec.session_id, spec.conversation_id, spec.folders[0])
-        session = sessions.EditorSession(key, opened, self._client, await self._program.models())
-        built.append(session)
+        session = sessions.EditorSession(spec, opened, self._client, await self._program.models())
+        tool_client.send_update = session.send_tool_update
         session.warnings += _unsupported_servers(spec.servers)
         stack.push_async_callback(session.close)
-        return OpenSession(session, spec.folders, stack)
+        return session
 
     async def _close(self, session_id: str) -> None:
         if (found := self._open.pop(session_id, None)) is not None:
             await found.resources.aclose()
-
-    def _announce(self, session: sessions.EditorSession) -> None:
-        """Send commands and title in a task, after the response to the request being handled."""
-
-        async def announce() -> None:
-            with suppress(channel.EditorGone):
-                await session.announce()
-
-        task = asyncio.create_task(announce())
-        self._announcing.add(task)
-        task.add_done_callback(self._announcing.discard)
 
     def _session(self, session_id: str) -> sessions.EditorSession:
         found = self._open.get(session_id)
@@ -377,6 +309,24 @@ class EditorServer:
         """Ignore unknown notifications, as the protocol requires."""
 
 
+def _build_spec(
+    session_id: str,
+    conversation_id: str,
+    cwd: str,
+    additional_directories: Sequence[str] | None = None,
+    mcp_servers: sessions.McpServers | None = None,
+    **_: Any,
+) -> sessions.SessionSpec:
+    """Return the session to open. Raises RpcRefused if one of its folders is not an existing, absolute folder."""
+    folders = (cwd, *(additional_directories or ()))
+    for each in folders:
+        if "\0" in each or not os.path.isabs(each):
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.shown(each)} is not an absolute path.")
+        if not os.path.isdir(each):
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.shown(each)}.")
+    return sessions.SessionSpec(session_id, conversation_id, folders, mcp_servers or ())
+
+
 def _options(session: sessions.EditorSession) -> dict[str, Any]:
     """Return the fields of a response that describe the options of a session."""
     return {"modes": modes.mode_state(session.mode), "config_options": session.options()}
@@ -389,23 +339,13 @@ def _set_mode(session: sessions.EditorSession, name: object) -> None:
     session.set_mode(mode)
 
 
-def _unsupported_servers(servers: McpServers) -> list[str]:
+def _unsupported_servers(servers: sessions.McpServers) -> list[str]:
     """Return a warning for each MCP server of the editor that cannot be used."""
     return [
         f"MCP server {errors.shown(each.name)} is ignored: the ACP transport is not supported."
         for each in servers
         if isinstance(each, schema.AcpMcpServer)
     ]
-
-
-def _check_folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the folders of a session. Raises RpcRefused if one is not an existing, absolute folder."""
-    for each in (cwd, *(more or ())):
-        if "\0" in each or not os.path.isabs(each):
-            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.shown(each)} is not an absolute path.")
-        if not os.path.isdir(each):
-            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.shown(each)}.")
-    return (cwd, *(more or ()))
 
 
 def _parse_cursor(cursor: str) -> int:

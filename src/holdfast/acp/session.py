@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
-from acp import exceptions, schema
+from acp import exceptions, interfaces, schema
 
 from holdfast import errors, events, types
 from holdfast.acp import channel, conversion, modes, updates
@@ -32,22 +32,18 @@ ANSWERED_BY = "the editor"
 """Who answered an approval request, in the audit log."""
 NOT_ASKED = "The person could not be asked."
 
-
-class EditorClient(Protocol):
-    """The editor. All methods raise ConnectionError after it has disconnected."""
-
-    async def session_update(self, session_id: str, update: Any) -> None: ...
-    async def request_permission(
-        self, session_id: str, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
-    ) -> schema.RequestPermissionResponse: ...
+McpServers: TypeAlias = Sequence[
+    schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
+]
 
 
-class SessionKey(NamedTuple):
-    """The id that the editor uses, the conversation, and the project folder."""
+class SessionSpec(NamedTuple):
+    """A session to be opened: ids, folders (the project folder first) and the MCP servers of the editor."""
 
     session_id: str
     conversation_id: str
-    folder: str
+    folders: tuple[str, ...]
+    servers: McpServers = ()
 
 
 class ToolUpdate(NamedTuple):
@@ -86,11 +82,11 @@ class EditorSession:
     """A session that the editor has open. `begin` it, and `close` it before its runtime is closed."""
 
     def __init__(
-        self, key: SessionKey, runtime: runtime.Runtime, client: EditorClient, models: Sequence[str] = ()
+        self, spec: SessionSpec, runtime: runtime.Runtime, client: interfaces.Client, models: Sequence[str] = ()
     ) -> None:
-        self.id, self.conversation_id, folder = key
+        self.id, self.conversation_id, self.folder = spec.session_id, spec.conversation_id, spec.folders[0]
         self._runtime, self._client, self._models = runtime, client, models
-        self._updates = updates.UpdateBuilder(folder)
+        self._updates = updates.UpdateBuilder(self.folder)
         self._subscription = subscriptions.Subscription[updates.Update | ToolUpdate](
             runtime,
             self.conversation_id,
@@ -108,6 +104,7 @@ class EditorSession:
         """Problems found when the session was opened; sent with the next prompt."""
         self._disconnected = False
         self._model = ""
+        self._title: str | None = None
         self._commands: list[schema.AvailableCommand] = []
         self._asking = set[asyncio.Task[None]]()
 
@@ -122,15 +119,16 @@ class EditorSession:
         else:
             await self._subscription.skip_history()
         self._model = self._model_name()
+        found = await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
+        self._title = found.title if found is not None else None
         self._subscription.start()
         self._approvals.open()
 
-    async def announce(self) -> None:
+    def announce(self) -> None:
         """Send the commands and the title, once the editor knows the session."""
         self._send_commands()
-        with suppress(errors.HoldfastError):
-            if (title := (await self._runtime.db.conversation(self.conversation_id)).title) is not None:
-                self._subscription.put(updates.title_update(title))
+        if self._title is not None:
+            self._subscription.put(updates.title_update(self._title))
 
     def _send_commands(self) -> None:
         """Send the commands if they changed: MCP servers may add some later."""

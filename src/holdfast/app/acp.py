@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 from holdfast import config
-from holdfast.acp import channel, client_files, client_terminals, mcp_servers, plans, server
+from holdfast.acp import channel, client_files, client_terminals, mcp_servers, plans, server, session
 from holdfast.acp import client as clients
 from holdfast.agent import approvals
 from holdfast.app import compose, toolset
@@ -50,7 +50,7 @@ class EditorProgram(NamedTuple):
 
     @asynccontextmanager
     async def open_runtime(
-        self, spec: server.SessionSpec, client: clients.ToolClient
+        self, spec: session.SessionSpec, client: clients.ToolClient
     ) -> AsyncIterator[runtime.Runtime]:
         """Open a runtime for one session."""
         house, settings, folder = self.house, self.house.settings, spec.folders[0]
