@@ -21,7 +21,7 @@ from acp import exceptions, interfaces, schema
 from acp.agent import connection
 
 from holdfast import errors, types
-from holdfast.acp import channel, client, conversion, modes
+from holdfast.acp import channel, client, conversion, mcp_servers, modes
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals, turn_lease
 from holdfast.rpc import frames
@@ -314,7 +314,7 @@ def _build_spec(
     conversation_id: str,
     cwd: str,
     additional_directories: Sequence[str] | None = None,
-    mcp_servers: sessions.McpServers | None = None,
+    mcp_servers: Sequence[mcp_servers.EditorMcpServer] | None = None,
     **_: Any,
 ) -> sessions.SessionSpec:
     """Return the session to open. Raises RpcRefused if one of its folders is not an existing, absolute folder."""
@@ -339,7 +339,7 @@ def _set_mode(session: sessions.EditorSession, name: object) -> None:
     session.set_mode(mode)
 
 
-def _unsupported_servers(servers: sessions.McpServers) -> list[str]:
+def _unsupported_servers(servers: Sequence[mcp_servers.EditorMcpServer]) -> list[str]:
     """Return a warning for each MCP server of the editor that cannot be used."""
     return [
         f"MCP server {errors.shown(each.name)} is ignored: the ACP transport is not supported."

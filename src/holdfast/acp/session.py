@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from acp import exceptions, interfaces, schema
 
 from holdfast import errors, events, types
-from holdfast.acp import channel, conversion, modes, updates
+from holdfast.acp import channel, conversion, mcp_servers, modes, updates
 from holdfast.agent import approvals, commands, usage
 from holdfast.rpc import frames
 from holdfast.runtime import approval_queue, attachments, runtime, subscriptions
@@ -32,10 +32,6 @@ ANSWERED_BY = "the editor"
 """Who answered an approval request, in the audit log."""
 NOT_ASKED = "The person could not be asked."
 
-McpServers: TypeAlias = Sequence[
-    schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
-]
-
 
 class SessionSpec(NamedTuple):
     """A session to be opened: ids, folders (the project folder first) and the MCP servers of the editor."""
@@ -43,7 +39,7 @@ class SessionSpec(NamedTuple):
     session_id: str
     conversation_id: str
     folders: tuple[str, ...]
-    servers: McpServers = ()
+    servers: Sequence[mcp_servers.EditorMcpServer] = ()
 
 
 class ToolUpdate(NamedTuple):
