@@ -37,6 +37,19 @@ class Params(WireValue, frozen=True, forbid_unknown_fields=True):
     """Parameters of a method. Unknown fields are refused."""
 
 
+class SessionParams(Params, frozen=True):
+    """Parameters of a method about an open session: session.info, session.interrupt, session.close and others."""
+
+    session_id: SessionId
+
+
+class SessionResult(WireValue, frozen=True):
+    """The result of a method about a session."""
+
+    session_id: str
+    """The key of the session: the head of the conversation."""
+
+
 # --- sessions ------------------------------------------------------------------------------------------
 
 
@@ -81,11 +94,9 @@ class ContextUsage(WireValue, frozen=True):
     """The share of the window from which on a turn waits for a compaction."""
 
 
-class SessionState(WireValue, frozen=True):
+class SessionState(SessionResult, frozen=True):
     """The state of a session."""
 
-    session_id: str
-    """The key of the session: the head of the conversation."""
     conversation_id: str
     """The id of the conversation, which never changes."""
     begun: bool
@@ -153,39 +164,29 @@ class ListResult(WireValue, frozen=True):
     sessions: list[SessionEntry]
 
 
-class SessionParams(Params, frozen=True):
-    """session.info, session.interrupt, session.close: an open session."""
-
-    session_id: SessionId
-
-
-class OptionsParams(Params, frozen=True):
+class OptionsParams(SessionParams, frozen=True):
     """session.options: change options."""
 
-    session_id: SessionId
     options: OptionChanges
 
 
-class TitleParams(Params, frozen=True):
+class TitleParams(SessionParams, frozen=True):
     """session.title: return the title, set it, or remove it (null)."""
 
-    session_id: SessionId
     title: str | UnsetType | None = UNSET
 
 
-class TitleResult(WireValue, frozen=True):
+class TitleResult(SessionResult, frozen=True):
     """The result of session.title."""
 
-    session_id: str
     title: str | None
     pending: bool
     """Whether the first message will set it."""
 
 
-class HistoryParams(Params, frozen=True):
+class HistoryParams(SessionParams, frozen=True):
     """session.history: read the transcript after the message `after`."""
 
-    session_id: SessionId
     after: Position = 0
     limit: Count = 200
 
@@ -207,44 +208,39 @@ class TranscriptMessage(WireValue, frozen=True):
     """Whether an undo removed it from the context."""
 
 
-class HistoryResult(WireValue, frozen=True):
+class HistoryResult(SessionResult, frozen=True):
     """The result of session.history."""
 
-    session_id: str
     messages: list[TranscriptMessage]
     last_seq: int
     more: bool
     """Whether more messages follow: continue with `after` set to the last seq."""
 
 
-class UndoParams(Params, frozen=True):
+class UndoParams(SessionParams, frozen=True):
     """session.undo: undo the last turns."""
 
-    session_id: SessionId
     turns: Count = 1
 
 
-class UndoResult(WireValue, frozen=True):
+class UndoResult(SessionResult, frozen=True):
     """The result of session.undo."""
 
-    session_id: str
     text: str
 
 
-class CompressParams(Params, frozen=True):
+class CompressParams(SessionParams, frozen=True):
     """session.compress: replace older messages in the context with a summary now."""
 
-    session_id: SessionId
     focus: str | None = None
     """What the summary should cover in most detail."""
     keep_exchanges: Count | None = None
     """The number of last exchanges to keep verbatim."""
 
 
-class CompressResult(WireValue, frozen=True):
+class CompressResult(SessionResult, frozen=True):
     """The result of session.compress."""
 
-    session_id: str
     outcome: Literal["compacted", "nothing_to_do", "busy", "cooling_down", "failed", "exhausted"]
     reason: str
     cut_seq: int | None
@@ -252,43 +248,37 @@ class CompressResult(WireValue, frozen=True):
     after: int
 
 
-class BranchParams(Params, frozen=True):
+class BranchParams(SessionParams, frozen=True):
     """session.branch: open a new conversation that shares the messages of this one; both stay open."""
 
-    session_id: SessionId
     title: str | None = None
 
 
-class InterruptResult(WireValue, frozen=True):
+class InterruptResult(SessionResult, frozen=True):
     """The result of session.interrupt."""
 
-    session_id: str
     interrupted: bool
     """Whether a turn or a requested compaction was stopped."""
 
 
-class SteerParams(Params, frozen=True):
+class SteerParams(SessionParams, frozen=True):
     """session.steer: add a message to the running turn before its next step; without a turn it becomes a prompt."""
 
-    session_id: SessionId
     text: Annotated[str, Meta(min_length=1)]
     uid: Uid | None = None
 
 
-class SteerResult(WireValue, frozen=True):
+class SteerResult(SessionResult, frozen=True):
     """The result of session.steer."""
 
-    session_id: str
     steered: bool
     prompt: SubmitResult | None
     """The prompt, if no turn was running."""
 
 
-class CloseResult(WireValue, frozen=True):
+class CloseResult(SessionResult, frozen=True):
     """The result of session.close."""
 
-    session_id: str
-    """The head that was left."""
     ended: bool
     """Whether the conversation was ended now. It is not if it has no messages, was ended before, is open in another
     client, or if the store failed."""
@@ -308,19 +298,17 @@ class SubmitParams(Params, frozen=True):
     images: Annotated[list[ImageParams], Meta(max_length=8)] = []
 
 
-class SubmitResult(WireValue, frozen=True):
+class SubmitResult(SessionResult, frozen=True):
     """The result of prompt.submit. The reply follows as events; the last one is message.complete."""
 
-    session_id: str
     uid: str
     queued: int
     """The number of prompts that are answered first."""
 
 
-class ExecParams(Params, frozen=True):
+class ExecParams(SessionParams, frozen=True):
     """command.exec: run a slash command."""
 
-    session_id: SessionId
     line: Annotated[str, Meta(pattern="^/", max_length=100_000)]
 
 
@@ -331,10 +319,9 @@ class OutputLine(WireValue, frozen=True):
     text: str
 
 
-class ExecResult(WireValue, frozen=True):
+class ExecResult(SessionResult, frozen=True):
     """The result of command.exec."""
 
-    session_id: str
     ok: bool
     output: list[OutputLine]
     prompt: SubmitResult | None = None
@@ -345,20 +332,18 @@ class ExecResult(WireValue, frozen=True):
     """Whether the person wants to quit."""
 
 
-class RespondParams(Params, frozen=True):
+class RespondParams(SessionParams, frozen=True):
     """approval.respond: answer an approval.request."""
 
-    session_id: SessionId
     request_id: str
     answer: events.Answered
     reason: str = ""
     """The reason of a denial, for the model."""
 
 
-class RespondResult(WireValue, frozen=True):
+class RespondResult(SessionResult, frozen=True):
     """The result of approval.respond."""
 
-    session_id: str
     accepted: bool
     """Whether the request was still pending: the first answer counts."""
     notice: str | None
