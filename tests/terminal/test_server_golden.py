@@ -15,11 +15,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from holdfast.rpc_server import schema, wire_types
+from holdfast.rpc_server import wire_types
 from tests.agent import house
 from tests.compaction.test_compress import WINDOW, Writer, filled
 from tests.contract import steps
-from tests.terminal import calling
+from tests.terminal import calling, rpc_schema
 from tests.terminal.sitting import Dictated
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -163,7 +163,7 @@ def valid(name: str, value: Any) -> None:
 
 
 def test_the_schema_file_is_up_to_date() -> None:
-    assert SCHEMA.read_text("utf-8") == schema.format_schema(), (
+    assert SCHEMA.read_text("utf-8") == rpc_schema.format_schema(), (
         "python -m tests.terminal.test_server_golden writes it anew."
     )
 
@@ -216,6 +216,6 @@ def test_the_schema_tells_of_every_method_and_event() -> None:
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema.format_schema(), "utf-8")
+    SCHEMA.write_text(rpc_schema.format_schema(), "utf-8")
     for story in STORIES:
         (GOLDEN / f"{story}.json").write_text(steady(played(story)), "utf-8")

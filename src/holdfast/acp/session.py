@@ -109,8 +109,8 @@ class EditorSession:
     async def begin(self, replay: bool = False) -> None:
         """Start to send updates; with `replay`, send the conversation so far first."""
         if replay:
-            async for found in self._subscription.replay():
-                await self._send_message(found)
+            async for message in self._subscription.replay():
+                await self._send_message(message)
             await self._send(self._updates.fail_unfinished())
         else:
             await self._subscription.skip_history()
@@ -210,10 +210,10 @@ class EditorSession:
 
     async def _build_message(self, content: conversion.PromptContent) -> events.Submit:
         """Build the message of a prompt; images are stored as blobs."""
-        if content.is_plain and commands.is_escaped(content.text):
-            content = content.unescaped
         if content.is_plain and len(content.pieces) == 1:
-            return events.Submit(content.typed, message_codec.generate_uid())
+            # `//` at the beginning escapes a slash.
+            text = content.typed.replace("/", "", 1) if commands.is_escaped(content.text) else content.typed
+            return events.Submit(text, message_codec.generate_uid())
         parts: list[dict[str, Any]] = []
         for piece in content.pieces:
             if isinstance(piece, attachments.ImageData):
