@@ -214,12 +214,13 @@ def test_what_has_not_begun_is_opened_again_all_the_same() -> None:
     seat.run(story, ["A", "B"])
 
 
-def test_a_conversation_that_is_deleted_while_it_is_open_is_not_found(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_prompt_to_a_conversation_that_was_deleted_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     async def story(editor: seat.Editor) -> None:
         session = await editor.new()
         await editor.prompt(session, "one")
         await editor.program.db.delete_conversation(session)
-        assert (await seat.refusal(editor.prompt(session, "two"))).code == -32002
+        refused = await seat.refusal(editor.prompt(session, "two"))
+        assert "deleted" in str(refused)
 
     seat.run(story, ["A"])
     assert not [each for each in caplog.records if each.exc_info]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.compaction import hooks
-from holdfast.rpc_server import session
+from holdfast.runtime import subscriptions
 from tests.terminal import calling
 from tests.terminal.sitting import Dictated
 from tests.terminal.test_server_leaving import ends, spoken, until_ended
@@ -33,7 +33,7 @@ ENDS = [("a", "interrupted"), ("b", "dropped"), ("c", "dropped")]
 
 
 def test_who_reads_late_is_told_every_end_before_its_close_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
@@ -50,7 +50,7 @@ def test_who_reads_late_is_told_every_end_before_its_close_is_answered(monkeypat
 
 @pytest.mark.parametrize("how", ["the client vanishes", "the server ends"])
 def test_who_never_reads_is_not_waited_for_at_the_end(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:

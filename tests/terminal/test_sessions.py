@@ -10,6 +10,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors, events
 from holdfast.compaction import hooks
 from holdfast.rpc_server import open_sessions, session
+from holdfast.runtime import subscriptions
 from tests.agent import house
 from tests.compaction.test_compress import filled
 from tests.terminal import calling
@@ -124,7 +125,7 @@ def test_who_opens_again_what_it_closes_finds_it_closed_and_is_told_everything_o
 
 
 def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from acp import exceptions, interfaces, schema
@@ -26,8 +25,6 @@ logger = logging.getLogger("holdfast.acp")
 STOP_SECONDS = 30.0
 """Seconds that a cancelled prompt waits for its turn to end. Tools stop sooner, but a store that is down may not; what
 the turn still reports is sent after the response."""
-FLUSH_SECONDS = 1.0
-"""Seconds that the editor has to read the last updates when a session is closed."""
 ANSWERED_BY = "the editor"
 """Who answered an approval request, in the audit log."""
 NOT_ASKED = "The person could not be asked."
@@ -233,14 +230,7 @@ class EditorSession:
         result = answered.result()
         if result.refused and result.error:
             self._put_event(events.Notice(result.error, "error"))
-        try:
-            return conversion.stop_reason(result)
-        except errors.RpcRefused:
-            with suppress(TimeoutError):
-                # If the conversation was deleted meanwhile, ConversationDeleted is the better error.
-                async with asyncio.timeout(subscriptions.GAP_SECONDS):
-                    await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
-            raise
+        return conversion.stop_reason(result)
 
     async def _run_command(self, prompt: PendingPrompt, line: str) -> conversion.StopReason:
         """Run a slash command; its output arrives as events."""
@@ -327,7 +317,9 @@ class EditorSession:
             case events.ApprovalAsked():
                 await self._send(self._updates.build(event))
                 if self._approvals.is_pending(event.request_id):
-                    _start(self._asking, self._ask(event, self._updates.permission_request(event)))
+                    asking = asyncio.create_task(self._ask(event, self._updates.permission_request(event)))
+                    self._asking.add(asking)
+                    asking.add_done_callback(self._asking.discard)
             case _:
                 if isinstance(event, events.TurnFinished):
                     self._tool_results.clear()  # Those of interrupted calls.
@@ -396,23 +388,14 @@ class EditorSession:
         """Stop the running turn and end the session. The conversation stays."""
         self.cancel()
         await self._runtime.wait_idle(self.conversation_id)
-        self._subscription.stop()
         self._approvals.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self._subscription.drain()
+        await self._subscription.finish()
         for task in self._asking:
             task.cancel()
         if self._asking:
             await asyncio.wait(self._asking)
         await self._subscription.close()
         await self._runtime.leave(self.conversation_id)
-
-
-def _start(tasks: set[asyncio.Task[None]], work: Any) -> None:
-    task = asyncio.create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
 
 
 def _command(each: commands.CommandInfo) -> schema.AvailableCommand:

@@ -26,8 +26,6 @@ from holdfast.store import message_codec, titles
 logger = logging.getLogger("holdfast.rpc_server")
 
 CLOSE_REASON = "tui_close"
-FLUSH_SECONDS = 1.0
-"""Seconds that a client may take to read its events before a request or a close goes on without it."""
 REVIEW_SECONDS = 5.0
 """Seconds that the review of the last turn may take when its conversation is ended."""
 MAX_PROMPTS = 1_000
@@ -136,7 +134,7 @@ class ClientSession:
             self.subscription.request_check()
             with suppress(TimeoutError):
                 # A client that does not read cannot be informed first.
-                async with asyncio.timeout(FLUSH_SECONDS):
+                async with asyncio.timeout(subscriptions.FLUSH_SECONDS):
                     await self.subscription.flush()
 
     async def _head(self, default: str | None = None) -> str:
@@ -385,9 +383,7 @@ class ClientSession:
         self._approvals.close()
         if is_alone():
             await runtime.wait_idle(conversation_id)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self.subscription.drain()
+        await self.subscription.finish()
         ended = is_alone() and await self._end_conversation(is_alone)
         await self._flush()
         if ended:
