@@ -115,7 +115,6 @@ def test_an_answer_whose_error_is_none_is_an_error(error: object) -> None:
     [
         (b'{"id": 7, "result": {"outcome": {"outcome": "selected", "optionId": "once"}}}', -32600),
         (b'{"jsonrpc": "1.0", "id": 7, "error": {"code": 1, "message": "no"}}', -32600),
-        (b'{"jsonrpc": "2.0", "id": 7}', -32600),
         (b'{"jsonrpc": "2.0", "id": 7, "method": null, "result": {}}', -32600),
         (b'{"jsonrpc": "2.0", "id": 7, "method": {}, "error": {"code": 1, "message": "no"}}', -32600),
     ],

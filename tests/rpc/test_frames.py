@@ -78,8 +78,8 @@ def test_what_is_no_message_is_a_typed_error(frame: bytes, code: int, id: frames
         (b'{"jsonrpc": "2.0", "method": "x", "id": -%s}' % (b"9" * 256), frames.RpcRequest(1 - 10**256, "x")),
         (b'{"jsonrpc": "2.0", "method": "x", "params": {"a": 1}}', frames.RpcNotification("x", {"a": 1})),
         (b'{"jsonrpc": "2.0", "method": "x", "params": null, "id": 7}', frames.RpcRequest(7, "x")),
-        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.RpcResponse(3)),
-        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.RpcResponse(3)),
+        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.RpcResponse(3, {"jsonrpc": "2.0", "result": 1, "id": 3})),
+        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.RpcResponse(3, {"jsonrpc": "2.0", "error": {}, "id": 3})),
         (b'[{"jsonrpc": "2.0", "method": "x"}]', frames.RpcBatch((frames.RpcNotification("x"),))),
     ],
 )

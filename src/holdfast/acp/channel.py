@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import util
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -87,9 +87,10 @@ class EditorChannel:
     """A transport of the SDK. One task receives, any task sends. When the editor reads no more, the input ends."""
 
     def __init__(self, transport: FrameTransport, version: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._transport, self._version, self._max_frame_bytes = transport, version, max_frame_bytes
+        self._transport, self._version = transport, version
+        self._limits = frames.FrameLimits(max_bytes=max_frame_bytes)
         self._unread = deque[Frame]()
-        self._prompts: dict[object, str] = {}
+        self._prompts: dict[frames.Id, str] = {}
         """The session of each pending prompt, by request id."""
         self._no_prompts = asyncio.Event()
         self._no_prompts.set()
@@ -148,16 +149,20 @@ class EditorChannel:
     async def _next(self) -> Frame | None:
         """Return the next message for the SDK, or `initialize` after it was answered; answer invalid frames."""
         while (line := await self._receive_line()) is not None:
-            parsed = parse_frame(line, self._max_frame_bytes)
-            if isinstance(parsed, InvalidFrame):
-                await self._send_error(parsed.id, parsed.code, parsed.error)
-                found = parsed.substitute
-            else:
-                found = self._filter(parsed)
-            if found is not None:
-                if found.get("method") == "initialize":
-                    await self._initialize(found)
-                return found
+            match decode(line, self._limits):
+                case frames.RpcBatch():
+                    await self._send_error(None, frames.INVALID_REQUEST, "Batches are not supported.")
+                case frames.InvalidMessage(error, request_id, response_to):
+                    await self._send_error(request_id, error.code, error.message)
+                    if response_to is not None:
+                        return _repair_error({"jsonrpc": "2.0", "id": response_to, "error": None})
+                case frames.RpcRequest(request_id, method, params):
+                    return await self._receive_request(request_id, method, params)
+                case frames.RpcNotification(method, params):
+                    if (session := self._cancelled_session(method, params)) is not None:
+                        return {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
+                case frames.RpcResponse(body=body):
+                    return _repair_error(body)
         return None
 
     async def _receive_line(self) -> bytes | None:
@@ -172,37 +177,42 @@ class EditorChannel:
             receiving.cancel()
             unread.cancel()
 
-    def _filter(self, frame: Frame) -> Frame | None:
-        """Return the message for the SDK; None if it is ignored, as unknown notifications are."""
-        params = frame.get("params")
-        session = params.get("sessionId") if isinstance(params, dict) else None
-        match frame:
-            case {"method": "$/cancel_request", "params": {"requestId": str() | int() as request_id}}:
-                # The SDK does not know it.
-                session = self._prompts.get(request_id)
-                return _cancellation(session) if session is not None else None
-            case {"method": "session/cancel"} if "id" not in frame:
-                return _cancellation(session) if isinstance(session, str) else None
-            case {"method": "session/prompt", "id": str() | int() as request_id}:
-                self._prompts[request_id] = str(session)
-                self._no_prompts.clear()
-        return frame if "id" in frame else None
+    async def _receive_request(self, request_id: frames.Id, method: str, params: frames.Params) -> Frame:
+        if method == "initialize":
+            await self._initialize(request_id, params)
+        if method == "session/prompt":
+            self._prompts[request_id] = _session_id(params) or ""
+            self._no_prompts.clear()
+        if isinstance(params, dict):
+            # The SDK would take its items for parameters.
+            params.pop("_meta", None)
+        return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {} if params is None else params}
 
-    async def _initialize(self, frame: Frame) -> None:
-        result = initialize_result(frame.get("params"), self._version)
+    def _cancelled_session(self, method: str, params: frames.Params) -> str | None:
+        """Return the session that a notification cancels; all other notifications are ignored."""
+        match method, params:
+            case "session/cancel", _:
+                return _session_id(params)
+            case "$/cancel_request", {"requestId": str() | int() as request_id}:
+                return self._prompts.get(request_id)  # The SDK does not know this notification.
+            case _:
+                return None
+
+    async def _initialize(self, request_id: frames.Id, params: frames.Params) -> None:
+        result = initialize_result(params, self._version)
         if result is None:
-            await self._send_error(frame["id"], frames.INVALID_PARAMS, "`protocolVersion` must be an integer.")
+            await self._send_error(request_id, frames.INVALID_PARAMS, "`protocolVersion` must be an integer.")
             return
-        self.client_capabilities = parse_client_capabilities(frame["params"])
-        await self.send({"jsonrpc": "2.0", "id": frame["id"], "result": result})
+        self.client_capabilities = parse_client_capabilities(params)
+        await self.send({"jsonrpc": "2.0", "id": request_id, "result": result})
 
-    async def _send_error(self, id: object, code: int, error: str) -> None:
-        known = id if isinstance(id, str | int) and not isinstance(id, bool) else None
-        await self.send({"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": error}})
+    async def _send_error(self, request_id: frames.Id, code: int, error: str) -> None:
+        await self.send({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": error}})
 
 
-def _cancellation(session: str) -> Frame:
-    return {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
+def _session_id(params: frames.Params) -> str | None:
+    session = params.get("sessionId") if isinstance(params, dict) else None
+    return session if isinstance(session, str) else None
 
 
 def _shorten_errors(response: Frame) -> Frame:
@@ -215,78 +225,21 @@ def _shorten_errors(response: Frame) -> Frame:
             return response
 
 
-# --- parsing -------------------------------------------------------------------------------------------
-
-
-class InvalidFrame(NamedTuple):
-    """A line that is not a message: the error to answer, and the message to process instead, if any."""
-
-    id: object
-    code: int
-    error: str
-    substitute: Frame | None = None
-
-
-def parse_frame(line: bytes, max_bytes: int) -> Frame | InvalidFrame:
-    """Parse a line. One that is too long may be cut after its first byte too many."""
-    if len(line) > max_bytes:
-        return InvalidFrame(None, frames.INVALID_REQUEST, f"A frame can have at most {max_bytes:,} bytes.")
-    try:
-        message = _decode(line)
-    except (ValueError, RecursionError):
-        return InvalidFrame(None, frames.PARSE_ERROR, "Invalid JSON.")
-    if not isinstance(message, dict):
-        return InvalidFrame(None, frames.INVALID_REQUEST, "A message must be an object.")
-    error = _validate(message)
-    if error is None:
-        return _normalize(message)
-    if isinstance(message.get("method"), str):
-        return InvalidFrame(message.get("id"), frames.INVALID_REQUEST, error)
-    # The id of a response is one of ours; a request of the editor may have the same, so it is not repeated.
-    return InvalidFrame(None, frames.INVALID_REQUEST, error, _error_response(message.get("id"), error))
-
-
-def _decode(line: bytes) -> Any:
-    """Decode JSON, with unpaired surrogates, too: editors send them when they cut a text within a character."""
-    try:
-        return msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        if _SURROGATE.search(line) is None:
-            raise
-    return surrogates.repair(json.loads(line))
-
-
-def _validate(message: Frame) -> str | None:
-    """Return why an object is not a message; None if it is one."""
-    if message.get("jsonrpc") != "2.0":
-        return 'A message must contain "jsonrpc": "2.0".'
-    if isinstance(message.get("id"), bool | float | list | dict):
-        return "`id` must be an integer or a string."
-    if "method" in message:
-        return None if isinstance(message["method"], str) else "`method` must be a string."
-    is_response = "id" in message and ("result" in message or "error" in message)
-    return None if is_response else "The message is neither a request nor a response."
-
-
-def _normalize(message: Frame) -> Frame:
-    """Adapt a message to the SDK: parameters are present, without `_meta`, which the SDK would take for one of them,
-    and an invalid error is replaced by a valid one."""
-    match message:
-        case {"method": _, "params": {"_meta": _, **params}}:
-            return {**message, "params": params}
-        case {"method": _} if message.get("params") is None:
-            return {**message, "params": {}}
-        case {"method": _} | {"error": {"code": int(), "message": str()}}:
-            return message
+def _repair_error(response: Frame) -> Frame:
+    """Replace an invalid error, which the SDK could not process: a request of ours must not wait for ever."""
+    match response:
+        case {"error": {"code": int(), "message": str()}}:
+            return response
         case {"error": _}:
-            return {**message, "error": {"code": frames.INTERNAL_ERROR, "message": "The editor sent an invalid error."}}
+            error = {"code": frames.INTERNAL_ERROR, "message": "The editor sent an invalid response."}
+            return {**response, "error": error}
         case _:
-            return message
+            return response
 
 
-def _error_response(id: object, error: str) -> Frame | None:
-    """Return an error response, so that the request of ours that an invalid response belongs to does not wait."""
-    if not isinstance(id, int | str) or isinstance(id, bool):
-        return None
-    failure = {"code": frames.INTERNAL_ERROR, "message": f"The response is invalid: {error}"}
-    return {"jsonrpc": "2.0", "id": id, "error": failure}
+def decode(line: bytes, limits: frames.FrameLimits) -> frames.Message | frames.RpcBatch:
+    """Decode a frame, with unpaired surrogates, too: editors send them when they cut a text within a character."""
+    if _SURROGATE.search(line) is not None:
+        with suppress(ValueError, RecursionError):
+            line = msgspec.json.encode(surrogates.repair(json.loads(line)))
+    return frames.decode(line, limits)

@@ -71,9 +71,10 @@ class RpcNotification(msgspec.Struct, frozen=True):
 
 
 class RpcResponse(msgspec.Struct, frozen=True):
-    """A response. We send no requests, so it is ignored."""
+    """A response, as it was received."""
 
     id: Id
+    body: dict[str, Any]
 
 
 class InvalidMessage(msgspec.Struct, frozen=True):
@@ -81,6 +82,8 @@ class InvalidMessage(msgspec.Struct, frozen=True):
 
     error: RpcError
     id: Id = None
+    response_to: Id = None
+    """The request of ours that an invalid response belongs to."""
 
 
 Message: TypeAlias = RpcRequest | RpcNotification | RpcResponse | InvalidMessage
@@ -121,16 +124,23 @@ def _message(decoded: Any) -> Message:
     id_ = decoded.get("id")
     if not _is_id(id_):
         return _invalid(f"`id` must be a string, a number or null, with at most {MAX_ID_CHARACTERS} characters.")
+    method, params = decoded.get("method"), decoded.get("params")
+    if not isinstance(method, str) and "id" in decoded and ("result" in decoded or "error" in decoded):
+        return _response(id_, decoded)
     if decoded.get("jsonrpc") != "2.0":
         return _invalid('A message must contain "jsonrpc": "2.0".', id_)
-    if "method" not in decoded and ("result" in decoded or "error" in decoded):
-        return RpcResponse(id_)
-    method, params = decoded.get("method"), decoded.get("params")
     if not isinstance(method, str) or len(method) > MAX_METHOD_CHARACTERS:
         return _invalid(f"`method` must be a string with at most {MAX_METHOD_CHARACTERS} characters.", id_)
     if params is not None and not isinstance(params, dict | list):
         return _invalid("`params` must be an object or a list.", id_)
     return RpcRequest(id_, method, params) if "id" in decoded else RpcNotification(method, params)
+
+
+def _response(id: Id, decoded: dict[str, Any]) -> RpcResponse | InvalidMessage:
+    if decoded.get("jsonrpc") == "2.0" and "method" not in decoded:
+        return RpcResponse(id, decoded)
+    # A request of the other side may have the same id, so the error does not repeat it.
+    return InvalidMessage(RpcError(INVALID_REQUEST, "The response is invalid."), response_to=id)
 
 
 def _is_id(id: Any) -> bool:

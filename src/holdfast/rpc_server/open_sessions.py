@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from holdfast import errors
+from holdfast.rpc import peer as peers
 from holdfast.rpc_server import session as sessions
 from holdfast.rpc_server import wire_types
 from holdfast.runtime import runtime as runtimes
@@ -36,10 +37,10 @@ class OpenSessions:
 
     # --- opening and finding -------------------------------------------------------------------------
 
-    def of(self, client: sessions.EventReceiver) -> list[sessions.ClientSession]:
+    def of(self, client: peers.Peer) -> list[sessions.ClientSession]:
         return [session for session in self._all if session.client is client and not session.closing]
 
-    def find(self, client: sessions.EventReceiver, session_id: str) -> sessions.ClientSession | None:
+    def find(self, client: peers.Peer, session_id: str) -> sessions.ClientSession | None:
         return next((session for session in self.of(client) if session_id in session.ids), None)
 
     def find_abandoned(self, session_id: str) -> sessions.ClientSession | None:
@@ -47,7 +48,7 @@ class OpenSessions:
         left = (session for session in self._all if session.gone and not session.closing)
         return next((session for session in left if session_id in session.ids), None)
 
-    async def wait_closed(self, client: sessions.EventReceiver, session_id: str) -> None:
+    async def wait_closed(self, client: peers.Peer, session_id: str) -> None:
         """Wait until no session of the client with this id is being closed: two would send every event twice."""
         while found := [each for each in self._all if each.client is client and session_id in each.ids]:
             closing = [each.wait_closed() for each in found if each.closing]
@@ -55,14 +56,14 @@ class OpenSessions:
                 return
             await asyncio.gather(*closing)
 
-    def open(self, client: sessions.EventReceiver, conversation_id: str, key: str) -> sessions.ClientSession:
+    def open(self, client: peers.Peer, conversation_id: str, key: str) -> sessions.ClientSession:
         self.check_count(client)
         session = sessions.ClientSession(self._runtime, client, conversation_id, key, self._poll_seconds)
         self._all.append(session)
         session.resend_approvals()
         return session
 
-    def check_count(self, client: sessions.EventReceiver) -> None:
+    def check_count(self, client: peers.Peer) -> None:
         """Raise if the client cannot open another session."""
         if self._is_ending:
             raise errors.Gone("The server is shutting down.")

@@ -323,7 +323,9 @@ class RpcServer:
 
     async def _respond(self, peer: peers.Peer, params: wire_types.RespondParams) -> wire_types.RespondResult:
         session = await self._find(peer, params.session_id)
-        receipt = await session.answer(events.Approve(params.request_id, params.answer, ANSWERED_BY, params.reason))
+        receipt = await session.approvals.answer(
+            events.Approve(params.request_id, params.answer, ANSWERED_BY, params.reason)
+        )
         return wire_types.RespondResult(session_id=session.key, accepted=receipt.accepted, notice=receipt.notice)
 
     async def _undo(self, peer: peers.Peer, params: wire_types.UndoParams) -> wire_types.UndoResult:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from holdfast import errors, events, types
 from holdfast.compaction import base as compaction
 from holdfast.rpc import frames
+from holdfast.rpc import peer as peers
 from holdfast.rpc_server import event_messages, session_info, wire_types
 from holdfast.runtime import approval_queue, attachments, subscriptions, wording
 from holdfast.runtime import runtime as runtimes
@@ -33,13 +34,6 @@ MAX_PROMPTS = 1_000
 DROPPED = "The prompt was removed from the queue before its turn began."
 
 
-class EventReceiver(Protocol):
-    """The program at the other end."""
-
-    async def notify(self, method: str, params: object) -> None:
-        """Raises Gone after the client has disconnected."""
-
-
 class QueuedPrompt(NamedTuple):
     """A prompt of this client that is queued or being answered."""
 
@@ -52,7 +46,7 @@ class ClientSession:
     """A session of one client."""
 
     def __init__(
-        self, runtime: runtimes.Runtime, client: EventReceiver, conversation_id: str, key: str, poll_seconds: float
+        self, runtime: runtimes.Runtime, client: peers.Peer, conversation_id: str, key: str, poll_seconds: float
     ) -> None:
         self._runtime, self.client = runtime, client
         self.gone = False
@@ -77,7 +71,7 @@ class ClientSession:
         self._deletion_sent = False
         self._closing: asyncio.Task[bool] | None = None
         self._hurried = asyncio.Event()
-        self._approvals = approval_queue.ApprovalQueue(runtime.approvals, conversation_id)
+        self.approvals = approval_queue.ApprovalQueue(runtime.approvals, conversation_id)
         self.subscription = subscriptions.Subscription[wire_types.EventPayload](
             runtime,
             conversation_id,
@@ -87,7 +81,7 @@ class ClientSession:
             poll_seconds=poll_seconds,
         )
         self.subscription.start()
-        self._approvals.open()
+        self.approvals.open()
 
     # --- state ---------------------------------------------------------------------------------------
 
@@ -239,9 +233,6 @@ class ClientSession:
         runtime.publish(conversation_id, events.Titled(title))
         return title, False
 
-    async def answer(self, given: events.Approve) -> approval_queue.AnswerReceipt:
-        return await self._approvals.answer(given)
-
     # --- events --------------------------------------------------------------------------------------
 
     def _receive(self, event: events.AnyEvent) -> subscriptions.Received | None:
@@ -264,15 +255,15 @@ class ClientSession:
         self.gone = True
         self.hurry()
 
-    def adopt(self, client: EventReceiver) -> None:
+    def adopt(self, client: peers.Peer) -> None:
         """Continue with another client."""
         self.client, self.gone = client, False
         self._hurried.clear()
-        self._approvals.open()
+        self.approvals.open()
 
     def resend_approvals(self) -> None:
         """Send the pending approval requests again."""
-        for request in self._approvals.pending:
+        for request in self.approvals.pending:
             self.subscription.put(event_messages.approval_request(request))
 
     async def _deliver(self, item: subscriptions.Item[wire_types.EventPayload]) -> None:
@@ -348,7 +339,7 @@ class ClientSession:
 
         The client cannot answer approval requests any more: they are denied unless another one can.
         """
-        self._approvals.close()
+        self.approvals.close()
         while running := [prompt.answered for prompt in self._prompts]:
             await asyncio.wait(running)
         await self.subscription.drain()
@@ -380,7 +371,7 @@ class ClientSession:
         if running := [prompt.answered for prompt in self._prompts]:
             await asyncio.wait(running)
         self.subscription.stop()
-        self._approvals.close()
+        self.approvals.close()
         if is_alone():
             await runtime.wait_idle(conversation_id)
         await self.subscription.finish()
@@ -396,7 +387,7 @@ class ClientSession:
 
     def abandon(self) -> None:
         """Receive, answer and send nothing more."""
-        self._approvals.close()
+        self.approvals.close()
         self.subscription.abandon()
 
     async def _flush(self) -> None:
