@@ -239,11 +239,7 @@ async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
     assert await wire.wait_initialized()
     await greeted
 
-    async def serve() -> None:
-        async with server.EditorServer(program) as opened:
-            await server.serve(opened, wire)
-
-    serving = person.serving = asyncio.create_task(serve())
+    serving = person.serving = asyncio.create_task(server.serve(server.EditorServer(program), wire))
     try:
         yield person
     finally:

@@ -95,7 +95,7 @@ class OpenSession(NamedTuple):
 
 
 class EditorServer:
-    """The sessions of one editor. `async with` it: leaving the block closes them."""
+    """The sessions of one editor, until `close`."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -103,12 +103,6 @@ class EditorServer:
         self._open: dict[str, OpenSession] = {}
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         """Serialize the opening and closing of a session."""
-
-    async def __aenter__(self) -> EditorServer:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all sessions: running turns are stopped and their prompts answered."""
@@ -247,7 +241,6 @@ class EditorServer:
         opened = await stack.enter_async_context(self._program.open_runtime(spec, tool_client))
         session = sessions.EditorSession(spec, opened, self._client, await self._program.models())
         tool_client.send_update = session.send_tool_update
-        session.warnings += _unsupported_servers(spec.servers)
         stack.push_async_callback(session.close)
         return session
 
@@ -337,15 +330,6 @@ def _set_mode(session: sessions.EditorSession, name: object) -> None:
     if mode is None:
         raise errors.RpcRefused(frames.INVALID_PARAMS, f"Unknown mode: {errors.shown(str(name))}.")
     session.set_mode(mode)
-
-
-def _unsupported_servers(servers: Sequence[mcp_servers.EditorMcpServer]) -> list[str]:
-    """Return a warning for each MCP server of the editor that cannot be used."""
-    return [
-        f"MCP server {errors.shown(each.name)} is ignored: the ACP transport is not supported."
-        for each in servers
-        if isinstance(each, schema.AcpMcpServer)
-    ]
 
 
 def _parse_cursor(cursor: str) -> int:

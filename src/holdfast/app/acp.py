@@ -102,4 +102,4 @@ async def serve(
         if house.notice:
             logger.warning("%s", house.notice)
         program = EditorProgram(house, wire, runtimes)
-        await server.serve(await stack.enter_async_context(server.EditorServer(program)), wire)
+        await server.serve(server.EditorServer(program), wire)
