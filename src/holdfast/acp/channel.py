@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import util
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from holdfast import errors
 from holdfast.model import surrogates
-from holdfast.rpc import frames
+from holdfast.rpc import frames, peer
 
 PROTOCOL_VERSION = 1
 NAME, TITLE = "holdfast", "Holdfast"
@@ -38,19 +38,6 @@ class EditorGone(errors.Gone, ConnectionError):
     """Raised when the editor closed the connection."""
 
     default_message = "The editor has disconnected."
-
-
-class FrameTransport(Protocol):
-    """Carries frames."""
-
-    async def receive(self) -> bytes | None:
-        """Return the next frame, or None at the end."""
-
-    async def send(self, frame: bytes) -> None:
-        """Raises Gone when the connection is closed."""
-
-    async def unread(self) -> None:
-        """Return when it is known that the other side reads no more."""
 
 
 def initialize_result(params: object, version: str) -> dict[str, Any] | None:
@@ -86,7 +73,7 @@ def parse_client_capabilities(params: object) -> dict[str, Any]:
 class EditorChannel:
     """A transport of the SDK. One task receives, any task sends. When the editor reads no more, the input ends."""
 
-    def __init__(self, transport: FrameTransport, version: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, transport: peer.Channel, version: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._transport, self._version = transport, version
         self._limits = frames.FrameLimits(max_bytes=max_frame_bytes)
         self._unread = deque[Frame]()

@@ -293,14 +293,6 @@ class EditorServer:
         if (found := self._open.get(session_id)) is not None:
             found.session.cancel()
 
-    # --- extensions ----------------------------------------------------------------------------------
-
-    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        raise exceptions.RequestError.method_not_found(f"_{method}")
-
-    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Ignore unknown notifications, as the protocol requires."""
-
 
 def _build_spec(
     session_id: str,
