@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, errors
 from holdfast.acp import channel, client, plans, server
+from holdfast.acp import session as sessions
 from holdfast.agent import approvals
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
@@ -58,7 +59,7 @@ class House:
         self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("prompt_commands", None)
         self._given = given
         self._tools = [self.shell.tool] if tools is None else [*tools]
-        self.places: list[server.SessionSpec] = []
+        self.places: list[sessions.SessionSpec] = []
         self.clients: list[client.ToolClient] = []
         self.doors: list[runtime.Runtime] = []
         self.open = 0
@@ -69,7 +70,7 @@ class House:
 
     @asynccontextmanager
     async def open_runtime(
-        self, place: server.SessionSpec, client: client.ToolClient
+        self, place: sessions.SessionSpec, client: client.ToolClient
     ) -> AsyncIterator[runtime.Runtime]:
         permissions = approvals.Approvals(self.db.permissions)
 
@@ -238,11 +239,7 @@ async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
     assert await wire.wait_initialized()
     await greeted
 
-    async def serve() -> None:
-        async with server.EditorServer(program) as opened:
-            await server.serve(opened, wire)
-
-    serving = person.serving = asyncio.create_task(serve())
+    serving = person.serving = asyncio.create_task(server.serve(server.EditorServer(program), wire))
     try:
         yield person
     finally:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.acp import channel, client, server
+from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.store import async_db
@@ -23,7 +24,7 @@ class Unclosable(seat.House):
 
     @asynccontextmanager
     async def open_runtime(
-        self, place: server.SessionSpec, client: client.ToolClient
+        self, place: sessions.SessionSpec, client: client.ToolClient
     ) -> AsyncIterator[runtime.Runtime]:
         async with super().open_runtime(place, client) as opened:
             yield opened
@@ -87,22 +88,11 @@ def test_whoever_was_served_is_not_turned_away_afterwards() -> None:
         wire = channel.EditorChannel(person, "1.0")
         person.asking("initialize", protocolVersion=1)
         assert await wire.wait_initialized()
-        async with server.EditorServer(person.program) as opened:
-            serving = asyncio.create_task(server.serve(opened, wire))
-            await person.ask("session/list")
-            serving.cancel()
-            await asyncio.wait([serving])
+        serving = asyncio.create_task(server.serve(server.EditorServer(person.program), wire))
+        await person.ask("session/list")
+        serving.cancel()
+        await asyncio.wait([serving])
         async with asyncio.timeout(60):
             await wire.refuse_all("The store could not be closed.")
 
     stage.run(story)
-
-
-def test_servers_that_are_to_be_spoken_to_through_the_editor_are_told_of() -> None:
-    async def story(person: seat.Editor) -> None:
-        given = {"type": "acp", "name": "inner", "serverId": "1"}
-        made = await person.ask("session/new", cwd="/", mcpServers=[given])
-        await person.prompt(made["sessionId"], "hello")
-        assert "'inner' is ignored" in person.text("agent_thought_chunk")
-
-    seat.run(story, ["A"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast import AsyncSessionDB, content_parts, errors, types
+from holdfast import AsyncSessionDB, content_parts, types
 from tests.acp import seat
 from tests.agent import house, stage
 from tests.compaction.test_compress import WINDOW, filled
@@ -112,35 +112,6 @@ def test_a_prompt_after_a_cancel_is_answered_however_slow_the_store_is() -> None
     seat.run(story, ["here I am"])
 
 
-def test_a_request_that_has_failed_and_is_not_wanted_any_more_stops_no_other() -> None:
-    stuck, go = stage.Stuck(), asyncio.Event()
-
-    async def wait(_: object) -> str:
-        stuck.reached.set()
-        await go.wait()
-        return "ok"
-
-    async def story(editor: seat.Editor) -> None:
-        session = await editor.new()
-        await editor.until("available_commands_update")
-        editor.reads.clear()
-        first, failed = editor.prompting(session, "one"), editor.number
-        second = editor.prompting(session, "two")
-        await stuck.reached.wait()
-        heard = asyncio.Event()
-        editor.tell("$/cancel_request", requestId=failed)
-        await seat.so(editor.is_heard)
-        asyncio.get_running_loop().call_soon(heard.set)
-        await heard.wait()
-        editor.reads.set()
-        assert "error" in await first
-        go.set()
-        assert seat.result(await second) == {"stopReason": "end_turn"}
-
-    failing = errors.KeyRefused("No such key.")
-    seat.run(story, [failing, stage.calls("wait"), "here I am"], tools=[stage.tool("wait", wait)])
-
-
 def test_a_request_that_is_not_wanted_any_more_is_cancelled() -> None:
     model = stage.Trickle("so far ")
 
@@ -192,26 +163,6 @@ def test_a_request_that_is_not_wanted_before_it_is_begun_is_cancelled() -> None:
         assert seat.result(await prompting) == {"stopReason": "cancelled"}
 
     seat.run(story, model=stage.Trickle("so far "))
-
-
-def test_only_the_request_that_is_not_wanted_is_cancelled() -> None:
-    stuck = stage.Stuck()
-
-    async def story(editor: seat.Editor) -> None:
-        session = await editor.new()
-        first = editor.prompting(session, "one")
-        running = editor.number
-        await stuck.reached.wait()
-        second, unwanted = editor.prompting(session, "two"), editor.number + 1
-        third = editor.prompting(session, "three")
-        editor.tell("$/cancel_request", requestId=unwanted)
-        assert seat.result(await third) == {"stopReason": "cancelled"}
-        assert not first.done()
-        editor.tell("$/cancel_request", requestId=running)
-        assert seat.result(await first) == {"stopReason": "cancelled"}
-        assert seat.result(await second) == {"stopReason": "end_turn"}
-
-    seat.run(story, [stage.calls("wait"), "here I am"], tools=[stage.tool("wait", stuck)])
 
 
 def test_a_prompt_is_answered_when_the_program_is_asked_to_leave() -> None:

@@ -84,7 +84,6 @@ def read(*lines: bytes, longest: int = channel.MAX_FRAME_BYTES) -> tuple[list[di
         (line(HELLO).decode().encode("utf-16"), -32700),
         (b"\xef\xbb\xbf" + line(HELLO), -32700),
         (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": 1e999}}', -32700),
-        (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": 1e999, "b": "\\ud800"}}', -32700),
         (b"[1]", -32600),
         (b"[]", -32600),
         (b"7", -32600),
@@ -116,15 +115,8 @@ def test_an_answer_whose_error_is_none_is_an_error(error: object) -> None:
     [
         (b'{"id": 7, "result": {"outcome": {"outcome": "selected", "optionId": "once"}}}', -32600),
         (b'{"jsonrpc": "1.0", "id": 7, "error": {"code": 1, "message": "no"}}', -32600),
-        (b'{"jsonrpc": "2.0", "id": 7}', -32600),
-        (b'{"jsonrpc": "2.0", "id": 7.0, "result": null}', -32600),
         (b'{"jsonrpc": "2.0", "id": 7, "method": null, "result": {}}', -32600),
         (b'{"jsonrpc": "2.0", "id": 7, "method": {}, "error": {"code": 1, "message": "no"}}', -32600),
-        (b'{"jsonrpc": "2.0", "id": 7, "result": {"content": "cut', -32700),
-        (b' {"id":7, "jsonrpc":"2.0" , "result" : NaN}', -32700),
-        (b'{"jsonrpc":"2.0","id":7,"result":{"content":"' + b"x" * 1_000 + b'"}}', -32600),
-        (b'{"jsonrpc":"2.0","id":7,"error":"' + b"x" * 1_000, -32600),
-        (b'{"jsonrpc":"2.0","id":7,"method":null,"result":"' + b"x" * 1_000, -32600),
     ],
 )
 def test_an_answer_that_is_none_is_the_end_of_the_wait_for_it_and_refused_under_no_id(wrong: bytes, code: int) -> None:
@@ -157,15 +149,6 @@ def test_parameters_that_are_left_out_are_none(params: bytes) -> None:
     assert seen["params"] == {}
 
 
-def test_a_cancel_that_wants_an_answer_cancels_and_gets_one() -> None:
-    cancel = {"jsonrpc": "2.0", "id": 5, "method": "session/cancel", "params": {"sessionId": "x"}}
-    (seen,), sent = read(line(cancel))
-    assert seen == {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "x"}}
-    assert sent == [{"jsonrpc": "2.0", "id": 5, "result": {}}]
-    seen_of_none, (refused,) = read(line(cancel | {"params": {"sessionId": 7}}))
-    assert (seen_of_none, refused["id"], refused["error"]["code"]) == ([], 5, -32602)
-
-
 @given(some.lists(some.one_of(some.binary(max_size=40), JSON.map(line), OBJECTS.map(line)), max_size=8))
 def test_for_any_lines_what_comes_after_them_is_served_and_all_that_passes_is_a_message(lines: list[bytes]) -> None:
     seen, sent = read(*(each.replace(b"\n", b"") for each in lines), line(NEW))
@@ -193,7 +176,7 @@ def test_half_a_character_is_a_sign_and_keeps_no_request_from_being_served() -> 
     assert sent == []
 
 
-@pytest.mark.parametrize("line", [b'{"a": NaN}', b'{"a": "\\ud800", "b": Infinity}', b'{"a": "\\ud800"'])
+@pytest.mark.parametrize("line", [b'{"a": NaN}', b'{"a": "\\ud800"'])
 def test_what_only_looks_like_json_is_none(line: bytes) -> None:
     _, sent = read(line)
     assert [each["error"]["code"] for each in sent] == [-32700]

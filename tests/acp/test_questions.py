@@ -61,7 +61,6 @@ def test_a_no_is_the_persons(answer: Frame) -> None:
         {"error": {"code": -32603, "message": "The window is closed."}},
         {"error": "boo"},
         {"jsonrpc": "1.0", **selected("once")},
-        {},
     ],
 )
 def test_what_nobody_said_is_said_to_be_nobodys(answer: Frame) -> None:

@@ -16,6 +16,7 @@ from acp import schema
 from holdfast import content_parts
 from holdfast.acp import client, client_terminals
 from holdfast.tools import base
+from holdfast.tools.shell import shell
 from tests.acp import desk
 from tests.tools import leash as leashes
 
@@ -53,9 +54,8 @@ def play(work: Work, leash: leashes.Leash, root: Path, *, terminal: bool = True,
 @asynccontextmanager
 async def opened(conn: Any, root: Path, leash: leashes.Leash, *, terminal: bool = True) -> AsyncIterator[base.Tool]:
     """The tool of an editor that has terminals; it is there for as long as the block."""
-    async with client_terminals.TerminalCleanup() as late:
-        there = client_terminals.ClientTerminals(conn, desk.SESSION, late) if terminal else None
-        yield client_terminals.shell_tool(there, [root], lambda: leash.environment)
+    run = client_terminals.ClientTerminals(conn, desk.SESSION).run if terminal else None
+    yield shell.shell([str(root)], lambda: leash.environment, shell.not_analysed, run)
 
 
 @pytest.mark.parametrize("by_shell", [False, True])
@@ -185,34 +185,6 @@ def test_a_terminal_that_comes_too_late_is_let_go_of(
 
     play(work, leash, tmp_path)
     assert not (tmp_path / "done").exists()
-
-
-def test_a_terminal_that_never_comes_is_not_waited_for_behind_its_editor(
-    tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "REQUEST_SECONDS", 0.01)
-
-    async def run() -> None:
-        editor, come = desk.Editor(), asyncio.Event()
-
-        async def before(method: str) -> None:
-            if method == "create":
-                await come.wait()
-
-        editor.before = before
-        async with desk.connected(editor) as conn:
-            async with opened(conn, tmp_path, leash) as tool:
-                assert "did not answer" in await desk.Doing([tool]).text("shell", command="true")
-            come.set()
-            # What comes now is heard, and nobody does anything about it.
-            async with asyncio.timeout(60):
-                while not editor.terminals:
-                    await asyncio.sleep(0.001)
-            for _ in range(2):
-                await conn.terminal_output(session_id=desk.SESSION, terminal_id=next(iter(editor.terminals)))
-            assert editor.asked == ["create", "output", "output"]
-
-    asyncio.run(run())
 
 
 def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(

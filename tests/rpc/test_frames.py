@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import hypothesis
@@ -13,7 +12,7 @@ from hypothesis import strategies
 from holdfast import errors
 from holdfast.rpc import frames
 
-SMALL = frames.FrameLimits(max_bytes=200, max_depth=4, max_batch=3, max_values=40)
+SMALL = frames.FrameLimits(max_bytes=200, max_running=3)
 
 json_values = strategies.recursive(
     strategies.none() | strategies.booleans() | strategies.integers() | strategies.text(max_size=20),
@@ -79,8 +78,8 @@ def test_what_is_no_message_is_a_typed_error(frame: bytes, code: int, id: frames
         (b'{"jsonrpc": "2.0", "method": "x", "id": -%s}' % (b"9" * 256), frames.RpcRequest(1 - 10**256, "x")),
         (b'{"jsonrpc": "2.0", "method": "x", "params": {"a": 1}}', frames.RpcNotification("x", {"a": 1})),
         (b'{"jsonrpc": "2.0", "method": "x", "params": null, "id": 7}', frames.RpcRequest(7, "x")),
-        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.RpcResponse(3)),
-        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.RpcResponse(3)),
+        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.RpcResponse(3, {"jsonrpc": "2.0", "result": 1, "id": 3})),
+        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.RpcResponse(3, {"jsonrpc": "2.0", "error": {}, "id": 3})),
         (b'[{"jsonrpc": "2.0", "method": "x"}]', frames.RpcBatch((frames.RpcNotification("x"),))),
     ],
 )
@@ -94,109 +93,18 @@ def test_each_message_of_a_batch_is_judged_alone() -> None:
     assert [type(each) for each in found.messages] == [frames.InvalidMessage, frames.RpcRequest, frames.InvalidMessage]
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        b" " * 201,
-        b"[1, 2, 3, 4]",
-        b"[[[[[]]]]]",
-        b"[[" + b"[]," * 20 + b"[]]]",
-        b'{"a": [' + b"1," * 40 + b"1]}",
-        b'{"a": [{"b": [{}]}]}',
-        b"[" * 150,
-        b'{"a":' * 30,
-    ],
-)
+@pytest.mark.parametrize("frame", [b" " * 201, b"[1, 2, 3, 4]"])
 def test_what_is_over_a_limit_is_refused(frame: bytes) -> None:
     assert told(frame, SMALL) == (frames.INVALID_REQUEST, None)
 
 
-def test_what_is_in_a_string_is_one_value() -> None:
-    text = b'{"jsonrpc": "2.0", "method": "x", "params": ["' + b",[{" * 40 + b'"]}'
-    assert frames.decode(text, SMALL) == frames.RpcNotification("x", [",[{" * 40])
-
-
-def nested(depth: int) -> bytes:
-    return b"[" * depth + b"]" * depth
-
-
-@pytest.mark.parametrize(
-    ("frame", "depth"),
-    [
-        (nested(4), 4),
-        (b"[[],[],[],[],[[]]]", 3),
-        (b'{"[[[[[[": [1, "]]]]"], "\\"[[[[": {}}', 2),
-        (b'["\\\\", ["[[[["]]', 2),
-        (b"[{},[{}],{}]", 3),
-    ],
-)
-def test_depth_is_counted_to_the_level_and_not_in_strings(frame: bytes, depth: int) -> None:
-    assert frames.find_excess(frame, frames.FrameLimits(max_depth=depth)) is None
-    assert (
-        frames.find_excess(frame, frames.FrameLimits(max_depth=depth - 1))
-        == f"JSON can have at most {depth - 1} levels of nesting."
-    )
-
-
-def depth_of(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
-
-
-STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-
-
-def values_of(frame: bytes) -> int:
-    """As slow as it is plain."""
-    return sum(map(STRINGS.sub(b"", frame).count, (b",", b"[", b"{")))
-
-
-marked = strategies.recursive(
-    strategies.integers() | strategies.text('[]{},:"\\aä', max_size=8),
-    lambda inner: (
-        strategies.lists(inner, max_size=4) | strategies.dictionaries(strategies.text('[{,"\\', max_size=3), inner)
-    ),
-    max_leaves=12,
-)
-
-
-@hypothesis.given(json_values | marked, strategies.integers(0, 6), strategies.integers(0, 12))
-def test_any_json_is_over_a_limit_where_a_slow_look_finds_it_so(value: Any, deepest: int, most: int) -> None:
-    for spelled in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-        frame = spelled.encode("utf-8", "replace")
-        over = frames.find_excess(frame, frames.FrameLimits(max_depth=deepest, max_values=most))
-        assert (over is not None) == (values_of(frame) > most or depth_of(value) > deepest)
-
-
-def test_what_is_quickly_counted_is_refused_before_how_deep_it_is_matters() -> None:
-    # Depth is looked for in what is left, of which there is not much then.
-    found = frames.decode(nested(70) * 10_000)
-    assert isinstance(found, frames.InvalidMessage)
-    assert found.error.message == "A frame can have at most 200,000 values."
-
-
-def test_a_number_that_takes_long_to_read_is_refused_wherever_it_stands() -> None:
-    frame = b'{"jsonrpc": "2.0", "method": "x", "params": ["%s", %s]}'
-    assert isinstance(frames.decode(frame % (b"7" * 5_000, b"7" * 1_000)), frames.RpcNotification)
-    assert told(frame % (b"", b"7" * 1_001)) == (frames.INVALID_REQUEST, None)
-
-
 @pytest.mark.parametrize(
     "frame",
-    [
-        b'\\"[' * 300_000,
-        b'"\\"[' + b'\\"[' * 300_000 + b"\\",
-        nested(400_000),
-        nested(60) * 140_000,
-        b'["",[],[[]]]' * 1_400_000,
-        b'["a","' * 2_700_000,
-        b"[]" * 199_000 + b"]" * 16_000_000,
-    ],
-    ids=["quotes", "one string", "deep", "wide", "mixed", "strings", "ends"],
+    [b"[" * 400_000 + b"]" * 400_000, b'{"a":' * 100_000, b'{"id": ' + b"7" * 1_000_000 + b"}", b'["a","' * 2_000_000],
+    ids=["lists", "objects", "digits", "strings"],
 )
 def test_what_was_made_to_be_slow_is_judged_at_once(frame: bytes) -> None:
-    # Were it looked at once for each of its quotes or levels, this would take hours.
-    assert isinstance(frames.decode(frame), frames.InvalidMessage)
+    assert told(frame) == (frames.PARSE_ERROR, None)
 
 
 @hypothesis.given(strategies.binary(max_size=60))
@@ -207,8 +115,7 @@ def test_for_any_bytes_nothing_raises(frame: bytes) -> None:
 @hypothesis.given(ids, strategies.text(max_size=50), params)
 def test_any_request_is_read_as_it_was_written(id: Any, method: str, given: Any) -> None:
     said = {"jsonrpc": "2.0", "id": id, "method": method, **({} if given is None else {"params": given})}
-    deep = frames.FrameLimits(max_depth=100)
-    assert frames.decode(json.dumps(said).encode(), deep) == frames.RpcRequest(id, method, given)
+    assert frames.decode(json.dumps(said).encode()) == frames.RpcRequest(id, method, given)
 
 
 @hypothesis.given(json_values)

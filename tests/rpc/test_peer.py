@@ -136,10 +136,12 @@ def test_a_batch_that_waits_keeps_nobody_waiting_and_parts_of_it_can_be_cancelle
     stage.run(story)
 
 
-def test_a_batch_may_have_more_parts_than_are_worked_on_at_once() -> None:
+def test_a_batch_of_more_messages_than_run_at_once_is_refused() -> None:
     async def story(other: stage.Other) -> None:
-        other.say([request(number, "echo", []) for number in range(50)])
-        assert [each["id"] for each in await other.hear()] == list(range(50))
+        other.say([request(number, "echo", []) for number in range(PATIENT.max_running + 1)])
+        assert (await other.hear())["error"]["code"] == frames.INVALID_REQUEST
+        other.say([request(number, "echo", []) for number in range(PATIENT.max_running)])
+        assert [each["id"] for each in await other.hear()] == list(range(PATIENT.max_running))
 
     stage.run(story, PATIENT)
 
@@ -154,43 +156,6 @@ def test_batches_that_nobody_reads_the_answers_of_are_not_taken_without_end() ->
             assert [each["id"] for each in await other.hear()] == [number]
 
     stage.run(story, PATIENT, room=1)
-
-
-def test_of_a_batch_whose_answers_are_too_much_the_rest_is_refused_and_not_done() -> None:
-    async def story(other: stage.Other) -> None:
-        other.say([request(number, "give", [3_000]) for number in range(50)])
-        found = await other.hear()
-        assert [each["id"] for each in found] == list(range(50))
-        done = [each for each in found if "result" in each]
-        # Those that were worked on when it became too much are answered still.
-        assert 3 <= len(done) <= 3 + AT_ONCE.max_running
-        assert len(other.begun) == len(done)
-        assert {each["error"]["code"] for each in found if "error" in each} == {frames.BUSY}
-        assert (await other.ask(1, "give", [3_000]))["id"] == 1
-
-    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=2, busy_seconds=0.0))
-
-
-def test_what_batches_come_to_waits_for_who_reads_and_is_never_much_more_than_a_frame() -> None:
-    async def story(other: stage.Other) -> None:
-        for number in range(0, 100, 2):
-            other.say([request(number, "give", [3_000]), request(number + 1, "give", [3_000])])
-        await stage.settled(500)
-        # One batch was taken, and of others as much as is worked on at once: what that came to is too much already.
-        assert len(other.begun) <= 2 + 8
-        for number in range(0, 100, 2):
-            assert [each["id"] for each in await other.hear()] == [number, number + 1]
-
-    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=8, busy_seconds=1_000.0), room=1)
-
-
-def test_a_batch_that_was_told_leaves_room_for_the_next() -> None:
-    async def story(other: stage.Other) -> None:
-        for number in range(20):
-            other.say([request(number, "give", [3_000]), 7, notification("give", [100_000])])
-            assert [each["id"] for each in await other.hear()] == [number, None]
-
-    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=2, busy_seconds=0.0))
 
 
 # --- cancellation --------------------------------------------------------------------------------------

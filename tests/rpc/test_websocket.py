@@ -245,7 +245,7 @@ async def talks_nonsense(hostile: client.ClientConnection, served: Served) -> No
     for each in worst:
         await hostile.send((each * 2_000)[: SMALL.max_bytes], text=True)
         assert json.loads(await hostile.recv())["error"]["code"] in (frames.PARSE_ERROR, frames.INVALID_REQUEST)
-    await hostile.send(json.dumps([request(number, "wait", []) for number in range(20)]))
+    await hostile.send(json.dumps([request(number, "wait", []) for number in range(SMALL.max_running)]))
     await stage.until(lambda: len(served.other.begun) == SMALL.max_running)
 
 
@@ -259,7 +259,8 @@ def test_whatever_one_client_does_another_is_answered(
         async with served.connect() as other:
             for number in range(50):
                 assert (await ask(other, request(number, "echo", [number])))["result"] == [number]
-            assert len(await ask(other, [request(number, "echo") for number in range(20)])) == 20
+            batch = [request(number, "echo") for number in range(SMALL.max_running)]
+            assert len(await ask(other, batch)) == SMALL.max_running
         # It is still at it, and was not served at the cost of being cut off.
         assert not served.peers[0].closed.is_set()
         hostile.transport.abort()

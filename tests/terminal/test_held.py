@@ -56,9 +56,7 @@ def test_something_that_cannot_be_told_keeps_nothing_behind_it_from_being_told()
     calling.run(story)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"), [("/stop", "Nothing is running."), ("/title  A\nplan", "The title is now A plan.")]
-)
+@pytest.mark.parametrize(("line", "said"), [("/stop", "Nothing is running."), ("/title  A\nplan", "Title: A plan")])
 def test_what_a_command_said_is_in_its_answer_whatever_it_is(line: str, said: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, 1)
@@ -130,12 +128,12 @@ def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is_behin
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         (session,) = desk.server._sessions
-        tell = session._renderer.render
+        tell = session._messages.build
 
         def breaks(event: events.AnyEvent, uid: str | None) -> Any:
             return {}[event.text] if event == events.Notice("This is odd.") else tell(event, uid)
 
-        session._renderer.render = breaks  # type: ignore[method-assign]
+        session._messages.build = breaks  # type: ignore[method-assign]
         for words in ("This is odd.", "This is not."):
             desk.home.door.publish("talk", events.Notice(words))
         assert (await client.until("status"))["payload"]["text"] == "This is not."

@@ -15,11 +15,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from holdfast.rpc_server import schema, wire_types
+from holdfast.rpc_server import wire_types
 from tests.agent import house
 from tests.compaction.test_compress import WINDOW, Writer, filled
 from tests.contract import steps
-from tests.terminal import calling
+from tests.terminal import calling, rpc_schema
 from tests.terminal.sitting import Dictated
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -163,7 +163,7 @@ def valid(name: str, value: Any) -> None:
 
 
 def test_the_schema_file_is_up_to_date() -> None:
-    assert SCHEMA.read_text("utf-8") == schema.format_schema(), (
+    assert SCHEMA.read_text("utf-8") == rpc_schema.format_schema(), (
         "python -m tests.terminal.test_server_golden writes it anew."
     )
 
@@ -181,7 +181,7 @@ def test_only_what_is_asked_is_held_to_the_fields_that_are_known() -> None:
     schemas = document()["components"]["schemas"]
     closed = {name for name, each in schemas.items() if each.get("additionalProperties") is False}
     asked = {each.params.__name__ for each in wire_types.METHODS.values()}
-    assert closed == asked | {"Options", "Image"}
+    assert closed == asked | {"OptionChanges", "ImageParams"}
 
 
 def test_events_are_held_to_what_their_type_carries() -> None:
@@ -194,7 +194,7 @@ def test_events_are_held_to_what_their_type_carries() -> None:
 
 def test_the_schema_says_what_fields_are_for_and_every_error_there_is() -> None:
     found = document()
-    info = found["components"]["schemas"]["Info"]["properties"]
+    info = found["components"]["schemas"]["SessionState"]["properties"]
     assert (
         info["compacted_to"]["description"]
         == "The last message that the summary replaces in the context; 0 without a summary."
@@ -216,6 +216,6 @@ def test_the_schema_tells_of_every_method_and_event() -> None:
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema.format_schema(), "utf-8")
+    SCHEMA.write_text(rpc_schema.format_schema(), "utf-8")
     for story in STORIES:
         (GOLDEN / f"{story}.json").write_text(steady(played(story)), "utf-8")

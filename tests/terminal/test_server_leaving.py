@@ -10,7 +10,7 @@ import pytest
 from holdfast import AsyncSessionDB, content_parts, events
 from holdfast.compaction import hooks
 from holdfast.rpc import frames
-from holdfast.rpc_server import session
+from holdfast.runtime import subscriptions
 from tests.agent import house, stage
 from tests.compaction.test_compress import agent, filled
 from tests.terminal import calling
@@ -105,7 +105,7 @@ def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
 
 
 def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = (await client.ask("session.create"))["session_id"]

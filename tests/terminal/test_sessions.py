@@ -10,7 +10,8 @@ import pytest
 from holdfast import AsyncSessionDB, errors, events
 from holdfast.compaction import hooks
 from holdfast.rpc_server import open_sessions, session
-from tests.agent import house, stage
+from holdfast.runtime import subscriptions
+from tests.agent import house
 from tests.compaction.test_compress import filled
 from tests.terminal import calling
 from tests.terminal.sitting import Dictated
@@ -124,7 +125,7 @@ def test_who_opens_again_what_it_closes_finds_it_closed_and_is_told_everything_o
 
 
 def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, 1)
@@ -172,28 +173,18 @@ def failing(db: AsyncSessionDB, times: int) -> None:
     db.end_conversation = fails  # type: ignore[method-assign,assignment]
 
 
-def test_where_the_store_cannot_end_it_that_is_said_it_stays_open_and_can_be_closed_again() -> None:
+def test_close_without_the_store_closes_the_session_and_ends_nothing() -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = await spoken(client)
         failing(desk.db, 1)
-        refused = await calling.refusal(client.ask("session.close", session_id=key))
-        assert (refused.code, refused.data) == (-32000, {"type": "StoreBusy"})
+        assert not (await client.ask("session.close", session_id=key))["ended"]
+        await until_none_is_left(desk)
+        await client.ask("session.resume", session_id=key)
         assert (await client.say(key, "Still here?", uid="u"))["payload"]["text"] == "b"
         assert (await client.ask("session.close", session_id=key))["ended"]
         assert await ends(desk.db, key) == ["tui_close"]
-        await until_none_is_left(desk)
 
     calling.run(story, ["a", "b"])
-
-
-def test_at_the_end_it_is_tried_more_than_once() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with calling.served(db, ["a"]) as desk:
-            key = await spoken(await desk.caller())
-            failing(db, open_sessions.CLOSE_ATTEMPTS - 1)
-        assert await ends(db, key) == ["tui_close"]
-
-    stage.run(story)
 
 
 @pytest.mark.parametrize("how", ["the client vanishes", "the server ends"])
@@ -222,33 +213,6 @@ def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog: pytes
 
 
 # --- opening that nobody is told of --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["session.create", "session.resume"])
-def test_what_is_cancelled_while_it_is_opened_is_not_open(method: str) -> None:
-    reached = asyncio.Event()
-
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
-        await filled(desk.db, 1)
-        works = desk.db.conversation
-
-        async def slow(_: str) -> Any:
-            reached.set()
-            await asyncio.Event().wait()
-
-        desk.db.conversation = slow  # type: ignore[method-assign]
-        given = {"title": "T"} if method == "session.create" else {"session_id": "talk"}
-        opening = client.asking(method, **given)
-        await reached.wait()
-        (session,) = desk.server._sessions
-        client.cancel(opening)
-        assert (await opening)["error"]["code"] == -32800
-        desk.db.conversation = works  # type: ignore[method-assign]
-        await until_none_is_left(desk)
-        assert desk.home.door.wanted_title(session.key) is None
-        assert await ends(desk.db, "talk") == [None]
-
-    calling.run(story)
 
 
 def test_who_comes_back_with_a_broken_picture_takes_nothing_up() -> None:
@@ -358,27 +322,6 @@ def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch)
         model.say("a", None)
         await client.until("message.complete")
         await client.ask("prompt.submit", session_id=key, text="now")
-
-    calling.run(story, model=model)
-
-
-def test_only_so_much_of_a_client_waits_in_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sessions, "MAX_QUEUED_BYTES", 1_000)
-    model = Dictated()
-
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
-        one, other = [(await client.ask("session.create"))["session_id"] for _ in range(2)]
-        await client.ask("prompt.submit", session_id=one, text="x" * 1_000)
-        for method, given in (
-            ("prompt.submit", {"text": "more"}),
-            ("session.steer", {"text": "more"}),
-            ("session.options", {"options": {"images": [PICTURE]}}),
-        ):
-            refused = await calling.refusal(client.ask(method, session_id=other, **given))
-            assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
-        model.say("a", None)
-        await client.until("message.complete")
-        await client.ask("prompt.submit", session_id=other, text="now")
 
     calling.run(story, model=model)
 

@@ -15,7 +15,7 @@ def test_a_stretch_is_no_longer_on_the_wire_than_it_may_be() -> None:
         said = [types.NewMessage(role="user", content="x" * 150_000) for _ in range(9)]
         for each in said:
             await db.append_messages("talk", [each])
-        found: list[wire_types.Said] = []
+        found: list[wire_types.TranscriptMessage] = []
         while len(found) < len(said):
             after = found[-1].seq if found else 0
             part = await session_info.read_transcript(db, await db.conversation("talk"), after, 200)

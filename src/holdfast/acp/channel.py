@@ -8,18 +8,19 @@ calls.
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from contextvars import ContextVar
 from importlib import util
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import msgspec
 
 from holdfast import errors
-from holdfast.acp import message_parser
-from holdfast.rpc import frames
+from holdfast.model import surrogates
+from holdfast.rpc import frames, peer
 
 PROTOCOL_VERSION = 1
 NAME, TITLE = "holdfast", "Holdfast"
@@ -27,32 +28,16 @@ MAX_FRAME_BYTES = 64 << 20
 """Bytes of a frame; an embedded file fits."""
 MAX_VALIDATION_ERRORS = 20
 """Validation errors listed in one response."""
-CANCEL_REQUEST = "$/cancel_request"
-CANCEL_SESSION = "session/cancel"
 
-Frame = message_parser.Frame
+Frame: TypeAlias = dict[str, Any]
 
-CURRENT_REQUEST: ContextVar[Frame | None] = ContextVar("current_request", default=None)
-"""The request being handled, unmodified: the SDK passes on neither its id nor the values that it could not parse."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class EditorGone(errors.Gone, ConnectionError):
     """Raised when the editor closed the connection."""
 
     default_message = "The editor has disconnected."
-
-
-class FrameTransport(Protocol):
-    """Carries frames."""
-
-    async def receive(self) -> bytes | None:
-        """Return the next frame, or None at the end."""
-
-    async def send(self, frame: bytes) -> None:
-        """Raises Gone when the connection is closed."""
-
-    async def unread(self) -> None:
-        """Return when it is known that the other side reads no more."""
 
 
 def initialize_result(params: object, version: str) -> dict[str, Any] | None:
@@ -88,28 +73,24 @@ def parse_client_capabilities(params: object) -> dict[str, Any]:
 class EditorChannel:
     """A transport of the SDK. One task receives, any task sends. When the editor reads no more, the input ends."""
 
-    def __init__(self, transport: FrameTransport, version: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._transport, self._version, self._max_frame_bytes = transport, version, max_frame_bytes
+    def __init__(self, transport: peer.Channel, version: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._transport, self._version = transport, version
+        self._limits = frames.FrameLimits(max_bytes=max_frame_bytes)
         self._unread = deque[Frame]()
-        self._prompts: dict[object, str] = {}
+        self._prompts: dict[frames.Id, str] = {}
         """The session of each pending prompt, by request id."""
         self._no_prompts = asyncio.Event()
         self._no_prompts.set()
         self.client_capabilities: Frame = {}
         self.is_served = False
         """Whether a server handles the requests."""
-        self.on_cancel: Callable[[str, object], object] = lambda *_: None
-        """Called with the session and the request id of a cancelled prompt."""
 
     async def wait_initialized(self) -> bool:
         """Wait for `initialize` or another message; return False if the input ended."""
-        while (frame := await self._next()) is not None:
-            if frame.get("method") == "initialize":
-                return True
-            if self._should_pass(frame):
-                self._unread.append(frame)
-                return True
-        return False
+        frame = await self._next()
+        if frame is not None and frame.get("method") != "initialize":
+            self._unread.append(frame)
+        return frame is not None
 
     async def refuse_all(self, error: str) -> None:
         """Answer every request with this error until the input ends. Does nothing once a server has started."""
@@ -128,13 +109,10 @@ class EditorChannel:
     # --- the transport -------------------------------------------------------------------------------
 
     async def receive(self) -> Frame | None:
-        found = self._unread.popleft() if self._unread else None
-        while found is None and (frame := await self._next()) is not None:
-            if frame.get("method") != "initialize" and self._should_pass(frame):
-                found = frame
-        # The SDK starts the handler next, in a copy of this context.
-        CURRENT_REQUEST.set(found)
-        return found
+        while (frame := self._unread.popleft() if self._unread else await self._next()) is not None:
+            if frame.get("method") != "initialize":
+                return frame
+        return None
 
     async def send(self, message: Frame) -> None:
         is_response = "method" not in message
@@ -146,7 +124,7 @@ class EditorChannel:
                 raise EditorGone from None
         finally:
             if is_response:
-                self._prompts.pop(_key(message.get("id")), None)
+                self._prompts.pop(message.get("id"), None)
                 if not self._prompts:
                     self._no_prompts.set()
 
@@ -156,23 +134,23 @@ class EditorChannel:
     # --- receiving -----------------------------------------------------------------------------------
 
     async def _next(self) -> Frame | None:
-        """Return the next message; answer invalid frames and `initialize`."""
+        """Return the next message for the SDK, or `initialize` after it was answered; answer invalid frames."""
         while (line := await self._receive_line()) is not None:
-            parsed = message_parser.parse(line, self._max_frame_bytes)
-            if isinstance(parsed, message_parser.InvalidFrame):
-                await self._send_error(parsed.id, parsed.code, parsed.error)
-                found = parsed.substitute
-            else:
-                found = await self._handle(parsed)
-            if found is not None:
-                return found
+            match decode(line, self._limits):
+                case frames.RpcBatch():
+                    await self._send_error(None, frames.INVALID_REQUEST, "Batches are not supported.")
+                case frames.InvalidMessage(error, request_id, response_to):
+                    await self._send_error(request_id, error.code, error.message)
+                    if response_to is not None:
+                        return _repair_error({"jsonrpc": "2.0", "id": response_to, "error": None})
+                case frames.RpcRequest(request_id, method, params):
+                    return await self._receive_request(request_id, method, params)
+                case frames.RpcNotification(method, params):
+                    if (session := self._cancelled_session(method, params)) is not None:
+                        return {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
+                case frames.RpcResponse(body=body):
+                    return _repair_error(body)
         return None
-
-    async def _handle(self, frame: Frame) -> Frame | None:
-        if frame.get("method") == "initialize":
-            await self._initialize(frame)
-        is_request = frame.get("method") == CANCEL_SESSION and "id" in frame
-        return await self._answer_cancel(frame) if is_request else frame
 
     async def _receive_line(self) -> bytes | None:
         receiving = asyncio.ensure_future(self._transport.receive())
@@ -186,62 +164,69 @@ class EditorChannel:
             receiving.cancel()
             unread.cancel()
 
-    async def _answer_cancel(self, frame: Frame) -> Frame | None:
-        """Accept a cancel with an id, too, although the protocol defines it as a notification."""
-        match frame["params"]:
-            case {"sessionId": str(session)}:
-                await self.send({"jsonrpc": "2.0", "id": frame["id"], "result": {}})
-                return {"jsonrpc": "2.0", "method": CANCEL_SESSION, "params": {"sessionId": session}}
+    async def _receive_request(self, request_id: frames.Id, method: str, params: frames.Params) -> Frame:
+        if method == "initialize":
+            await self._initialize(request_id, params)
+        if method == "session/prompt":
+            self._prompts[request_id] = _session_id(params) or ""
+            self._no_prompts.clear()
+        if isinstance(params, dict):
+            # The SDK would take its items for parameters.
+            params.pop("_meta", None)
+        return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {} if params is None else params}
+
+    def _cancelled_session(self, method: str, params: frames.Params) -> str | None:
+        """Return the session that a notification cancels; all other notifications are ignored."""
+        match method, params:
+            case "session/cancel", _:
+                return _session_id(params)
+            case "$/cancel_request", {"requestId": str() | int() as request_id}:
+                return self._prompts.get(request_id)  # The SDK does not know this notification.
             case _:
-                await self._send_error(frame["id"], frames.INVALID_PARAMS, "`sessionId` must be a string.")
                 return None
 
-    async def _initialize(self, frame: Frame) -> None:
-        if "id" not in frame:
-            return
-        result = initialize_result(frame.get("params"), self._version)
+    async def _initialize(self, request_id: frames.Id, params: frames.Params) -> None:
+        result = initialize_result(params, self._version)
         if result is None:
-            await self._send_error(frame["id"], frames.INVALID_PARAMS, "`protocolVersion` must be an integer.")
+            await self._send_error(request_id, frames.INVALID_PARAMS, "`protocolVersion` must be an integer.")
             return
-        self.client_capabilities = parse_client_capabilities(frame["params"])
-        await self.send({"jsonrpc": "2.0", "id": frame["id"], "result": result})
+        self.client_capabilities = parse_client_capabilities(params)
+        await self.send({"jsonrpc": "2.0", "id": request_id, "result": result})
 
-    async def _send_error(self, id: object, code: int, error: str) -> None:
-        known = id if isinstance(id, str | int) and not isinstance(id, bool) else None
-        await self.send({"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": error}})
-
-    def _should_pass(self, frame: Frame) -> bool:
-        """Return whether the SDK gets this message; the SDK does not know `$/cancel_request`."""
-        params = frame.get("params")
-        given = params if isinstance(params, dict) else {}
-        if frame.get("method") == CANCEL_REQUEST:
-            request_id = _key(given.get("requestId"))
-            if (session := self._prompts.get(request_id)) is not None:
-                # The SDK may not have started the handler of the prompt yet.
-                asyncio.get_running_loop().call_soon(self.on_cancel, session, request_id)
-            return False
-        if "method" in frame and "id" not in frame:
-            # Unknown notifications are ignored.
-            return frame["method"] == CANCEL_SESSION and isinstance(given.get("sessionId"), str)
-        if frame.get("method") == "session/prompt":
-            self._prompts[_key(frame["id"])] = str(given.get("sessionId"))
-            self._no_prompts.clear()
-        return True
+    async def _send_error(self, request_id: frames.Id, code: int, error: str) -> None:
+        await self.send({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": error}})
 
 
-def _key(id: object) -> object:
-    return id if isinstance(id, str | int) else None
+def _session_id(params: frames.Params) -> str | None:
+    session = params.get("sessionId") if isinstance(params, dict) else None
+    return session if isinstance(session, str) else None
 
 
 def _shorten_errors(response: Frame) -> Frame:
     """Remove the input from validation errors of the SDK, which repeats all of it."""
     match response:
         case {"error": {"data": {"errors": list(found)}} as error}:
-            kept = [
-                {key: each.get(key) for key in ("loc", "msg")}
-                for each in found[:MAX_VALIDATION_ERRORS]
-                if isinstance(each, dict)
-            ]
+            kept = [{"loc": each.get("loc"), "msg": each.get("msg")} for each in found[:MAX_VALIDATION_ERRORS]]
             return {**response, "error": {**error, "data": {"errors": kept}}}
         case _:
             return response
+
+
+def _repair_error(response: Frame) -> Frame:
+    """Replace an invalid error, which the SDK could not process: a request of ours must not wait for ever."""
+    match response:
+        case {"error": {"code": int(), "message": str()}}:
+            return response
+        case {"error": _}:
+            error = {"code": frames.INTERNAL_ERROR, "message": "The editor sent an invalid response."}
+            return {**response, "error": error}
+        case _:
+            return response
+
+
+def decode(line: bytes, limits: frames.FrameLimits) -> frames.Message | frames.RpcBatch:
+    """Decode a frame, with unpaired surrogates, too: editors send them when they cut a text within a character."""
+    if _SURROGATE.search(line) is not None:
+        with suppress(ValueError, RecursionError):
+            line = msgspec.json.encode(surrogates.repair(json.loads(line)))
+    return frames.decode(line, limits)

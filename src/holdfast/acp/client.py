@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from acp import exceptions, interfaces, schema
 
@@ -26,35 +26,15 @@ class NotOffered(errors.ToolFailed):
     """Raised when the editor does not know a method that it offered."""
 
 
-class ToolClient(Protocol):
-    """The requests that tools send. They raise RequestError if the editor refuses, ConnectionError if it is gone."""
+class ToolClient:
+    """The editor's connection as tools use it: updates take the session's queue, so that none overtakes its call.
 
-    async def session_update(self, session_id: str, update: updates.Update) -> None: ...
-    async def read_text_file(self, session_id: str, path: str) -> schema.ReadTextFileResponse: ...
-    async def write_text_file(self, session_id: str, path: str, content: str) -> object: ...
-    async def create_terminal(
-        self,
-        session_id: str,
-        command: str,
-        args: list[str],
-        env: list[schema.EnvVariable],
-        cwd: str,
-        output_byte_limit: int,
-    ) -> schema.CreateTerminalResponse: ...
-    async def terminal_output(self, session_id: str, terminal_id: str) -> schema.TerminalOutputResponse: ...
-    async def wait_for_terminal_exit(self, session_id: str, terminal_id: str) -> schema.WaitForTerminalExitResponse: ...
-    async def kill_terminal(self, session_id: str, terminal_id: str) -> object: ...
-    async def release_terminal(self, session_id: str, terminal_id: str) -> object: ...
-
-
-class OrderedClient:
-    """A connection whose updates take the session's queue, so that none overtakes the call that it is about.
-
-    Requests are sent at once.
+    Requests are sent at once. They raise RequestError if the editor refuses, ConnectionError if it is gone.
     """
 
-    def __init__(self, conn: interfaces.Client, send_update: Callable[[updates.Update], Awaitable[None]]) -> None:
-        self._send_update = send_update
+    def __init__(self, conn: interfaces.Client) -> None:
+        self.send_update: Callable[[updates.Update], Awaitable[None]]
+        """Set when the session is there, which is before any tool runs."""
         self.read_text_file, self.write_text_file = conn.read_text_file, conn.write_text_file
         self.create_terminal, self.terminal_output = conn.create_terminal, conn.terminal_output
         self.wait_for_terminal_exit = conn.wait_for_terminal_exit
@@ -62,7 +42,7 @@ class OrderedClient:
 
     async def session_update(self, session_id: str, update: updates.Update) -> None:  # noqa: ARG002
         """Return when the update was sent."""
-        await self._send_update(update)
+        await self.send_update(update)
 
 
 def parse_capabilities(declared: Mapping[str, Any]) -> schema.ClientCapabilities:

@@ -16,8 +16,9 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TypeAlias
 
 from acp import helpers, schema
 
@@ -32,8 +33,6 @@ OUTPUT_BYTES = 1_000_000
 """Bytes of output that the editor keeps."""
 KILL_SECONDS = 5.0
 """Seconds for a killed command to end, and for the editor to release its terminal."""
-LATE_SECONDS = 600.0
-"""Seconds in which a terminal that is created after its timeout is still released."""
 SETTLE_SECONDS = 0.2
 """Seconds in which leftover processes of a command may end by themselves."""
 NOT_FOUND = 127
@@ -43,41 +42,6 @@ Request: TypeAlias = Callable[[str, str], Awaitable[object]]
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+", re.ASCII)
 
 
-class TerminalCleanup:
-    """Releases terminals that are created after their call has given up.
-
-    It outlives the sessions: `async with` it for as long as the editor is connected.
-    """
-
-    def __init__(self) -> None:
-        self._tasks = set[asyncio.Task[None]]()
-
-    async def __aenter__(self) -> TerminalCleanup:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-def shell_tool(
-    terminals: ClientTerminals | None,
-    roots: Sequence[str | os.PathLike[str]],
-    environment: shell.Environment,
-) -> base.Tool:
-    """Return the tool that runs commands in these folders, in terminals of the editor if there are any."""
-    run = terminals.run if terminals is not None else None
-    return shell.shell([os.fspath(root) for root in roots], environment, run)
-
-
 class _NotRun(Exception):
     """The editor did not run the command; it has to be run without a terminal."""
 
@@ -85,8 +49,9 @@ class _NotRun(Exception):
 class ClientTerminals:
     """The terminals of one session."""
 
-    def __init__(self, client: clients.ToolClient, session_id: str, cleanup: TerminalCleanup) -> None:
-        self._client, self._session_id, self._cleanup = client, session_id, cleanup
+    def __init__(self, client: clients.ToolClient, session_id: str) -> None:
+        self._client, self._session_id = client, session_id
+        self._releasing = set[asyncio.Task[None]]()
 
     async def run(self, command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> base.Result:
         """Run a command and return its output and exit status. No process is left when this returns or is cancelled."""
@@ -126,21 +91,19 @@ class ClientTerminals:
         creating = asyncio.ensure_future(clients.request(response, None))
         try:
             done, _ = await asyncio.wait([creating], timeout=clients.REQUEST_SECONDS)
-            if not done:
-                raise clients.timed_out(clients.REQUEST_SECONDS)
-        except (asyncio.CancelledError, errors.ToolFailed):
-            self._cleanup.start(self._release_late(creating))
-            raise
+        finally:
+            if not creating.done():
+                releasing = asyncio.create_task(self._release_late(creating))
+                self._releasing.add(releasing)
+                releasing.add_done_callback(self._releasing.discard)
+        if not done:
+            raise clients.timed_out(clients.REQUEST_SECONDS)
         return creating.result().terminal_id
 
     async def _release_late(self, creating: asyncio.Future[schema.CreateTerminalResponse]) -> None:
         """Release a terminal when it is created after all. Its script is deleted by then."""
-        try:
-            await asyncio.wait([creating], timeout=LATE_SECONDS)
-        finally:
-            creating.cancel()
-        if creating.done() and not creating.cancelled() and creating.exception() is None:
-            await self._end(creating.result().terminal_id, self._client.release_terminal)
+        with suppress(errors.ToolFailed):
+            await self._end((await creating).terminal_id, self._client.release_terminal)
 
     async def _watch(self, terminal: str, script: str, seconds: float) -> base.Result:
         await self._show(terminal)

@@ -100,16 +100,6 @@ class PromptContent(NamedTuple):
         return "".join(each.text for each in self.pieces if isinstance(each, TextPiece) and not each.uri)
 
     @property
-    def unescaped(self) -> PromptContent:
-        """The prompt without its first slash: `//` at the beginning escapes a `/`."""
-        kept = list(self.pieces)
-        for place, piece in enumerate(kept):
-            if isinstance(piece, TextPiece) and piece.text.strip():
-                kept[place] = piece._replace(text=piece.text.replace("/", "", 1))
-                break
-        return PromptContent(tuple(kept))
-
-    @property
     def is_plain(self) -> bool:
         """Whether the prompt consists of typed text only."""
         return all(isinstance(each, TextPiece) and not each.uri for each in self.pieces)

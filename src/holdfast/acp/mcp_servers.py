@@ -23,13 +23,13 @@ logger = logging.getLogger("holdfast.acp")
 START_SECONDS = 20.0
 """Seconds that the first turn waits for servers of the editor: many are downloaded first."""
 
-Given = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
+EditorMcpServer = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
 
 
 @asynccontextmanager
 async def open_servers(
-    given: Sequence[Given] | None, cwd: str | os.PathLike[str], configured: Sequence[settings.ServerConfig] = ()
-) -> AsyncIterator[servers.McpServers | None]:
+    given: Sequence[EditorMcpServer] | None, cwd: str | os.PathLike[str], configured: Sequence[settings.Wanted] = ()
+) -> AsyncIterator[servers.Servers | None]:
     """Start the servers of the settings and of the editor for a session; None if there are none."""
     provided = convert_servers(given or (), configured)
     if not configured and not provided:
@@ -41,8 +41,8 @@ async def open_servers(
 
 
 def convert_servers(
-    given: Sequence[Given], configured: Sequence[settings.ServerConfig] = ()
-) -> list[settings.ServerConfig]:
+    given: Sequence[EditorMcpServer], configured: Sequence[settings.Wanted] = ()
+) -> list[settings.Wanted]:
     """Convert the servers of the editor, without those that are configured already, under unique names."""
     names = {mcp_names.prefix(each.name) for each in configured}
     known = {_identity(each) for each in configured}
@@ -53,7 +53,7 @@ def convert_servers(
     ]
 
 
-def _convert(given: Sequence[Given]) -> Iterator[settings.ServerConfig]:
+def _convert(given: Sequence[EditorMcpServer]) -> Iterator[settings.Wanted]:
     for each in given:
         match each:
             case schema.McpServerStdio(name=name, command=command, args=args):

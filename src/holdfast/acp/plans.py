@@ -59,15 +59,13 @@ def plan_update(arguments: Mapping[str, Any]) -> schema.AgentPlanUpdate | None:
     steps = arguments.get("steps")
     if not isinstance(steps, list) or len(steps) > MAX_STEPS:
         return None
-    entries = [_entry(each) for each in steps]
-    valid = [each for each in entries if each is not None]
-    return schema.AgentPlanUpdate(session_update="plan", entries=valid) if len(valid) == len(entries) else None
-
-
-def _entry(step: object) -> schema.PlanEntry | None:
-    if not isinstance(step, dict) or not isinstance(step.get("step"), str) or step.get("status") not in STATES:
+    try:
+        entries = [
+            schema.PlanEntry(
+                content=surrogates.repair(each["step"]), priority=each.get("priority", "medium"), status=each["status"]
+            )
+            for each in steps
+        ]
+    except (TypeError, AttributeError, LookupError, ValueError):
         return None
-    priority = step.get("priority", "medium")
-    if priority not in PRIORITIES:
-        return None
-    return schema.PlanEntry(content=surrogates.repair(step["step"]), priority=priority, status=step["status"])
+    return schema.AgentPlanUpdate(session_update="plan", entries=entries)

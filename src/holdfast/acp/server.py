@@ -11,17 +11,17 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from functools import partial, wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from acp import exceptions, interfaces, schema
 from acp.agent import connection
 
 from holdfast import errors, types
-from holdfast.acp import channel, client, conversion, modes, session_list, updates
+from holdfast.acp import channel, client, conversion, mcp_servers, modes
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals, turn_lease
 from holdfast.rpc import frames
@@ -32,11 +32,9 @@ logger = logging.getLogger("holdfast.acp")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-McpServers: TypeAlias = Sequence[
-    schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
-]
 
 MAX_SESSIONS = 100
+PAGE_SIZE = 50
 SHUTDOWN_SECONDS = 2.0
 """Seconds in which pending prompts are answered at the end."""
 NOT_FOUND = -32002
@@ -75,15 +73,6 @@ def _request_error(error: errors.HoldfastError) -> exceptions.RequestError:
             return exceptions.RequestError(frames.INTERNAL_ERROR, text, {"type": type(error).__name__})
 
 
-class SessionSpec(NamedTuple):
-    """A session to be opened: ids, folders (the project folder first) and the MCP servers of the editor."""
-
-    session_id: str
-    conversation_id: str
-    folders: tuple[str, ...]
-    servers: McpServers
-
-
 class Program(Protocol):
     """What the server needs of the program."""
 
@@ -93,7 +82,7 @@ class Program(Protocol):
         """Return the names of available models, within a limited time."""
 
     def open_runtime(
-        self, spec: SessionSpec, client: client.ToolClient
+        self, spec: sessions.SessionSpec, client: client.ToolClient
     ) -> AbstractAsyncContextManager[runtime.Runtime]:
         """Open a runtime for one session, with tools for its folders."""
 
@@ -102,12 +91,11 @@ class OpenSession(NamedTuple):
     """A session and the resources that were opened for it."""
 
     session: sessions.EditorSession
-    folders: tuple[str, ...]
     resources: AsyncExitStack
 
 
 class EditorServer:
-    """The sessions of one editor. `async with` it: leaving the block closes them."""
+    """The sessions of one editor, until `close`."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -115,19 +103,9 @@ class EditorServer:
         self._open: dict[str, OpenSession] = {}
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         """Serialize the opening and closing of a session."""
-        self._opening = 0
-        self._announcing = set[asyncio.Task[None]]()
-
-    async def __aenter__(self) -> EditorServer:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all sessions: running turns are stopped and their prompts answered."""
-        for task in self._announcing:
-            task.cancel()
         closing = (self._close(each) for each in tuple(self._open))
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if error is not None:
@@ -147,62 +125,28 @@ class EditorServer:
     # --- opening and closing -------------------------------------------------------------------------
 
     @answer_errors
-    async def new_session(
-        self,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: McpServers | None = None,
-        **_: Any,
-    ) -> schema.NewSessionResponse:
+    async def new_session(self, cwd: str, **more: Any) -> schema.NewSessionResponse:
         new_id = conversation_row.generate_session_id(time.time())
-        folders = _check_folders(cwd, additional_directories)
-        session = await self._open_session(SessionSpec(new_id, new_id, folders, mcp_servers or ()))
+        session = await self._open_session(_build_spec(new_id, new_id, cwd, **more))
         return schema.NewSessionResponse(session_id=new_id, **_options(session))
 
     @answer_errors
-    async def load_session(
-        self,
-        cwd: str,
-        session_id: str,
-        mcp_servers: McpServers | None = None,
-        additional_directories: list[str] | None = None,
-        **_: Any,
-    ) -> schema.LoadSessionResponse:
-        folders = _check_folders(cwd, additional_directories)
-        session = await self._reopen(session_id, folders, mcp_servers or (), replay=True)
+    async def load_session(self, cwd: str, session_id: str, **more: Any) -> schema.LoadSessionResponse:
+        session = await self._reopen(session_id, cwd, replay=True, **more)
         return schema.LoadSessionResponse(**_options(session))
 
     @answer_errors
-    async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: McpServers | None = None,
-        **_: Any,
-    ) -> schema.ResumeSessionResponse:
-        folders = _check_folders(cwd, additional_directories)
-        session = await self._reopen(session_id, folders, mcp_servers or (), replay=False)
+    async def resume_session(self, session_id: str, cwd: str, **more: Any) -> schema.ResumeSessionResponse:
+        session = await self._reopen(session_id, cwd, replay=False, **more)
         return schema.ResumeSessionResponse(**_options(session))
 
     @answer_errors
-    async def fork_session(
-        self,
-        session_id: str,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: McpServers | None = None,
-        **_: Any,
-    ) -> schema.ForkSessionResponse:
+    async def fork_session(self, session_id: str, cwd: str, **more: Any) -> schema.ForkSessionResponse:
         """Branch a conversation; refused while a turn is running."""
-        folders = _check_folders(cwd, additional_directories)
-        origin = await self._find(session_id)
         new_id = conversation_row.generate_session_id(time.time())
-
-        async def branch() -> None:
-            await self._branch(origin, new_id, folders[0])
-
-        session = await self._open_session(SessionSpec(new_id, new_id, folders, mcp_servers or ()), branch)
+        spec = _build_spec(new_id, new_id, cwd, **more)
+        origin = await self._find(session_id)
+        session = await self._open_session(spec, partial(self._branch, origin, new_id, cwd))
         session.copy_model(origin)
         session.set_mode(modes.strictest_mode(session.mode, self._mode(origin) or session.mode))
         return schema.ForkSessionResponse(session_id=new_id, **_options(session))
@@ -233,24 +177,22 @@ class EditorServer:
     ) -> schema.ListSessionsResponse:
         """List the conversations of a folder, which may be deleted, and those without a folder."""
         folder = _check_filter(cwd) if cwd else None
-        after = session_list.parse_cursor(cursor) if cursor is not None else None
-        heads, following = await session_list.read_page(self._program.db, after, session_list.PAGE_SIZE, folder)
-        listed = [self._describe(head, folder or os.getcwd()) for head in heads]
-        next_cursor = str(following) if following is not None else None
+        skip = _parse_cursor(cursor) if cursor is not None else 0
+        heads = await self._program.db.list_sessions(owner="", folder=folder, limit=PAGE_SIZE + 1, skip=skip)
+        listed = [self._describe(head, folder or os.getcwd()) for head in heads[:PAGE_SIZE]]
+        next_cursor = str(skip + PAGE_SIZE) if len(heads) > PAGE_SIZE else None
         return schema.ListSessionsResponse(sessions=listed, next_cursor=next_cursor)
 
     def _describe(self, head: types.Session, folder: str) -> schema.SessionInfo:
         found = self._open.get(head.conversation_id)
-        cwd = head.folder or (found.folders[0] if found is not None else folder)
+        cwd = head.folder or (found.session.folder if found is not None else folder)
         at = datetime.fromtimestamp(head.active_at, UTC).isoformat(timespec="milliseconds")
         return schema.SessionInfo(session_id=head.conversation_id, cwd=cwd, title=head.title, updated_at=at)
 
-    async def _reopen(
-        self, session_id: str, folders: tuple[str, ...], servers: McpServers, *, replay: bool
-    ) -> sessions.EditorSession:
+    async def _reopen(self, session_id: str, cwd: str, *, replay: bool, **more: Any) -> sessions.EditorSession:
         """Open a conversation that exists. An open session is opened again: its folders may be different."""
-        conversation_id = await self._find(session_id)
-        return await self._open_session(SessionSpec(session_id, conversation_id, folders, servers), replay=replay)
+        spec = _build_spec(session_id, await self._find(session_id), cwd, **more)
+        return await self._open_session(spec, replay=replay)
 
     async def _find(self, session_id: str) -> str:
         """Return the conversation of a session. Raises NoSuchSession, for conversations with an owner, too."""
@@ -266,72 +208,45 @@ class EditorServer:
         return self._locks.setdefault(session_id, asyncio.Lock())
 
     async def _open_session(
-        self, spec: SessionSpec, prepare: Callable[[], Awaitable[None]] | None = None, *, replay: bool = False
+        self, spec: sessions.SessionSpec, prepare: Callable[[], Awaitable[None]] | None = None, *, replay: bool = False
     ) -> sessions.EditorSession:
         """Open a session. `prepare` makes its changes to the store."""
         name = spec.session_id
-        with self._reserve(name):
-            async with self._lock(name), AsyncExitStack() as stack:
-                mode = self._mode(spec.conversation_id) or modes.DEFAULT
-                await self._close(name)
-                opened = await self._build_session(stack, spec)
-                opened.session.set_mode(mode)
-                # After everything that can be refused, as changes are not undone; before `begin`, which sends updates.
-                if prepare is not None:
-                    await prepare()
-                await opened.session.begin(replay)
-                self._open[name] = opened._replace(resources=stack.pop_all())
-        self._announce(opened.session)
-        return opened.session
+        async with self._lock(name), AsyncExitStack() as stack:
+            if name not in self._open and len(self._open) >= MAX_SESSIONS:
+                raise errors.RpcRefused(
+                    frames.INVALID_REQUEST, f"At most {MAX_SESSIONS} sessions can be open. Close one first."
+                )
+            mode = self._mode(spec.conversation_id) or modes.DEFAULT
+            await self._close(name)
+            session = await self._build_session(stack, spec)
+            session.set_mode(mode)
+            # After everything that can be refused, as changes are not undone; before `begin`, which sends updates.
+            if prepare is not None:
+                await prepare()
+            await session.begin(replay)
+            self._open[name] = OpenSession(session, stack.pop_all())
+        # Called after the response to the request being handled was sent.
+        asyncio.get_running_loop().call_soon(session.announce)
+        return session
 
     def _mode(self, conversation_id: str) -> approvals.Mode | None:
         """Return the strictest mode of the open sessions of a conversation."""
         found = [each.session for each in self._open.values() if each.session.conversation_id == conversation_id]
         return modes.strictest_mode(*(each.mode for each in found)) if found else None
 
-    @contextmanager
-    def _reserve(self, session_id: str) -> Iterator[None]:
-        """Check the limit of open sessions. Raises RpcRefused."""
-        if len(self._open.keys() - {session_id}) + self._opening >= MAX_SESSIONS:
-            raise errors.RpcRefused(
-                frames.INVALID_REQUEST, f"At most {MAX_SESSIONS} sessions can be open. Close one first."
-            )
-        self._opening += 1
-        try:
-            yield
-        finally:
-            self._opening -= 1
-
-    async def _build_session(self, stack: AsyncExitStack, spec: SessionSpec) -> OpenSession:
+    async def _build_session(self, stack: AsyncExitStack, spec: sessions.SessionSpec) -> sessions.EditorSession:
         assert self._client is not None  # requests arrive after on_connect
-        built: list[sessions.EditorSession] = []
-
-        async def send_update(update: updates.Update) -> None:
-            await built[0].send_tool_update(update)
-
-        tool_client = client.OrderedClient(self._client, send_update)
+        tool_client = client.ToolClient(self._client)
         opened = await stack.enter_async_context(self._program.open_runtime(spec, tool_client))
-        key = sessions.SessionKey(spec.session_id, spec.conversation_id, spec.folders[0])
-        session = sessions.EditorSession(key, opened, self._client, await self._program.models())
-        built.append(session)
-        session.warnings += _ignored_servers(spec.servers)
+        session = sessions.EditorSession(spec, opened, self._client, await self._program.models())
+        tool_client.send_update = session.send_tool_update
         stack.push_async_callback(session.close)
-        return OpenSession(session, spec.folders, stack)
+        return session
 
     async def _close(self, session_id: str) -> None:
         if (found := self._open.pop(session_id, None)) is not None:
             await found.resources.aclose()
-
-    def _announce(self, session: sessions.EditorSession) -> None:
-        """Send commands and title in a task, after the response to the request being handled."""
-
-        async def announce() -> None:
-            with suppress(channel.EditorGone):
-                await session.announce()
-
-        task = asyncio.create_task(announce())
-        self._announcing.add(task)
-        task.add_done_callback(self._announcing.discard)
 
     def _session(self, session_id: str) -> sessions.EditorSession:
         found = self._open.get(session_id)
@@ -371,25 +286,30 @@ class EditorServer:
 
     @answer_errors
     async def prompt(self, session_id: str, prompt: list[conversion.Block], **_: Any) -> schema.PromptResponse:
-        session, request = self._session(session_id), channel.CURRENT_REQUEST.get() or {}
-        stopped = await session.prompt(conversion.parse_prompt(prompt), request.get("id"))
+        stopped = await self._session(session_id).prompt(conversion.parse_prompt(prompt))
         return schema.PromptResponse(stop_reason=stopped)
 
     async def cancel(self, session_id: str, **_: Any) -> None:
         if (found := self._open.get(session_id)) is not None:
             found.session.cancel()
 
-    def cancel_prompt(self, session_id: str, request_id: object) -> None:
-        if (found := self._open.get(session_id)) is not None:
-            found.session.cancel_prompt(request_id)
 
-    # --- extensions ----------------------------------------------------------------------------------
-
-    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        raise exceptions.RequestError.method_not_found(f"_{method}")
-
-    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Ignore unknown notifications, as the protocol requires."""
+def _build_spec(
+    session_id: str,
+    conversation_id: str,
+    cwd: str,
+    additional_directories: Sequence[str] | None = None,
+    mcp_servers: Sequence[mcp_servers.EditorMcpServer] | None = None,
+    **_: Any,
+) -> sessions.SessionSpec:
+    """Return the session to open. Raises RpcRefused if one of its folders is not an existing, absolute folder."""
+    folders = (cwd, *(additional_directories or ()))
+    for each in folders:
+        if "\0" in each or not os.path.isabs(each):
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.shown(each)} is not an absolute path.")
+        if not os.path.isdir(each):
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.shown(each)}.")
+    return sessions.SessionSpec(session_id, conversation_id, folders, mcp_servers or ())
 
 
 def _options(session: sessions.EditorSession) -> dict[str, Any]:
@@ -404,29 +324,11 @@ def _set_mode(session: sessions.EditorSession, name: object) -> None:
     session.set_mode(mode)
 
 
-def _ignored_servers(servers: McpServers) -> list[str]:
-    """Return a warning for each MCP server of the request that cannot be used."""
-    unsupported = [
-        f"MCP server {errors.quote(each.name)} is ignored: the ACP transport is not supported."
-        for each in servers
-        if isinstance(each, schema.AcpMcpServer)
-    ]
-    match channel.CURRENT_REQUEST.get():
-        case {"params": {"mcpServers": list(given)}} if len(given) > len(servers):
-            invalid = f"{len(given) - len(servers)} of {len(given)} MCP servers of the editor are invalid and ignored."
-            return [invalid, *unsupported]
-        case _:
-            return unsupported
-
-
-def _check_folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the folders of a session. Raises RpcRefused if one is not an existing, absolute folder."""
-    for each in (cwd, *(more or ())):
-        if "\0" in each or not os.path.isabs(each):
-            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.quote(each)} is not an absolute path.")
-        if not os.path.isdir(each):
-            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.quote(each)}.")
-    return (cwd, *(more or ()))
+def _parse_cursor(cursor: str) -> int:
+    """Return the number of listed conversations. Raises RpcRefused if it is not a cursor of ours."""
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 15):
+        raise errors.RpcRefused(frames.INVALID_PARAMS, "Invalid cursor: use the nextCursor of a previous response.")
+    return int(cursor)
 
 
 def _check_filter(cwd: str) -> str:
@@ -439,7 +341,7 @@ def _check_filter(cwd: str) -> str:
 
 async def serve(server: EditorServer, wire: channel.EditorChannel) -> None:
     """Serve one editor until it disconnects."""
-    wire.is_served, wire.on_cancel = True, server.cancel_prompt
+    wire.is_served = True
     agent = cast("interfaces.Agent", server)  # `initialize` is answered by the channel.
     conn = connection.AgentSideConnection(agent, wire, listening=False, use_unstable_protocol=True)
     try:

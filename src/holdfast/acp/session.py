@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from acp import exceptions, schema
+from acp import exceptions, interfaces, schema
 
 from holdfast import errors, events, types
-from holdfast.acp import channel, conversion, modes, updates
+from holdfast.acp import channel, conversion, mcp_servers, modes, updates
 from holdfast.agent import approvals, commands, usage
 from holdfast.rpc import frames
 from holdfast.runtime import approval_queue, attachments, runtime, subscriptions
@@ -26,28 +25,18 @@ logger = logging.getLogger("holdfast.acp")
 STOP_SECONDS = 30.0
 """Seconds that a cancelled prompt waits for its turn to end. Tools stop sooner, but a store that is down may not; what
 the turn still reports is sent after the response."""
-FLUSH_SECONDS = 1.0
-"""Seconds that the editor has to read the last updates when a session is closed."""
 ANSWERED_BY = "the editor"
 """Who answered an approval request, in the audit log."""
 NOT_ASKED = "The person could not be asked."
 
 
-class EditorClient(Protocol):
-    """The editor. All methods raise ConnectionError after it has disconnected."""
-
-    async def session_update(self, session_id: str, update: Any) -> None: ...
-    async def request_permission(
-        self, session_id: str, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
-    ) -> schema.RequestPermissionResponse: ...
-
-
-class SessionKey(NamedTuple):
-    """The id that the editor uses, the conversation, and the project folder."""
+class SessionSpec(NamedTuple):
+    """A session to be opened: ids, folders (the project folder first) and the MCP servers of the editor."""
 
     session_id: str
     conversation_id: str
-    folder: str
+    folders: tuple[str, ...]
+    servers: Sequence[mcp_servers.EditorMcpServer] = ()
 
 
 class ToolUpdate(NamedTuple):
@@ -59,9 +48,7 @@ class ToolUpdate(NamedTuple):
 class PendingPrompt:
     """A prompt whose response is pending."""
 
-    def __init__(self, request_id: object) -> None:
-        self.request_id = request_id
-        self.message: events.Submit | None = None
+    def __init__(self) -> None:
         self.command: asyncio.Task[list[runtime.SenderEvent]] | None = None
         self._cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -88,16 +75,15 @@ class EditorSession:
     """A session that the editor has open. `begin` it, and `close` it before its runtime is closed."""
 
     def __init__(
-        self, key: SessionKey, runtime: runtime.Runtime, client: EditorClient, models: Sequence[str] = ()
+        self, spec: SessionSpec, runtime: runtime.Runtime, client: interfaces.Client, models: Sequence[str] = ()
     ) -> None:
-        self.id, self.conversation_id, folder = key
+        self.id, self.conversation_id, self.folder = spec.session_id, spec.conversation_id, spec.folders[0]
         self._runtime, self._client, self._models = runtime, client, models
-        self._updates = updates.UpdateBuilder(folder)
+        self._updates = updates.UpdateBuilder(self.folder)
         self._subscription = subscriptions.Subscription[updates.Update | ToolUpdate](
             runtime,
             self.conversation_id,
             self._deliver,
-            receive=self._receive,
             messages=True,
             on_check=self._send_commands,
         )
@@ -107,35 +93,33 @@ class EditorSession:
         """Events that answer a command of the editor."""
         self._tool_results: dict[str, types.Content] = {}
         """Stored results of calls whose end is not sent yet."""
-        self.warnings: list[str] = []
-        """Problems found when the session was opened; sent with the next prompt."""
         self._disconnected = False
         self._model = ""
+        self._title: str | None = None
         self._commands: list[schema.AvailableCommand] = []
         self._asking = set[asyncio.Task[None]]()
-        self._measuring = set[asyncio.Task[None]]()
-        self._usage_lock = asyncio.Lock()
 
     # --- opening -------------------------------------------------------------------------------------
 
     async def begin(self, replay: bool = False) -> None:
         """Start to send updates; with `replay`, send the conversation so far first."""
         if replay:
-            async for found in self._subscription.replay():
-                await self._send_message(found)
+            async for message in self._subscription.replay():
+                await self._send_message(message)
             await self._send(self._updates.fail_unfinished())
         else:
             await self._subscription.skip_history()
         self._model = self._model_name()
+        found = await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
+        self._title = found.title if found is not None else None
         self._subscription.start()
         self._approvals.open()
 
-    async def announce(self) -> None:
+    def announce(self) -> None:
         """Send the commands and the title, once the editor knows the session."""
         self._send_commands()
-        with suppress(errors.HoldfastError):
-            if (title := (await self._runtime.db.conversation(self.conversation_id)).title) is not None:
-                self._subscription.put(updates.title_update(title))
+        if self._title is not None:
+            self._subscription.put(updates.title_update(self._title))
 
     def _send_commands(self) -> None:
         """Send the commands if they changed: MCP servers may add some later."""
@@ -195,27 +179,19 @@ class EditorSession:
 
     # --- prompts -------------------------------------------------------------------------------------
 
-    async def prompt(self, content: conversion.PromptContent, request_id: object = None) -> conversion.StopReason:
+    async def prompt(self, content: conversion.PromptContent) -> conversion.StopReason:
         """Answer a prompt, send all of its updates, and return why it stopped. Raises RpcRefused if its turn failed."""
-        prompt, measured_before = PendingPrompt(request_id), {*self._measuring}
+        prompt = PendingPrompt()
         self._prompts.append(prompt)
-        while self.warnings:
-            self._put_event(events.Notice(self.warnings.pop(0), "warning"))
         try:
             stopped = await self._run_prompt(prompt, content)
         except errors.HoldfastError:
             if not prompt.cancelled:
-                await self._flush(measured_before)
+                await self._subscription.flush()
                 raise
             stopped = "cancelled"
-        await self._flush(measured_before)
-        return "cancelled" if prompt.cancelled else stopped
-
-    async def _flush(self, measured_before: set[asyncio.Task[None]]) -> None:
-        """Wait until all updates were sent, and the usage figures of this prompt."""
-        if measuring := self._measuring - measured_before:
-            await asyncio.wait(measuring, timeout=subscriptions.GAP_SECONDS)
         await self._subscription.flush()
+        return "cancelled" if prompt.cancelled else stopped
 
     async def _run_prompt(self, prompt: PendingPrompt, content: conversion.PromptContent) -> conversion.StopReason:
         try:
@@ -227,10 +203,10 @@ class EditorSession:
 
     async def _build_message(self, content: conversion.PromptContent) -> events.Submit:
         """Build the message of a prompt; images are stored as blobs."""
-        if content.is_plain and commands.is_escaped(content.text):
-            content = content.unescaped
         if content.is_plain and len(content.pieces) == 1:
-            return events.Submit(content.typed, message_codec.generate_uid())
+            # `//` at the beginning escapes a slash.
+            text = content.typed.replace("/", "", 1) if commands.is_escaped(content.text) else content.typed
+            return events.Submit(text, message_codec.generate_uid())
         parts: list[dict[str, Any]] = []
         for piece in content.pieces:
             if isinstance(piece, attachments.ImageData):
@@ -242,7 +218,6 @@ class EditorSession:
     async def _run_turn(self, prompt: PendingPrompt, message: events.Submit) -> conversion.StopReason:
         if prompt.cancelled:
             return "cancelled"
-        prompt.message = message
         answered = self._runtime.submit(self.conversation_id, message)
         if not await prompt.wait(answered) or answered.cancelled():
             return "cancelled"
@@ -251,14 +226,7 @@ class EditorSession:
         result = answered.result()
         if result.refused and result.error:
             self._put_event(events.Notice(result.error, "error"))
-        try:
-            return conversion.stop_reason(result)
-        except errors.RpcRefused:
-            with suppress(TimeoutError):
-                # If the conversation was deleted meanwhile, ConversationDeleted is the better error.
-                async with asyncio.timeout(subscriptions.GAP_SECONDS):
-                    await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
-            raise
+        return conversion.stop_reason(result)
 
     async def _run_command(self, prompt: PendingPrompt, line: str) -> conversion.StopReason:
         """Run a slash command; its output arrives as events."""
@@ -294,30 +262,10 @@ class EditorSession:
             self._runtime.drop(self.conversation_id, message)
         self._runtime.interrupt(self.conversation_id)
 
-    def cancel_prompt(self, request_id: object) -> None:
-        """Stop the turn of one prompt, or drop it from the queue; other prompts go on."""
-        for prompt in self._prompts:
-            if prompt.request_id != request_id or prompt.cancelled:
-                continue
-            prompt.cancel()
-            if prompt.message is not None and not self._runtime.drop(self.conversation_id, prompt.message):
-                self._runtime.interrupt(self.conversation_id)
-
     # --- events --------------------------------------------------------------------------------------
 
     def _put_event(self, event: events.AnyEvent) -> None:
         self._subscription.put(subscriptions.Received(event))
-
-    def _receive(self, event: events.AnyEvent) -> subscriptions.Received:
-        if isinstance(event, events.TurnFinished | events.Compacted):
-            _start(self._measuring, self._measure())
-        return subscriptions.Received(event)
-
-    async def _measure(self) -> None:
-        """Queue the usage figures when they are known; other updates do not wait for them."""
-        async with self._usage_lock:
-            if not self._disconnected and (update := await self._usage()) is not None:
-                self._subscription.put(update)
 
     async def _usage(self) -> schema.UsageUpdate | None:
         """Return how full the context window is and what the conversation has cost; None if that is not known."""
@@ -325,8 +273,9 @@ class EditorSession:
         if agent is None:
             return None
         try:
-            cost = usage.total_cost(await usage.used(self._runtime.db, self.conversation_id))
-            tokens = await agent.context_tokens()
+            async with asyncio.timeout(subscriptions.GAP_SECONDS):
+                cost = usage.total_cost(await usage.used(self._runtime.db, self.conversation_id))
+                tokens = await agent.context_tokens()
         except Exception as error:  # noqa: BLE001 -- figures for display stop nothing
             logger.debug("the usage of %s is not known: %s", self.conversation_id, error)
             return None
@@ -364,11 +313,15 @@ class EditorSession:
             case events.ApprovalAsked():
                 await self._send(self._updates.build(event))
                 if self._approvals.is_pending(event.request_id):
-                    _start(self._asking, self._ask(event, self._updates.permission_request(event)))
+                    asking = asyncio.create_task(self._ask(event, self._updates.permission_request(event)))
+                    self._asking.add(asking)
+                    asking.add_done_callback(self._asking.discard)
             case _:
                 if isinstance(event, events.TurnFinished):
                     self._tool_results.clear()  # Those of interrupted calls.
                 await self._send(self._updates.build(event, is_answer=self._is_command_output(event)))
+                if isinstance(event, events.TurnFinished | events.Compacted):
+                    await self._send([each for each in [await self._usage()] if each is not None])
 
     async def _note_stored(self, seq: int, role: types.Role) -> None:
         if role == "assistant":
@@ -431,24 +384,14 @@ class EditorSession:
         """Stop the running turn and end the session. The conversation stays."""
         self.cancel()
         await self._runtime.wait_idle(self.conversation_id)
-        self._subscription.stop()
         self._approvals.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self._subscription.drain()
-        tasks = [*self._asking, *self._measuring]
-        for task in tasks:
+        await self._subscription.finish()
+        for task in self._asking:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._asking:
+            await asyncio.wait(self._asking)
         await self._subscription.close()
         await self._runtime.leave(self.conversation_id)
-
-
-def _start(tasks: set[asyncio.Task[None]], work: Any) -> None:
-    task = asyncio.create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
 
 
 def _command(each: commands.CommandInfo) -> schema.AvailableCommand:

@@ -13,7 +13,7 @@ from acp import schema
 from holdfast import content_parts, events, types
 from holdfast.acp import conversion, diffs, plans
 from holdfast.model import surrogates
-from holdfast.runtime import attachments
+from holdfast.runtime import attachments, wording
 
 Update: TypeAlias = (
     schema.UserMessageChunk
@@ -31,7 +31,6 @@ Update: TypeAlias = (
 
 PROGRESS_CHARACTERS = 4_000
 """Characters of a tool's progress that are shown, the last ones."""
-QUEUED = "Another turn of this conversation is running elsewhere. This one starts after it."
 REDACTED = "(redacted)"
 
 
@@ -251,36 +250,22 @@ def _progress(call_id: str, **changed: Any) -> schema.ToolCallProgress:
     return schema.ToolCallProgress(session_update="tool_call_update", tool_call_id=call_id, **changed)
 
 
-def _notice_updates(
-    event: events.TurnQueued
-    | events.TurnStarted
-    | events.MessageStored
-    | events.Notice
-    | events.Titled
-    | events.Compacted
-    | events.Answer
-    | events.Say
-    | events.Moved
-    | events.Quit,
-    remark: Callable[[str], Update],
-) -> list[Update]:
+def _notice_updates(event: events.AnyEvent, remark: Callable[[str], Update]) -> list[Update]:
     """Return the updates of an event that is not part of the reply."""
     match event:
         case events.TurnQueued():
-            return [thought(f"{QUEUED}\n\n")]
-        case events.TurnStarted(_, _, text, _, notice):
-            return [_user_message(conversion.text_block(text))] if notice else []
+            return [thought(f"{wording.turn_queued(event).text}\n\n")]
+        case events.TurnStarted(_, _, text, _, notice) if notice:
+            return [_user_message(conversion.text_block(text))]
         case events.Notice(text, "error"):
             return [agent_message(f"{text}\n\n")]
         case events.Notice(text):
             return [remark(f"{text}\n\n")]
+        case events.Compacted():
+            return [remark(f"{wording.compacted(event).text}\n\n")]
         case events.Titled(title):
             return [title_update(title)]
-        case events.Compacted():
-            return [remark(f"{event.text}\n\n")]
         case events.Answer(text):
             return [agent_message(f"{conversion.format_answer(text)}\n\n")]
-        case events.MessageStored() | events.Say() | events.Moved() | events.Quit():
-            return []
         case _:
-            assert_never(event)
+            return []

@@ -13,12 +13,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 from holdfast import config
-from holdfast.acp import channel, client_files, client_terminals, mcp_servers, plans, server
+from holdfast.acp import channel, client_files, client_terminals, mcp_servers, plans, server, session
 from holdfast.acp import client as clients
 from holdfast.agent import approvals
 from holdfast.app import compose, toolset
 from holdfast.runtime import runtime
 from holdfast.store import async_db
+from holdfast.tools import base
+from holdfast.tools.permissions import risks
+from holdfast.tools.shell import shell
 
 logger = logging.getLogger("holdfast.app")
 
@@ -33,7 +36,6 @@ class EditorProgram(NamedTuple):
     house: compose.Services
     wire: channel.EditorChannel
     runtimes: list[runtime.Runtime]
-    cleanup: client_terminals.TerminalCleanup
 
     @property
     def db(self) -> async_db.AsyncSessionDB:
@@ -48,7 +50,7 @@ class EditorProgram(NamedTuple):
 
     @asynccontextmanager
     async def open_runtime(
-        self, spec: server.SessionSpec, client: clients.ToolClient
+        self, spec: session.SessionSpec, client: clients.ToolClient
     ) -> AsyncIterator[runtime.Runtime]:
         """Open a runtime for one session."""
         house, settings, folder = self.house, self.house.settings, spec.folders[0]
@@ -58,19 +60,18 @@ class EditorProgram(NamedTuple):
             servers = await stack.enter_async_context(mcp_servers.open_servers(spec.servers, folder, settings.servers))
             off_limits = toolset.protected_paths(settings, house.database, folder)
             permissions = approvals.Approvals(house.store.permissions, law=compose.permission_law(settings, folder))
-            terminals = None
-            if capabilities.terminal:
-                terminals = client_terminals.ClientTerminals(client, spec.session_id, self.cleanup)
-            environment = toolset.command_environment(settings)
-            shell = client_terminals.shell_tool(terminals, spec.folders, environment)
             machine = toolset.build_shell_tools(house.processes, settings, spec.folders)
-            tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
+            if capabilities.terminal:
+                terminals = client_terminals.ClientTerminals(client, spec.session_id)
+                environment = toolset.command_environment(settings)
+                in_terminal = shell.shell(spec.folders, environment, risks.describe, terminals.run)
+                machine = [in_terminal if each.spec.name == in_terminal.spec.name else each for each in machine]
 
             project = client_files.file_tools_for(
                 client, spec.session_id, capabilities, spec.folders, off_limits=off_limits
             )
             making = house.agent_factory(
-                permissions, project, tools, servers, folder=folder, source=SOURCE, reviews=True
+                permissions, project, [*machine, plans.TOOL], servers, folder=folder, source=SOURCE, reviews=True
             )
             opened = await stack.enter_async_context(
                 runtime.Runtime(
@@ -98,6 +99,5 @@ async def serve(
         stack.push_async_callback(compose.cancel, await compose.watch_processes(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)
-        cleanup = await stack.enter_async_context(client_terminals.TerminalCleanup())
-        program = EditorProgram(house, wire, runtimes, cleanup)
-        await server.serve(await stack.enter_async_context(server.EditorServer(program)), wire)
+        program = EditorProgram(house, wire, runtimes)
+        await server.serve(server.EditorServer(program), wire)

@@ -10,7 +10,6 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
@@ -23,7 +22,7 @@ INVALID_TOKEN = f"The token must have at least {MIN_TOKEN_CHARACTERS} ASCII char
 _SINGLE_HEADERS = ("host", "origin", "authorization")
 
 
-class Rejection(NamedTuple):
+class HandshakeRejection(NamedTuple):
     """The HTTP response to a rejected request."""
 
     status: int
@@ -40,19 +39,19 @@ class AdmissionRules(msgspec.Struct, frozen=True):
     """Origins of allowed pages, such as `https://example.org`."""
 
 
-def check_request(rules: AdmissionRules, path: str, headers: Mapping[str, Sequence[str]]) -> Rejection | None:
+def check_request(rules: AdmissionRules, path: str, headers: Mapping[str, Sequence[str]]) -> HandshakeRejection | None:
     """Return why a request for a connection is rejected; None if it is accepted. Header names are in lower case."""
     given = {name: [each.strip() for each in values] for name, values in headers.items()}
     if any(len(given.get(name, ())) > 1 for name in _SINGLE_HEADERS):
-        return Rejection(400, "Duplicate header.")
+        return HandshakeRejection(400, "Duplicate header.")
     if not is_served(rules.host, parse_host(_first(given, "host"))):
-        return Rejection(421, "This host is not served here.")
+        return HandshakeRejection(421, "This host is not served here.")
     if "origin" in given and _first(given, "origin") not in rules.origins:
-        return Rejection(403, "This origin is not allowed.")
+        return HandshakeRejection(403, "This origin is not allowed.")
     if path.partition("?")[0] != "/":
-        return Rejection(404, "Not found.")
+        return HandshakeRejection(404, "Not found.")
     if not has_token(rules.token, given):
-        return Rejection(401, "The token is missing or wrong.")
+        return HandshakeRejection(401, "The token is missing or wrong.")
     return None
 
 
@@ -62,9 +61,7 @@ def has_token(token: str, headers: Mapping[str, Sequence[str]]) -> bool:
     offered = [bearer.strip()] if kind.lower() == "bearer" else []
     protocols = (each.strip() for line in headers.get("sec-websocket-protocol", ()) for each in line.split(","))
     offered += [each.removeprefix(TOKEN_SUBPROTOCOL) for each in protocols if each.startswith(TOKEN_SUBPROTOCOL)]
-    # Digests are compared, as they have the same length.
-    wanted = sha256(token.encode()).digest()
-    return any(hmac.compare_digest(sha256(each.encode()).digest(), wanted) for each in offered)
+    return any(hmac.compare_digest(each.encode(), token.encode()) for each in offered)
 
 
 def is_served(listening: str, requested: str) -> bool:

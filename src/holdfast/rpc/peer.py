@@ -45,18 +45,17 @@ class Channel(Protocol):
 class WorkerSlots:
     """Limits what runs at once. `acquire` waits for a slot, unless none was acquired or released for `busy_seconds`.
 
-    There is no slot either while finished responses of more than `max_held_bytes` wait to be sent. One task acquires.
+    One task acquires.
     """
 
-    def __init__(self, count: int, busy_seconds: float, max_held_bytes: int = 0) -> None:
-        self._free, self._busy_seconds, self._max_held_bytes = count, busy_seconds, max_held_bytes
-        self._held_bytes = 0
+    def __init__(self, count: int, busy_seconds: float) -> None:
+        self._free, self._busy_seconds = count, busy_seconds
         self._changed_at = 0.0
         self._changed = asyncio.Event()
 
     async def acquire(self) -> bool:
         """Return whether a slot was acquired."""
-        while not self._free or self._held_bytes > self._max_held_bytes:
+        while not self._free:
             self._changed.clear()
             try:
                 async with asyncio.timeout_at(self._changed_at + self._busy_seconds):
@@ -69,23 +68,12 @@ class WorkerSlots:
 
     def release(self) -> None:
         self._free += 1
-        self._notify()
-
-    def hold(self, size: int) -> None:
-        """Count the bytes of a response that waits to be sent."""
-        self._held_bytes += size
-
-    def unhold(self, size: int) -> None:
-        self._held_bytes -= size
-        self._notify()
-
-    def _notify(self) -> None:
         self._changed_at = asyncio.get_running_loop().time()
         self._changed.set()
 
 
 class RunningRequest(NamedTuple):
-    """A request whose handler runs."""
+    """A request or notification whose handler runs, in a slot."""
 
     id: frames.Id
     work: asyncio.Task[object]
@@ -102,8 +90,7 @@ class Peer:
         self, channel: Channel, methods: Mapping[str, Handler], limits: frames.FrameLimits = frames.DEFAULT_LIMITS
     ) -> None:
         self._channel, self._methods, self._limits = channel, methods, limits
-        self._slots = WorkerSlots(limits.max_running, limits.busy_seconds, limits.max_bytes)
-        self._batches = WorkerSlots(limits.max_running, limits.busy_seconds)
+        self._slots = WorkerSlots(limits.max_running, limits.busy_seconds)
         self._sending = asyncio.Lock()
         self._running = dict[frames.Id, asyncio.Task[object]]()
         """The requests that can be cancelled, by id."""
@@ -158,29 +145,14 @@ class Peer:
     # --- requests ------------------------------------------------------------------------------------
 
     async def _handle(self, message: frames.Message | frames.RpcBatch) -> None:
-        if isinstance(message, frames.RpcBatch):
-            await self._handle_batch(message.messages)
-            return
-        started = await self._start(message)
-        if isinstance(started, bytes):
-            await self._send(started)
-        elif started is not None:
-            self._create_task(self._responses, self._respond(started))
-
-    async def _handle_batch(self, messages: Sequence[frames.Message]) -> None:
-        if not await self._batches.acquire():
-            if refused := [_busy(each.id) for each in messages if isinstance(each, frames.RpcRequest)]:
-                await self._send(frames.encode_batch(refused))
-            return
-        responses = list[bytes | asyncio.Task[bytes]]()
-        for each in messages:
-            started = await self._start(each)
-            if isinstance(started, bytes):
-                self._slots.hold(len(started))
-                responses.append(started)
-            elif started is not None:
-                responses.append(self._create_task(self._responses, self._hold_response(started)))
-        self._create_task(self._responses, self._respond_batch(responses))
+        is_batch = isinstance(message, frames.RpcBatch)
+        messages = message.messages if isinstance(message, frames.RpcBatch) else (message,)
+        started = [found for each in messages if (found := await self._start(each)) is not None]
+        if any(isinstance(each, RunningRequest) for each in started):
+            self._create_task(self._responses, self._respond(started, is_batch))
+        elif started:
+            # No slot limits errors: nothing more is read until they are sent.
+            await self._respond(started, is_batch)
 
     async def _start(self, message: frames.Message) -> RunningRequest | bytes | None:
         """Start a request when there is a slot; return the response to one that cannot be started."""
@@ -236,34 +208,20 @@ class Peer:
 
     # --- responses -----------------------------------------------------------------------------------
 
-    async def _respond(self, running: RunningRequest) -> None:
+    async def _respond(self, started: Sequence[RunningRequest | bytes], is_batch: bool) -> None:
         try:
-            await self._send(await self._wait(running))
+            found = [each if isinstance(each, bytes) else await self._wait(each) for each in started]
+            await self._send(frames.encode_batch(found) if is_batch else found[0])
         finally:
-            self._slots.release()
-
-    async def _hold_response(self, running: RunningRequest) -> bytes:
-        """Return a response of a batch. It frees its slot, but counts as held until the batch is sent."""
-        try:
-            response = await self._wait(running)
-            self._slots.hold(len(response))
-            return response
-        finally:
-            self._slots.release()
+            for each in started:
+                if isinstance(each, RunningRequest):
+                    self._slots.release()
 
     async def _finish_notification(self, running: RunningRequest) -> None:
         try:
             await self._wait(running)
         finally:
             self._slots.release()
-
-    async def _respond_batch(self, responses: Sequence[bytes | asyncio.Task[bytes]]) -> None:
-        try:
-            if found := [each if isinstance(each, bytes) else await each for each in responses]:
-                await self._send(frames.encode_batch(found))
-                self._slots.unhold(sum(map(len, found)))
-        finally:
-            self._batches.release()
 
     async def _wait(self, running: RunningRequest) -> bytes:
         await asyncio.wait([running.work])
@@ -284,19 +242,15 @@ def encode_outcome(id: frames.Id, work: asyncio.Task[object]) -> bytes:
     """Return the response to a request whose handler has ended."""
     if work.cancelled():
         return frames.encode_error(id, frames.RpcError(frames.CANCELLED, "The request was cancelled."))
+    error = work.exception()
     try:
-        return _encode(id, work)
+        if isinstance(error, errors.HoldfastError):
+            return frames.encode_error(id, frames.convert_error(error))
+        return frames.encode_result(id, work.result())
     except Exception:
         # The border of one request: its failure stops no other.
         logger.exception("a request failed unexpectedly")
         return frames.encode_error(id, frames.RpcError(frames.INTERNAL_ERROR, "Internal error."))
-
-
-def _encode(id: frames.Id, work: asyncio.Task[object]) -> bytes:
-    try:
-        return frames.encode_result(id, work.result())
-    except errors.HoldfastError as error:
-        return frames.encode_error(id, frames.convert_error(error))
 
 
 def _busy(id: frames.Id) -> bytes:

@@ -123,7 +123,7 @@ class _Admission:
             headers.setdefault(name.lower(), []).append(value)
         rejection = admission.check_request(self._rules, request.path, headers)
         if rejection is None and self._connected >= MAX_CONNECTIONS:
-            rejection = admission.Rejection(503, "Too many connections.")
+            rejection = admission.HandshakeRejection(503, "Too many connections.")
         if rejection is None:
             return None
         logger.info("rejected a connection: %s", rejection.reason)

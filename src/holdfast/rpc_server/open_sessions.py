@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 from holdfast import errors
+from holdfast.rpc import peer as peers
 from holdfast.rpc_server import session as sessions
 from holdfast.rpc_server import wire_types
 from holdfast.runtime import runtime as runtimes
@@ -21,10 +22,6 @@ logger = logging.getLogger("holdfast.rpc_server")
 
 MAX_SESSIONS = 100
 """Sessions that one client may have open."""
-MAX_QUEUED_BYTES = 64_000_000
-"""Bytes of prompts and images that may wait in all sessions of a client."""
-CLOSE_ATTEMPTS = 3
-"""Attempts to end a conversation whose client is gone."""
 
 
 class OpenSessions:
@@ -33,7 +30,6 @@ class OpenSessions:
     def __init__(self, runtime: runtimes.Runtime, poll_seconds: float) -> None:
         self._runtime, self._poll_seconds = runtime, poll_seconds
         self._all: list[sessions.ClientSession] = []
-        self._discarding = set[asyncio.Task[None]]()
         self._is_ending = False
 
     def __iter__(self) -> Iterator[sessions.ClientSession]:
@@ -41,10 +37,10 @@ class OpenSessions:
 
     # --- opening and finding -------------------------------------------------------------------------
 
-    def of(self, client: sessions.EventReceiver) -> list[sessions.ClientSession]:
+    def of(self, client: peers.Peer) -> list[sessions.ClientSession]:
         return [session for session in self._all if session.client is client and not session.closing]
 
-    def find(self, client: sessions.EventReceiver, session_id: str) -> sessions.ClientSession | None:
+    def find(self, client: peers.Peer, session_id: str) -> sessions.ClientSession | None:
         return next((session for session in self.of(client) if session_id in session.ids), None)
 
     def find_abandoned(self, session_id: str) -> sessions.ClientSession | None:
@@ -52,7 +48,7 @@ class OpenSessions:
         left = (session for session in self._all if session.gone and not session.closing)
         return next((session for session in left if session_id in session.ids), None)
 
-    async def wait_closed(self, client: sessions.EventReceiver, session_id: str) -> None:
+    async def wait_closed(self, client: peers.Peer, session_id: str) -> None:
         """Wait until no session of the client with this id is being closed: two would send every event twice."""
         while found := [each for each in self._all if each.client is client and session_id in each.ids]:
             closing = [each.wait_closed() for each in found if each.closing]
@@ -60,26 +56,19 @@ class OpenSessions:
                 return
             await asyncio.gather(*closing)
 
-    def open(self, client: sessions.EventReceiver, conversation_id: str, key: str) -> sessions.ClientSession:
+    def open(self, client: peers.Peer, conversation_id: str, key: str) -> sessions.ClientSession:
         self.check_count(client)
         session = sessions.ClientSession(self._runtime, client, conversation_id, key, self._poll_seconds)
         self._all.append(session)
         session.resend_approvals()
         return session
 
-    def check_count(self, client: sessions.EventReceiver) -> None:
+    def check_count(self, client: peers.Peer) -> None:
         """Raise if the client cannot open another session."""
         if self._is_ending:
             raise errors.Gone("The server is shutting down.")
         if len(self.of(client)) >= MAX_SESSIONS:
             raise errors.LimitReached(f"A client can have at most {MAX_SESSIONS} sessions open. Close one first.")
-
-    def check_size(self, client: sessions.EventReceiver) -> None:
-        """Raise LimitReached if the client cannot queue more."""
-        if sum(session.queued_bytes for session in self.of(client)) > MAX_QUEUED_BYTES:
-            raise errors.LimitReached(
-                f"Prompts of more than {MAX_QUEUED_BYTES:,} bytes are queued already. Wait for some of them."
-            )
 
     @asynccontextmanager
     async def in_order(self, session: sessions.ClientSession) -> AsyncIterator[None]:
@@ -91,66 +80,26 @@ class OpenSessions:
 
     # --- closing -------------------------------------------------------------------------------------
 
-    @contextmanager
-    def discard_on_error(self, session: sessions.ClientSession) -> Iterator[None]:
-        """Close a new session if the request that opened it fails, as its client does not know the session."""
-        try:
-            yield
-        except (errors.HoldfastError, asyncio.CancelledError):
-            self._runtime.want_title(session.conversation_id, None)
-            discarding = asyncio.create_task(self._discard(session))
-            self._discarding.add(discarding)
-            discarding.add_done_callback(self._discarding.discard)
-            raise
-
     async def close(self, session: sessions.ClientSession) -> bool:
         """Close a session; return whether its conversation was ended. Cancelling this does not stop the close."""
         async with session.order:
-            closing = self._start_closing(session, partial(self._is_alone, session))
+            closing = session.close(partial(self._is_alone, session))
+            closing.add_done_callback(partial(self._remove, session))
         return await asyncio.shield(closing)
 
     async def close_all(self, closed: Sequence[sessions.ClientSession]) -> None:
         """Close these sessions without waiting for their clients; an error of one does not affect the others."""
         for session in closed:
             session.hurry()
-        await asyncio.gather(*map(self._close_with_retries, tuple(closed)), return_exceptions=True)
+        await asyncio.gather(*map(self.close, tuple(closed)), return_exceptions=True)
 
     async def end(self) -> None:
         """Close every session and refuse new ones."""
         self._is_ending = True
         await self.close_all(self._all)
-        if self._discarding:
-            await asyncio.wait(self._discarding)
-        for session in self:
-            session.abandon()
-
-    async def _discard(self, session: sessions.ClientSession) -> None:
-        async with session.order:
-            if session.has_prompted:
-                return  # The client knows it from the response to that prompt.
-            session.hurry()
-            closing = self._start_closing(session, lambda: False)
-        await asyncio.wait([closing])
-
-    async def _close_with_retries(self, session: sessions.ClientSession) -> None:
-        for _ in range(CLOSE_ATTEMPTS):
-            try:
-                await self.close(session)
-            except errors.HoldfastError as error:
-                logger.warning("%s could not be ended: %s", session.key, error)
-            else:
-                return
-
-    def _start_closing(self, session: sessions.ClientSession, is_alone: Callable[[], bool]) -> asyncio.Task[bool]:
-        closing = session.close(is_alone)
-        closing.add_done_callback(partial(self._remove, session))
-        return closing
 
     def _remove(self, session: sessions.ClientSession, closing: asyncio.Task[bool]) -> None:
-        error = None if closing.cancelled() else closing.exception()
-        if isinstance(error, errors.HoldfastError):
-            return  # The session is open again.
-        if error is not None:
+        if not closing.cancelled() and (error := closing.exception()) is not None:
             logger.error("%s could not be closed", session.key, exc_info=error)
             session.abandon()
         if session in self._all:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -38,10 +38,6 @@ POLL_SECONDS = 3.0
 """Seconds between two checks of what other processes did to the open conversations."""
 ANSWERED_BY = "a client"
 """Who answered an approval request, in the audit log."""
-ORDERED_COMMANDS = {"undo", "redo", "retry", "branch", "title", "steer", "queue", "approve", "deny", "pin", "unpin"}
-"""Quick commands that change a session. Others may be slow, or stop a slow one, and do not wait for each other."""
-OPENING_COMMANDS = {"branch", "new", "reset"}
-"""Commands that create a conversation and lead to it."""
 
 P = TypeVar("P", bound=wire_types.WireValue)
 MethodHandler = Callable[[peers.Peer, Any], Awaitable[wire_types.WireValue]]
@@ -123,15 +119,12 @@ class RpcServer:
             leaving.add_done_callback(self._leaving.discard)
 
     async def _close_abandoned(self, peer: peers.Peer) -> None:
-        """Close the sessions that no client resumed; if the store fails, try again after another grace period."""
-        while True:
-            await asyncio.sleep(self._grace_seconds)
-            left = [session for session in self._sessions if session.client is peer]
-            if not left:
-                return
-            for session in left:
-                logger.info("closing %s: its client did not reconnect", session.key)
-            await self._sessions.close_all(left)
+        """Close the sessions that no client resumed."""
+        await asyncio.sleep(self._grace_seconds)
+        left = [session for session in self._sessions if session.client is peer]
+        for session in left:
+            logger.info("closing %s: its client did not reconnect", session.key)
+        await self._sessions.close_all(left)
 
     # --- methods -------------------------------------------------------------------------------------
 
@@ -158,46 +151,43 @@ class RpcServer:
         }
         return {name: _handler(method.params, handlers[name]) for name, method in wire_types.METHODS.items()}
 
-    async def _server_info(self, _: peers.Peer, __: wire_types.Nothing) -> wire_types.ServerInfo:
+    async def _server_info(self, _: peers.Peer, __: wire_types.NoParams) -> wire_types.ServerInfo:
         return self._info
 
     # --- opening and closing -------------------------------------------------------------------------
 
-    async def _create(self, peer: peers.Peer, params: wire_types.Create) -> wire_types.Info:
-        images = self._decode_images(peer, params.options)
+    async def _create(self, peer: peers.Peer, params: wire_types.CreateParams) -> wire_types.SessionState:
+        images = _decode_images(params.options)
         title = titles.clean(params.title) if params.title is not None else None
         session = self._create_session(peer)
         session.set_options(params.options, images)
-        with self._sessions.discard_on_error(session):
-            self._runtime.want_title(session.key, title)
-            return await session.info()
+        self._runtime.want_title(session.key, title)
+        return await session.info()
 
     def _create_session(self, peer: peers.Peer) -> sessions.ClientSession:
         new_id = conversation_row.generate_session_id(time.time())
         return self._sessions.open(peer, new_id, new_id)
 
-    async def _list(self, peer: peers.Peer, params: wire_types.List) -> wire_types.Sessions:
+    async def _list(self, peer: peers.Peer, params: wire_types.ListParams) -> wire_types.ListResult:
         heads = await self._runtime.db.list_sessions(owner=self._runtime.owner, limit=params.limit, skip=params.skip)
         opened = {session.conversation_id for session in self._sessions.of(peer)}
         listed = [session_info.list_entry(head, head.conversation_id in opened) for head in heads]
-        return wire_types.Sessions(sessions=listed)
+        return wire_types.ListResult(sessions=listed)
 
-    async def _resume(self, peer: peers.Peer, params: wire_types.Resume) -> wire_types.Info:
+    async def _resume(self, peer: peers.Peer, params: wire_types.ResumeParams) -> wire_types.SessionState:
         """Open a conversation, or continue with a session that is open here or was left by a disconnected client."""
-        images = self._decode_images(peer, params.options)
+        images = _decode_images(params.options)
         with self._marked_as_opening(peer):
             session = self._sessions.find(peer, params.session_id) or self._sessions.find_abandoned(params.session_id)
-            is_new = session is None
             if session is None:
-                is_new, session = await self._resolve(peer, params.session_id)
+                session = await self._resolve(peer, params.session_id)
+            else:
+                session.resend_approvals()
             if session.client is not peer:
                 session.adopt(peer)
             session.set_options(params.options, images)
-        if not is_new:
-            session.resend_approvals()
-        with self._sessions.discard_on_error(session) if is_new else nullcontext():
-            await session.refresh()
-            return await session.info()
+        await session.refresh()
+        return await session.info()
 
     @contextmanager
     def _marked_as_opening(self, peer: peers.Peer) -> Iterator[None]:
@@ -214,15 +204,8 @@ class RpcServer:
         if opening := tuple(self._opening[peer]):
             await asyncio.wait(opening)
 
-    def _decode_images(self, peer: peers.Peer, options: wire_types.Options) -> list[attachments.ImageData] | None:
-        """Return the images to attach; None if the attached ones stay."""
-        images = None if options.images is UNSET else sessions.decode_images(options.images)
-        if images:
-            self._sessions.check_size(peer)
-        return images
-
-    async def _resolve(self, peer: peers.Peer, session_id: str) -> tuple[bool, sessions.ClientSession]:
-        """Return the session of a conversation, and whether it was opened now."""
+    async def _resolve(self, peer: peers.Peer, session_id: str) -> sessions.ClientSession:
+        """Return the session of a conversation that is named in any way; open it if it is not."""
         try:
             head = await self._runtime.db.resolve(session_id, owner=self._runtime.owner, near=True)
         except errors.Ambiguous as error:
@@ -232,12 +215,15 @@ class RpcServer:
         conversation_id = head.conversation_id
         await self._sessions.wait_closed(peer, conversation_id)
         found = self._sessions.find(peer, conversation_id) or self._sessions.find_abandoned(conversation_id)
-        return found is None, found or self._sessions.open(peer, conversation_id, head.id)
+        if found is None:
+            return self._sessions.open(peer, conversation_id, head.id)
+        found.resend_approvals()
+        return found
 
-    async def _close_session(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Closed:
+    async def _close_session(self, peer: peers.Peer, params: wire_types.SessionParams) -> wire_types.CloseResult:
         session = await self._find(peer, params.session_id)
         ended = await self._sessions.close(session)
-        return wire_types.Closed(session_id=session.key, ended=ended)
+        return wire_types.CloseResult(session_id=session.key, ended=ended)
 
     # --- finding -------------------------------------------------------------------------------------
 
@@ -261,49 +247,47 @@ class RpcServer:
         session.ids.add(session_id)
         return session
 
-    async def _find_only(self, peer: peers.Peer) -> tuple[bool, sessions.ClientSession]:
-        """Return the only session of a client, created if there is none, and whether it was."""
+    async def _find_only(self, peer: peers.Peer) -> sessions.ClientSession:
+        """Return the only session of a client, created if there is none."""
         await self._wait_opened(peer)
         found = self._sessions.of(peer)
         if len(found) > 1:
             error = "Several sessions are open. Name one with `session_id`."
             raise errors.RpcRefused(wire_types.NOT_FOUND, error, {"candidates": [each.key for each in found]})
-        return not found, found[0] if found else self._create_session(peer)
+        return found[0] if found else self._create_session(peer)
 
-    async def _open_moved(self, peer: peers.Peer, conversation_id: str) -> wire_types.Info:
+    async def _open_moved(self, peer: peers.Peer, conversation_id: str) -> wire_types.SessionState:
         """Open the conversation that a command led to."""
         await self._sessions.wait_closed(peer, conversation_id)
         found = await subscriptions.find_conversation(self._runtime.db, conversation_id)
         session = self._sessions.find(peer, conversation_id)
-        if session is not None:
-            return await session.info()
-        session = self._sessions.open(peer, conversation_id, found.head_id if found else conversation_id)
-        with self._sessions.discard_on_error(session):
-            return await session.info()
+        if session is None:
+            session = self._sessions.open(peer, conversation_id, found.head_id if found else conversation_id)
+        return await session.info()
 
     # --- state ---------------------------------------------------------------------------------------
 
-    async def _session_info(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Info:
+    async def _session_info(self, peer: peers.Peer, params: wire_types.SessionParams) -> wire_types.SessionState:
         session = await self._find(peer, params.session_id)
         await session.refresh()
         return await session.info()
 
-    async def _set_options(self, peer: peers.Peer, params: wire_types.SetOptions) -> wire_types.Info:
-        images = self._decode_images(peer, params.options)
+    async def _set_options(self, peer: peers.Peer, params: wire_types.OptionsParams) -> wire_types.SessionState:
+        images = _decode_images(params.options)
         session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
             session.set_options(params.options, images)
             await session.refresh()
             return await session.info()
 
-    async def _title(self, peer: peers.Peer, params: wire_types.Title) -> wire_types.Titled:
+    async def _title(self, peer: peers.Peer, params: wire_types.TitleParams) -> wire_types.TitleResult:
         session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
             title, pending = await session.title(params.title)
             await session.refresh()
-            return wire_types.Titled(session_id=session.key, title=title, pending=pending)
+            return wire_types.TitleResult(session_id=session.key, title=title, pending=pending)
 
-    async def _history(self, peer: peers.Peer, params: wire_types.History) -> wire_types.Transcript:
+    async def _history(self, peer: peers.Peer, params: wire_types.HistoryParams) -> wire_types.HistoryResult:
         session = await self._find(peer, params.session_id)
         await session.refresh()
         db = self._runtime.db
@@ -311,53 +295,52 @@ class RpcServer:
         page = await session_info.read_transcript(db, found, params.after, params.limit) if found else []
         last = found.last_seq if found else 0
         has_more = bool(page) and page[-1].seq < last
-        return wire_types.Transcript(session_id=session.key, messages=page, last_seq=last, more=has_more)
+        return wire_types.HistoryResult(session_id=session.key, messages=page, last_seq=last, more=has_more)
 
     # --- prompts and commands ------------------------------------------------------------------------
 
-    async def _submit(self, peer: peers.Peer, params: wire_types.Submit) -> wire_types.Submitted:
+    async def _submit(self, peer: peers.Peer, params: wire_types.SubmitParams) -> wire_types.SubmitResult:
         if params.session_id is None:
-            is_new, session = await self._find_only(peer)
+            session = await self._find_only(peer)
         else:
-            is_new, session = False, await self._find(peer, params.session_id)
-        with self._sessions.discard_on_error(session) if is_new else nullcontext():
-            async with self._sessions.in_order(session):
-                await session.refresh()
-                self._sessions.check_size(peer)
-                return await session.submit(params.text, params.images, params.uid)
+            session = await self._find(peer, params.session_id)
+        async with self._sessions.in_order(session):
+            await session.refresh()
+            return await session.submit(params.text, params.images, params.uid)
 
-    async def _steer(self, peer: peers.Peer, params: wire_types.Steer) -> wire_types.Steered:
+    async def _steer(self, peer: peers.Peer, params: wire_types.SteerParams) -> wire_types.SteerResult:
         session = await self._find(peer, params.session_id)
         if self._runtime.steer(session.conversation_id, params.text, params.uid):
-            return wire_types.Steered(session_id=session.key, steered=True, prompt=None)
+            return wire_types.SteerResult(session_id=session.key, steered=True, prompt=None)
         async with self._sessions.in_order(session):
-            self._sessions.check_size(peer)
             prompt = await session.submit(params.text, uid=params.uid)
-        return wire_types.Steered(session_id=session.key, steered=False, prompt=prompt)
+        return wire_types.SteerResult(session_id=session.key, steered=False, prompt=prompt)
 
-    async def _interrupt(self, peer: peers.Peer, params: wire_types.OfSession) -> wire_types.Interrupted:
+    async def _interrupt(self, peer: peers.Peer, params: wire_types.SessionParams) -> wire_types.InterruptResult:
         session = await self._find(peer, params.session_id)
         stopped = self._runtime.stop(session.conversation_id)
-        return wire_types.Interrupted(session_id=session.key, interrupted=stopped)
+        return wire_types.InterruptResult(session_id=session.key, interrupted=stopped)
 
-    async def _respond(self, peer: peers.Peer, params: wire_types.Respond) -> wire_types.Responded:
+    async def _respond(self, peer: peers.Peer, params: wire_types.RespondParams) -> wire_types.RespondResult:
         session = await self._find(peer, params.session_id)
-        receipt = await session.answer(events.Approve(params.request_id, params.answer, ANSWERED_BY, params.reason))
-        return wire_types.Responded(session_id=session.key, accepted=receipt.accepted, notice=receipt.notice)
+        receipt = await session.approvals.answer(
+            events.Approve(params.request_id, params.answer, ANSWERED_BY, params.reason)
+        )
+        return wire_types.RespondResult(session_id=session.key, accepted=receipt.accepted, notice=receipt.notice)
 
-    async def _undo(self, peer: peers.Peer, params: wire_types.Undo) -> wire_types.Undone:
+    async def _undo(self, peer: peers.Peer, params: wire_types.UndoParams) -> wire_types.UndoResult:
         session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
             _, output = await session.run_command(f"/undo {params.turns}")
             await session.refresh()
-        return wire_types.Undone(session_id=session.key, text=_join_output(output))
+        return wire_types.UndoResult(session_id=session.key, text=_join_output(output))
 
-    async def _compress(self, peer: peers.Peer, params: wire_types.Compress) -> wire_types.Compressed:
+    async def _compress(self, peer: peers.Peer, params: wire_types.CompressParams) -> wire_types.CompressResult:
         session = await self._find(peer, params.session_id)
         # Not in order, as it may be slow: its commit fails if the conversation has changed meanwhile.
         compaction = await session.compress(params.focus, params.keep_exchanges)
         await session.refresh()
-        return wire_types.Compressed(
+        return wire_types.CompressResult(
             session_id=session.key,
             outcome=compaction.outcome.value,
             reason=compaction.reason,
@@ -366,7 +349,7 @@ class RpcServer:
             after=compaction.after,
         )
 
-    async def _branch(self, peer: peers.Peer, params: wire_types.Branch) -> wire_types.Info:
+    async def _branch(self, peer: peers.Peer, params: wire_types.BranchParams) -> wire_types.SessionState:
         session = await self._find(peer, params.session_id)
         self._sessions.check_count(peer)
         async with self._sessions.in_order(session):
@@ -375,32 +358,33 @@ class RpcServer:
         (moved,) = (each for each in outcomes if isinstance(each, events.Moved))
         return await self._open_moved(peer, moved.conversation_id)
 
-    async def _execute(self, peer: peers.Peer, params: wire_types.Exec) -> wire_types.Executed:
+    async def _execute(self, peer: peers.Peer, params: wire_types.ExecParams) -> wire_types.ExecResult:
         if not commands.is_command(params.line):
             raise errors.RpcRefused(
                 frames.INVALID_PARAMS, "Not a command: a command is a slash and a name. Send text with prompt.submit."
             )
         session = await self._find(peer, params.session_id)
-        prompt: wire_types.Submitted | None = None
-        moved: wire_types.Info | None = None
-        name = commands.split(params.line)[0].lower()
-        if name in OPENING_COMMANDS:
+        prompt: wire_types.SubmitResult | None = None
+        moved: wire_types.SessionState | None = None
+        command = commands.find(params.line)
+        is_ordered = command is not None and command.ordered
+        if command is not None and command.opens_conversation:
             self._sessions.check_count(peer)
         async with AsyncExitStack() as stack:
-            if name in ORDERED_COMMANDS:
+            # Other commands may be slow, or stop a slow one, and do not wait for each other.
+            if is_ordered:
                 await stack.enter_async_context(self._sessions.in_order(session))
             outcomes, output = await session.run_command(params.line)
-            if name not in ORDERED_COMMANDS and any(isinstance(each, events.Say) for each in outcomes):
+            if not is_ordered and any(isinstance(each, events.Say) for each in outcomes):
                 await stack.enter_async_context(self._sessions.in_order(session))
             for each in outcomes:
                 match each:
                     case events.Say(text, content):
-                        self._sessions.check_size(peer)
                         prompt = await session.submit(text, content=content)
                     case events.Moved(conversation_id):
                         moved = await self._open_moved(peer, conversation_id)
             await session.refresh()
-        return wire_types.Executed(
+        return wire_types.ExecResult(
             session_id=session.key,
             ok=not any(line.level == "error" for line in output),
             output=output,
@@ -423,7 +407,7 @@ def _handler(params_type: type[P], handle: Callable[[peers.Peer, P], Awaitable[w
     return handler
 
 
-def _join_output(output: Sequence[wire_types.Line]) -> str:
+def _join_output(output: Sequence[wire_types.OutputLine]) -> str:
     """Return the text of a command's output. Raises it as an error if the command was refused."""
     text = "\n".join(line.text for line in output)
     if any(line.level == "error" for line in output):
@@ -433,3 +417,8 @@ def _join_output(output: Sequence[wire_types.Line]) -> str:
 
 def _not_found(error: LookupError) -> errors.RpcRefused:
     return errors.RpcRefused(wire_types.NOT_FOUND, str(error), {"type": type(error).__name__})
+
+
+def _decode_images(options: wire_types.OptionChanges) -> list[attachments.ImageData] | None:
+    """Return the images to attach; None if the attached ones stay."""
+    return None if options.images is UNSET else sessions.decode_images(options.images)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,28 +18,20 @@ from msgspec import UNSET, UnsetType
 from holdfast import errors, events, types
 from holdfast.compaction import base as compaction
 from holdfast.rpc import frames
+from holdfast.rpc import peer as peers
 from holdfast.rpc_server import event_messages, session_info, wire_types
-from holdfast.runtime import approval_queue, attachments, subscriptions
+from holdfast.runtime import approval_queue, attachments, subscriptions, wording
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import message_codec, titles
 
 logger = logging.getLogger("holdfast.rpc_server")
 
 CLOSE_REASON = "tui_close"
-FLUSH_SECONDS = 1.0
-"""Seconds that a client may take to read its events before a request or a close goes on without it."""
 REVIEW_SECONDS = 5.0
 """Seconds that the review of the last turn may take when its conversation is ended."""
 MAX_PROMPTS = 1_000
 """Queued prompts of one session."""
 DROPPED = "The prompt was removed from the queue before its turn began."
-
-
-class EventReceiver(Protocol):
-    """The program at the other end."""
-
-    async def notify(self, method: str, params: object) -> None:
-        """Raises Gone after the client has disconnected."""
 
 
 class QueuedPrompt(NamedTuple):
@@ -55,7 +46,7 @@ class ClientSession:
     """A session of one client."""
 
     def __init__(
-        self, runtime: runtimes.Runtime, client: EventReceiver, conversation_id: str, key: str, poll_seconds: float
+        self, runtime: runtimes.Runtime, client: peers.Peer, conversation_id: str, key: str, poll_seconds: float
     ) -> None:
         self._runtime, self.client = runtime, client
         self.gone = False
@@ -65,12 +56,9 @@ class ClientSession:
         """Every id that the session is known to have had."""
         self.order = asyncio.Lock()
         """Serializes requests that change the session; held for quick ones only."""
-        self.has_prompted = False
-        """Whether a prompt was accepted: then its client knows that the session is open."""
-        self._renderer = event_messages.EventRenderer(wire_types.Chosen())
+        self._messages = event_messages.EventMessageBuilder(wire_types.SessionOptions())
         self._images: list[attachments.ImageData] = []
         self._prompts: list[QueuedPrompt] = []
-        self._prompt_bytes = 0
         self._finished_uids = set[str]()
         """Prompts whose turn has reported its end, but whose future is not done yet."""
         self._stored_uid: str | None = None
@@ -78,13 +66,13 @@ class ClientSession:
         self._running = runtime.running(conversation_id)
         self._command_output: events.AnyEvent | None = None
         """An event that the response to a command contains already."""
-        self._sent_version: session_info.ConversationVersion | None = None
+        self._sent_version: tuple[object, ...] = ()
         """The version of the conversation that the client was informed of last."""
         self._deletion_sent = False
         self._closing: asyncio.Task[bool] | None = None
         self._hurried = asyncio.Event()
-        self._approvals = approval_queue.ApprovalQueue(runtime.approvals, conversation_id)
-        self.subscription = subscriptions.Subscription[wire_types.EventMessage](
+        self.approvals = approval_queue.ApprovalQueue(runtime.approvals, conversation_id)
+        self.subscription = subscriptions.Subscription[wire_types.EventPayload](
             runtime,
             conversation_id,
             self._deliver,
@@ -92,20 +80,16 @@ class ClientSession:
             results_repeat_text=True,
             poll_seconds=poll_seconds,
         )
-        self._start()
-
-    def _start(self) -> None:
         self.subscription.start()
-        if not self.gone:
-            self._approvals.open()
+        self.approvals.open()
 
     # --- state ---------------------------------------------------------------------------------------
 
     @property
-    def options(self) -> wire_types.Chosen:
-        return self._renderer.options
+    def options(self) -> wire_types.SessionOptions:
+        return self._messages.options
 
-    def set_options(self, given: wire_types.Options, images: list[attachments.ImageData] | None) -> None:
+    def set_options(self, given: wire_types.OptionChanges, images: list[attachments.ImageData] | None) -> None:
         """Change the given options; `images` are the decoded images of the options, or None."""
         if images is not None:
             self._images = images
@@ -114,21 +98,24 @@ class ClientSession:
             for name in ("columns", "show_reasoning", "tool_progress")
             if (value := getattr(given, name)) is not UNSET
         }
-        self._renderer.options = msgspec.structs.replace(self.options, images=len(self._images), **changed)
+        self._messages.options = msgspec.structs.replace(self.options, images=len(self._images), **changed)
 
-    @property
-    def queued_bytes(self) -> int:
-        """The size of queued prompts and attached images."""
-        return self._prompt_bytes + sum(len(each.data) for each in self._images)
-
-    async def info(self) -> wire_types.Info:
+    async def info(self) -> wire_types.SessionState:
         """Return the current state. Raises the error of a store that fails."""
-        return await self._build_info(session_info.ClientState(self.key, self.running, self.options))
+        return await self._build_info(self.running)
 
-    async def _build_info(self, state: session_info.ClientState) -> wire_types.Info:
+    async def _build_info(self, running: bool, previous: str | None = None) -> wire_types.SessionState:
         found = await subscriptions.find_conversation(self._runtime.db, self.conversation_id)
-        self._sent_version = session_info.conversation_version(found)
-        return await session_info.build_info(self._runtime, self.conversation_id, found, state)
+        self._sent_version = _version(found)
+        return await session_info.build_info(
+            self._runtime,
+            self.conversation_id,
+            found,
+            key=self.key,
+            running=running,
+            options=self.options,
+            previous=previous,
+        )
 
     @property
     def running(self) -> bool:
@@ -141,7 +128,7 @@ class ClientSession:
             self.subscription.request_check()
             with suppress(TimeoutError):
                 # A client that does not read cannot be informed first.
-                async with asyncio.timeout(FLUSH_SECONDS):
+                async with asyncio.timeout(subscriptions.FLUSH_SECONDS):
                     await self.subscription.flush()
 
     async def _head(self, default: str | None = None) -> str:
@@ -159,10 +146,10 @@ class ClientSession:
     async def submit(
         self,
         text: str,
-        images: Sequence[wire_types.Image] = (),
+        images: Sequence[wire_types.ImageParams] = (),
         uid: str | None = None,
         content: types.Content | None = None,
-    ) -> wire_types.Submitted:
+    ) -> wire_types.SubmitResult:
         """Submit a prompt with the attached images, or with its own `content`. The caller holds `order`."""
         if len(self._prompts) > MAX_PROMPTS:
             raise errors.LimitReached(f"{MAX_PROMPTS:,} prompts are queued already. Wait for some of them.")
@@ -174,30 +161,27 @@ class ClientSession:
             if attached:
                 parts = [await attachments.store_image(self._runtime.db, each) for each in attached]
                 content = [{"type": "text", "text": text}, *parts] if text else parts
-            self.set_options(wire_types.Options(), [])
+            self.set_options(wire_types.OptionChanges(), [])
         return self._submit(events.Submit(text, uid or message_codec.generate_uid(), content))
 
-    def _submit(self, message: events.Submit) -> wire_types.Submitted:
+    def _submit(self, message: events.Submit) -> wire_types.SubmitResult:
         uid = message.uid or ""
         ahead = self._runtime.ahead(self.conversation_id)
         answered = self._runtime.submit(self.conversation_id, message)
         prompt = QueuedPrompt(uid, message, answered)
         self._prompts.append(prompt)
-        self._prompt_bytes += sys.getsizeof(message.text)
-        self.has_prompted = True
         self._finished_uids.discard(uid)
         answered.add_done_callback(lambda _: self._finish_prompt(prompt))
-        return wire_types.Submitted(session_id=self.key, uid=uid, queued=ahead)
+        return wire_types.SubmitResult(session_id=self.key, uid=uid, queued=ahead)
 
     def _finish_prompt(self, prompt: QueuedPrompt) -> None:
         """Send the end of a prompt, unless its turn has sent it."""
         self._prompts.remove(prompt)
-        self._prompt_bytes -= sys.getsizeof(prompt.message.text)
         if prompt.answered.cancelled():
-            self.subscription.put(event_messages.render_unfinished(prompt.uid, None, DROPPED))
+            self.subscription.put(event_messages.unfinished_prompt(prompt.uid, None, DROPPED))
         elif (error := prompt.answered.exception()) is not None and prompt.uid not in self._finished_uids:
             reason = str(error) if isinstance(error, errors.HoldfastError) else "The turn failed."
-            self.subscription.put(event_messages.render_unfinished(prompt.uid, "failed", reason))
+            self.subscription.put(event_messages.unfinished_prompt(prompt.uid, "failed", reason))
         self._finished_uids.discard(prompt.uid)
 
     def _running_uid(self) -> str | None:
@@ -206,26 +190,19 @@ class ClientSession:
         started = (each for each in self._prompts if not any(each.message is other for other in waiting))
         return next((each.uid for each in started if not each.answered.done()), None)
 
-    async def run_command(self, line: str) -> tuple[list[runtimes.SenderEvent], list[wire_types.Line]]:
+    async def run_command(self, line: str) -> tuple[list[runtimes.SenderEvent], list[wire_types.OutputLine]]:
         """Run a slash command; return its outcomes and its output, which is not sent as events again."""
         outcomes: list[runtimes.SenderEvent] = []
-        output: list[wire_types.Line] = []
+        output: list[wire_types.OutputLine] = []
 
         def collect(event: events.AnyEvent) -> None:
-            match event:
-                case events.Answer(text):
-                    output.append(wire_types.Line(level="answer", text=text))
-                    self._command_output = event
-                case events.Notice(text, "info"):
-                    # It may report progress, so it is sent as an event at once, too.
-                    output.append(wire_types.Line(level="info", text=text))
-                case events.Notice(text, level):
-                    output.append(wire_types.Line(level=level, text=text))
-                    self._command_output = event
-                case events.Compacted():
-                    output.append(wire_types.Line(level="info", text=event.text))
-                case events.Titled(title):
-                    output.append(wire_types.Line(level="info", text=f"The title is now {title}."))
+            if (sentence := wording.describe(event)) is None:
+                return
+            is_answer = isinstance(event, events.Answer)
+            output.append(wire_types.OutputLine(level="answer" if is_answer else sentence.level, text=sentence.text))
+            if is_answer or (isinstance(event, events.Notice) and event.level != "info"):
+                # Others may report progress, so they are sent as events at once, too.
+                self._command_output = event
 
         await self._runtime.send(self.conversation_id, events.Command(line), outcomes.append, collect)
         return outcomes, output
@@ -256,9 +233,6 @@ class ClientSession:
         runtime.publish(conversation_id, events.Titled(title))
         return title, False
 
-    async def answer(self, given: events.Approve) -> approval_queue.AnswerReceipt:
-        return await self._approvals.answer(given)
-
     # --- events --------------------------------------------------------------------------------------
 
     def _receive(self, event: events.AnyEvent) -> subscriptions.Received | None:
@@ -281,20 +255,20 @@ class ClientSession:
         self.gone = True
         self.hurry()
 
-    def adopt(self, client: EventReceiver) -> None:
+    def adopt(self, client: peers.Peer) -> None:
         """Continue with another client."""
         self.client, self.gone = client, False
         self._hurried.clear()
-        self._approvals.open()
+        self.approvals.open()
 
     def resend_approvals(self) -> None:
         """Send the pending approval requests again."""
-        for request in self._approvals.pending:
-            self.subscription.put(event_messages.render_approval(request))
+        for request in self.approvals.pending:
+            self.subscription.put(event_messages.approval_request(request))
 
-    async def _deliver(self, item: subscriptions.Item[wire_types.EventMessage]) -> None:
+    async def _deliver(self, item: subscriptions.Item[wire_types.EventPayload]) -> None:
         match item:
-            case wire_types.EventMessage():
+            case wire_types.WireValue():
                 await self._send(item)
             case subscriptions.Received(event, uid):
                 await self._send_event(event, uid)
@@ -313,7 +287,7 @@ class ClientSession:
                 # The key is updated before the reply is sent: a client may close the session as soon as it reads it.
                 self._running = False
                 await self._set_key(await self._head(), always=True)
-        for message in self._renderer.render(event, uid):
+        if (message := self._messages.build(event, uid)) is not None:
             await self._send(message)
 
     async def _check_conversation(self) -> None:
@@ -323,14 +297,13 @@ class ClientSession:
         except errors.ConversationDeleted as error:
             if not self._deletion_sent:
                 self._deletion_sent = True
-                await self._send(wire_types.EventMessage("error", wire_types.Failure(text=str(error))))
+                await self._send(wire_types.ErrorNotice(text=str(error)))
             return
         except errors.HoldfastError as error:
             logger.debug("the state of %s could not be read: %s", self.conversation_id, error)
             return
         if found is not None:
-            is_changed = session_info.conversation_version(found) != self._sent_version
-            await self._set_key(found.head_id, always=is_changed)
+            await self._set_key(found.head_id, always=_version(found) != self._sent_version)
 
     async def _set_key(self, head: str, always: bool = False) -> None:
         previous, self.key = self.key, head
@@ -339,20 +312,20 @@ class ClientSession:
             await self._send_info(previous if previous != head else None)
 
     async def _send_info(self, previous: str | None = None) -> None:
-        # `_running` is as of the event: the turn may be over by now.
-        state = session_info.ClientState(self.key, self._running, self.options, previous)
         try:
-            info = await self._build_info(state)
+            # `_running` is as of the event: the turn may be over by now.
+            info = await self._build_info(self._running, previous)
         except errors.HoldfastError as error:
             logger.warning("the state of %s could not be read: %s", self.conversation_id, error)
             return
-        await self._send(wire_types.EventMessage("session.info", info))
+        await self._send(info)
 
-    async def _send(self, message: wire_types.EventMessage) -> None:
+    async def _send(self, payload: wire_types.EventPayload) -> None:
+        message_type = wire_types.EVENT_TYPES[type(payload)]
         while not self.gone:
             client = self.client
             try:
-                await client.notify("event", wire_types.EventParams(message.type, self.key, message.payload))
+                await client.notify("event", wire_types.EventParams(message_type, self.key, payload))
             except errors.Gone:
                 # Another client may have adopted the session meanwhile.
                 self.gone = self.gone or self.client is client
@@ -366,7 +339,7 @@ class ClientSession:
 
         The client cannot answer approval requests any more: they are denied unless another one can.
         """
-        self._approvals.close()
+        self.approvals.close()
         while running := [prompt.answered for prompt in self._prompts]:
             await asyncio.wait(running)
         await self.subscription.drain()
@@ -374,8 +347,7 @@ class ClientSession:
     def close(self, is_alone: Callable[[], bool]) -> asyncio.Task[bool]:
         """Close the session once; the result is whether its conversation was ended. The caller holds `order`.
 
-        The last session of a conversation ends it; `is_alone` is called right before. If the store fails, the task
-        raises its error and the session is open again.
+        The last session of a conversation ends it; `is_alone` is called right before.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(is_alone))
@@ -399,18 +371,11 @@ class ClientSession:
         if running := [prompt.answered for prompt in self._prompts]:
             await asyncio.wait(running)
         self.subscription.stop()
-        self._approvals.close()
+        self.approvals.close()
         if is_alone():
             await runtime.wait_idle(conversation_id)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self.subscription.drain()
-        try:
-            ended = is_alone() and await self._end_conversation(is_alone)
-        except errors.HoldfastError:
-            self._closing = None
-            self._start()
-            raise
+        await self.subscription.finish()
+        ended = is_alone() and await self._end_conversation(is_alone)
         await self._flush()
         if ended:
             self.key = await self._head()
@@ -422,7 +387,7 @@ class ClientSession:
 
     def abandon(self) -> None:
         """Receive, answer and send nothing more."""
-        self._approvals.close()
+        self.approvals.close()
         self.subscription.abandon()
 
     async def _flush(self) -> None:
@@ -436,11 +401,20 @@ class ClientSession:
 
     async def _end_conversation(self, is_alone: Callable[[], bool]) -> bool:
         """Run the closing hooks and end the conversation, unless another client has opened it meanwhile."""
-        return await self._runtime.end(
-            self.conversation_id, CLOSE_REASON, is_unused=is_alone, review_seconds=REVIEW_SECONDS
-        )
+        try:
+            return await self._runtime.end(
+                self.conversation_id, CLOSE_REASON, is_unused=is_alone, review_seconds=REVIEW_SECONDS
+            )
+        except errors.HoldfastError as error:
+            logger.warning("%s could not be ended: %s", self.key, error)
+            return False
 
 
-def decode_images(images: Sequence[wire_types.Image]) -> list[attachments.ImageData]:
+def _version(found: types.Conversation | None) -> tuple[object, ...]:
+    """Return a value that changes with every change of a conversation that clients are informed of."""
+    return (found.epoch, found.last_seq, found.title) if found else ()
+
+
+def decode_images(images: Sequence[wire_types.ImageParams]) -> list[attachments.ImageData]:
     """Decode the images of a request. Raises RpcRefused for an invalid one."""
     return [attachments.decode_image(image.data, f"Image {number}") for number, image in enumerate(images, 1)]

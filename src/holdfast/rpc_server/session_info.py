@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from holdfast import content_parts, types
 from holdfast.rpc_server import wire_types
 from holdfast.runtime import runtime as runtimes
@@ -14,34 +12,20 @@ MAX_PAGE_CHARACTERS = 1_000_000
 """Characters of the messages of one response, which has at least one message."""
 
 
-class ClientState(NamedTuple):
-    """The part of the state that belongs to the client and not to the conversation."""
-
-    key: str
-    running: bool
-    options: wire_types.Chosen
-    previous: str | None = None
-
-
-class ConversationVersion(NamedTuple):
-    """Changes with every change of a conversation that clients are informed of."""
-
-    epoch: int
-    last_seq: int
-    title: str | None
-
-
-def conversation_version(found: types.Conversation | None) -> ConversationVersion | None:
-    return ConversationVersion(found.epoch, found.last_seq, found.title) if found else None
-
-
 async def build_info(
-    runtime: runtimes.Runtime, conversation_id: str, found: types.Conversation | None, client: ClientState
-) -> wire_types.Info:
+    runtime: runtimes.Runtime,
+    conversation_id: str,
+    found: types.Conversation | None,
+    *,
+    key: str,
+    running: bool,
+    options: wire_types.SessionOptions,
+    previous: str | None = None,
+) -> wire_types.SessionState:
     """Return the current state of a session. Raises the error of a store that fails."""
     model, context = await _describe_model(runtime, conversation_id)
-    return wire_types.Info(
-        session_id=client.key,
+    return wire_types.SessionState(
+        session_id=key,
         conversation_id=conversation_id,
         begun=found is not None,
         live=found is None or found.live,
@@ -49,12 +33,12 @@ async def build_info(
         pending_title=pending_title(runtime, conversation_id),
         last_seq=found.last_seq if found else 0,
         compacted_to=await _compacted_to(runtime.db, found),
-        running=client.running,
+        running=running,
         queued=runtime.queued(conversation_id),
-        options=client.options,
+        options=options,
         model=model,
         context=context,
-        previous=client.previous,
+        previous=previous,
     )
 
 
@@ -71,17 +55,21 @@ async def _compacted_to(db: async_db.AsyncSessionDB, found: types.Conversation |
     return (await db.context(found.id, 0)).cut_seq
 
 
-async def _describe_model(runtime: runtimes.Runtime, conversation_id: str) -> tuple[str | None, wire_types.Room | None]:
+async def _describe_model(
+    runtime: runtimes.Runtime, conversation_id: str
+) -> tuple[str | None, wire_types.ContextUsage | None]:
     """Return the model and how full its window is, without building an agent."""
     agent = runtime.agents.peek(conversation_id)
     if agent is None:
         return runtime.models.of(conversation_id).name if runtime.models else None, None
     used, policy = await agent.context_tokens(), agent.policy
-    return agent.model.name, wire_types.Room(used=used, window=agent.model.window, soft=policy.soft, hard=policy.hard)
+    return agent.model.name, wire_types.ContextUsage(
+        used=used, window=agent.model.window, soft=policy.soft, hard=policy.hard
+    )
 
 
-def list_entry(head: types.Session, is_open: bool) -> wire_types.Listed:
-    return wire_types.Listed(
+def list_entry(head: types.Session, is_open: bool) -> wire_types.SessionEntry:
+    return wire_types.SessionEntry(
         session_id=head.id,
         conversation_id=head.conversation_id,
         title=head.title,
@@ -97,9 +85,9 @@ def list_entry(head: types.Session, is_open: bool) -> wire_types.Listed:
 
 async def read_transcript(
     db: async_db.AsyncSessionDB, found: types.Conversation, after: int, limit: int
-) -> list[wire_types.Said]:
+) -> list[wire_types.TranscriptMessage]:
     """Return at most `limit` messages after `after`, as many as fit into one response."""
-    page: list[wire_types.Said] = []
+    page: list[wire_types.TranscriptMessage] = []
     left = MAX_PAGE_CHARACTERS
     async for message, is_hidden in subscriptions.read_log(db, found.id, after, min(found.last_seq, after + limit)):
         entry = _transcript_entry(message, is_hidden)
@@ -111,8 +99,8 @@ async def read_transcript(
     return page
 
 
-def _transcript_entry(message: types.Message, is_hidden: bool) -> wire_types.Said:
-    return wire_types.Said(
+def _transcript_entry(message: types.Message, is_hidden: bool) -> wire_types.TranscriptMessage:
+    return wire_types.TranscriptMessage(
         seq=message.seq,
         uid=message.uid,
         session_id=message.session_id,

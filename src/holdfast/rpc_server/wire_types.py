@@ -37,17 +37,30 @@ class Params(WireValue, frozen=True, forbid_unknown_fields=True):
     """Parameters of a method. Unknown fields are refused."""
 
 
+class SessionParams(Params, frozen=True):
+    """Parameters of a method about an open session: session.info, session.interrupt, session.close and others."""
+
+    session_id: SessionId
+
+
+class SessionResult(WireValue, frozen=True):
+    """The result of a method about a session."""
+
+    session_id: str
+    """The key of the session: the head of the conversation."""
+
+
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-class Image(Params, frozen=True):
+class ImageParams(Params, frozen=True):
     """An image: PNG, JPEG, GIF or WebP."""
 
     data: str
     """The bytes in base64."""
 
 
-class Options(Params, frozen=True):
+class OptionChanges(Params, frozen=True):
     """Options of a session; omitted ones stay unchanged."""
 
     columns: Annotated[int, Meta(ge=20, le=1000)] | UnsetType = UNSET
@@ -56,11 +69,11 @@ class Options(Params, frozen=True):
     """Whether to send the model's reasoning."""
     tool_progress: ToolProgress | UnsetType = UNSET
     """Which tool calls to send: `all`, only the first of consecutive calls of a tool (`new`), or none (`off`)."""
-    images: Annotated[list[Image], Meta(max_length=8)] | UnsetType = UNSET
+    images: Annotated[list[ImageParams], Meta(max_length=8)] | UnsetType = UNSET
     """Images to attach to the next prompt."""
 
 
-class Chosen(WireValue, frozen=True):
+class SessionOptions(WireValue, frozen=True):
     """The current options of a session."""
 
     columns: int = 80
@@ -70,7 +83,7 @@ class Chosen(WireValue, frozen=True):
     """The number of attached images."""
 
 
-class Room(WireValue, frozen=True):
+class ContextUsage(WireValue, frozen=True):
     """How full the context window is, in tokens."""
 
     used: int
@@ -81,11 +94,9 @@ class Room(WireValue, frozen=True):
     """The share of the window from which on a turn waits for a compaction."""
 
 
-class Info(WireValue, frozen=True):
+class SessionState(SessionResult, frozen=True):
     """The state of a session."""
 
-    session_id: str
-    """The key of the session: the head of the conversation."""
     conversation_id: str
     """The id of the conversation, which never changes."""
     begun: bool
@@ -102,36 +113,36 @@ class Info(WireValue, frozen=True):
     """Whether a turn is running in this server."""
     queued: int
     """The number of queued prompts."""
-    options: Chosen
+    options: SessionOptions
     model: str | None = None
     """None until the model is known."""
-    context: Room | None = None
+    context: ContextUsage | None = None
     previous: str | None = None
     """The previous key, if the key has changed."""
 
 
-class Create(Params, frozen=True):
+class CreateParams(Params, frozen=True):
     """session.create: start a conversation, which is stored with its first prompt."""
 
     title: str | None = None
-    options: Options = Options()
+    options: OptionChanges = OptionChanges()
 
 
-class Resume(Params, frozen=True):
+class ResumeParams(Params, frozen=True):
     """session.resume: open a conversation by an id, the beginning of an id, a title, or `last`."""
 
     session_id: SessionId
-    options: Options = Options()
+    options: OptionChanges = OptionChanges()
 
 
-class List(Params, frozen=True):
+class ListParams(Params, frozen=True):
     """session.list: list conversations, the most recently active first."""
 
     limit: Count = 50
     skip: Position = 0
 
 
-class Listed(WireValue, frozen=True):
+class SessionEntry(WireValue, frozen=True):
     """A conversation in a list."""
 
     session_id: str
@@ -147,50 +158,40 @@ class Listed(WireValue, frozen=True):
     """Whether this client has it open."""
 
 
-class Sessions(WireValue, frozen=True):
+class ListResult(WireValue, frozen=True):
     """The result of session.list."""
 
-    sessions: list[Listed]
+    sessions: list[SessionEntry]
 
 
-class OfSession(Params, frozen=True):
-    """session.info, session.interrupt, session.close: an open session."""
-
-    session_id: SessionId
-
-
-class SetOptions(Params, frozen=True):
+class OptionsParams(SessionParams, frozen=True):
     """session.options: change options."""
 
-    session_id: SessionId
-    options: Options
+    options: OptionChanges
 
 
-class Title(Params, frozen=True):
+class TitleParams(SessionParams, frozen=True):
     """session.title: return the title, set it, or remove it (null)."""
 
-    session_id: SessionId
     title: str | UnsetType | None = UNSET
 
 
-class Titled(WireValue, frozen=True):
+class TitleResult(SessionResult, frozen=True):
     """The result of session.title."""
 
-    session_id: str
     title: str | None
     pending: bool
     """Whether the first message will set it."""
 
 
-class History(Params, frozen=True):
+class HistoryParams(SessionParams, frozen=True):
     """session.history: read the transcript after the message `after`."""
 
-    session_id: SessionId
     after: Position = 0
     limit: Count = 200
 
 
-class Said(WireValue, frozen=True):
+class TranscriptMessage(WireValue, frozen=True):
     """A message of the transcript."""
 
     seq: int
@@ -207,44 +208,39 @@ class Said(WireValue, frozen=True):
     """Whether an undo removed it from the context."""
 
 
-class Transcript(WireValue, frozen=True):
+class HistoryResult(SessionResult, frozen=True):
     """The result of session.history."""
 
-    session_id: str
-    messages: list[Said]
+    messages: list[TranscriptMessage]
     last_seq: int
     more: bool
     """Whether more messages follow: continue with `after` set to the last seq."""
 
 
-class Undo(Params, frozen=True):
+class UndoParams(SessionParams, frozen=True):
     """session.undo: undo the last turns."""
 
-    session_id: SessionId
     turns: Count = 1
 
 
-class Undone(WireValue, frozen=True):
+class UndoResult(SessionResult, frozen=True):
     """The result of session.undo."""
 
-    session_id: str
     text: str
 
 
-class Compress(Params, frozen=True):
+class CompressParams(SessionParams, frozen=True):
     """session.compress: replace older messages in the context with a summary now."""
 
-    session_id: SessionId
     focus: str | None = None
     """What the summary should cover in most detail."""
     keep_exchanges: Count | None = None
     """The number of last exchanges to keep verbatim."""
 
 
-class Compressed(WireValue, frozen=True):
+class CompressResult(SessionResult, frozen=True):
     """The result of session.compress."""
 
-    session_id: str
     outcome: Literal["compacted", "nothing_to_do", "busy", "cooling_down", "failed", "exhausted"]
     reason: str
     cut_seq: int | None
@@ -252,52 +248,46 @@ class Compressed(WireValue, frozen=True):
     after: int
 
 
-class Branch(Params, frozen=True):
+class BranchParams(SessionParams, frozen=True):
     """session.branch: open a new conversation that shares the messages of this one; both stay open."""
 
-    session_id: SessionId
     title: str | None = None
 
 
-class Interrupted(WireValue, frozen=True):
+class InterruptResult(SessionResult, frozen=True):
     """The result of session.interrupt."""
 
-    session_id: str
     interrupted: bool
     """Whether a turn or a requested compaction was stopped."""
 
 
-class Steer(Params, frozen=True):
+class SteerParams(SessionParams, frozen=True):
     """session.steer: add a message to the running turn before its next step; without a turn it becomes a prompt."""
 
-    session_id: SessionId
     text: Annotated[str, Meta(min_length=1)]
     uid: Uid | None = None
 
 
-class Steered(WireValue, frozen=True):
+class SteerResult(SessionResult, frozen=True):
     """The result of session.steer."""
 
-    session_id: str
     steered: bool
-    prompt: Submitted | None
+    prompt: SubmitResult | None
     """The prompt, if no turn was running."""
 
 
-class Closed(WireValue, frozen=True):
+class CloseResult(SessionResult, frozen=True):
     """The result of session.close."""
 
-    session_id: str
-    """The head that was left."""
     ended: bool
-    """Whether the conversation was ended now. It is not if it has no messages, was ended before, or is open in another
-    client. If the store fails to end it, the response is an error and the session stays open."""
+    """Whether the conversation was ended now. It is not if it has no messages, was ended before, is open in another
+    client, or if the store failed."""
 
 
 # --- prompts, commands, approvals ----------------------------------------------------------------------
 
 
-class Submit(Params, frozen=True):
+class SubmitParams(Params, frozen=True):
     """prompt.submit: send a message to the agent. During a turn it is queued."""
 
     text: str
@@ -305,66 +295,61 @@ class Submit(Params, frozen=True):
     """The default is the only open session; without one, a session is created."""
     uid: Uid | None = None
     """A message with the same uid is stored and answered once. The default is generated."""
-    images: Annotated[list[Image], Meta(max_length=8)] = []
+    images: Annotated[list[ImageParams], Meta(max_length=8)] = []
 
 
-class Submitted(WireValue, frozen=True):
+class SubmitResult(SessionResult, frozen=True):
     """The result of prompt.submit. The reply follows as events; the last one is message.complete."""
 
-    session_id: str
     uid: str
     queued: int
     """The number of prompts that are answered first."""
 
 
-class Exec(Params, frozen=True):
+class ExecParams(SessionParams, frozen=True):
     """command.exec: run a slash command."""
 
-    session_id: SessionId
     line: Annotated[str, Meta(pattern="^/", max_length=100_000)]
 
 
-class Line(WireValue, frozen=True):
+class OutputLine(WireValue, frozen=True):
     """A line of a command's output."""
 
     level: Literal["answer", "info", "warning", "error"]
     text: str
 
 
-class Executed(WireValue, frozen=True):
+class ExecResult(SessionResult, frozen=True):
     """The result of command.exec."""
 
-    session_id: str
     ok: bool
-    output: list[Line]
-    prompt: Submitted | None = None
+    output: list[OutputLine]
+    prompt: SubmitResult | None = None
     """The prompt that the command submitted."""
-    moved: Info | None = None
+    moved: SessionState | None = None
     """The session to continue in, which is open now; the other one stays open, too."""
     quit: bool = False
     """Whether the person wants to quit."""
 
 
-class Respond(Params, frozen=True):
+class RespondParams(SessionParams, frozen=True):
     """approval.respond: answer an approval.request."""
 
-    session_id: SessionId
     request_id: str
     answer: events.Answered
     reason: str = ""
     """The reason of a denial, for the model."""
 
 
-class Responded(WireValue, frozen=True):
+class RespondResult(SessionResult, frozen=True):
     """The result of approval.respond."""
 
-    session_id: str
     accepted: bool
     """Whether the request was still pending: the first answer counts."""
     notice: str | None
 
 
-class Nothing(Params, frozen=True):
+class NoParams(Params, frozen=True):
     """server.info has no parameters."""
 
 
@@ -438,7 +423,7 @@ class ToolComplete(WireValue, frozen=True):
     line: str
 
 
-class Status(WireValue, frozen=True):
+class StatusNotice(WireValue, frozen=True):
     """Something that is not part of the reply."""
 
     kind: StatusKind
@@ -447,7 +432,7 @@ class Status(WireValue, frozen=True):
     data: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Approval(WireValue, frozen=True):
+class ApprovalRequest(WireValue, frozen=True):
     """A tool needs an approval; the turn waits. Answer with approval.respond."""
 
     request_id: str
@@ -462,45 +447,39 @@ class Approval(WireValue, frozen=True):
     number: int
 
 
-class Failure(WireValue, frozen=True):
+class ErrorNotice(WireValue, frozen=True):
     """An error that people should see."""
 
     text: str
 
 
-Payload = (
+EventPayload = (
     ServerInfo
-    | Info
+    | SessionState
     | MessageStart
     | MessageDelta
     | MessageComplete
     | ToolStart
     | ToolComplete
-    | Status
-    | Approval
-    | Failure
+    | StatusNotice
+    | ApprovalRequest
+    | ErrorNotice
 )
 
 EVENTS: dict[str, type[msgspec.Struct]] = {
     "ready": ServerInfo,
-    "session.info": Info,
+    "session.info": SessionState,
     "message.start": MessageStart,
     "message.delta": MessageDelta,
     "message.complete": MessageComplete,
     "tool.start": ToolStart,
     "tool.complete": ToolComplete,
-    "status": Status,
-    "approval.request": Approval,
-    "error": Failure,
+    "status": StatusNotice,
+    "approval.request": ApprovalRequest,
+    "error": ErrorNotice,
 }
 """The types of events, and their payloads."""
-
-
-class EventMessage(msgspec.Struct, frozen=True):
-    """An event without its session."""
-
-    type: str
-    payload: Payload
+EVENT_TYPES = {payload: name for name, payload in EVENTS.items()}
 
 
 class EventParams(msgspec.Struct, frozen=True):
@@ -509,7 +488,7 @@ class EventParams(msgspec.Struct, frozen=True):
     type: str
     session_id: str | None
     """The key of the session at that time; null if the event is not about a session."""
-    payload: Payload
+    payload: EventPayload
 
 
 # --- methods -------------------------------------------------------------------------------------------
@@ -524,21 +503,29 @@ class Method(NamedTuple):
 
 
 METHODS: dict[str, Method] = {
-    "server.info": Method(Nothing, ServerInfo, "Return the program and its protocol version."),
-    "session.create": Method(Create, Info, "Start a conversation; it is stored with its first prompt."),
-    "session.list": Method(List, Sessions, "List conversations, the most recently active first."),
-    "session.resume": Method(Resume, Info, "Open a conversation by an id, the beginning of an id, a title, or `last`."),
-    "session.info": Method(OfSession, Info, "Return the state of a session."),
-    "session.options": Method(SetOptions, Info, "Change what the client is sent about a session."),
-    "session.title": Method(Title, Titled, "Return, set or remove the title."),
-    "session.history": Method(History, Transcript, "Read a page of the transcript."),
-    "session.undo": Method(Undo, Undone, "Undo the last turns. They stay in the transcript."),
-    "session.compress": Method(Compress, Compressed, "Replace older messages in the context with a summary now."),
-    "session.branch": Method(Branch, Info, "Branch the conversation and open the branch; this one stays unchanged."),
-    "session.interrupt": Method(OfSession, Interrupted, "Stop the running turn or compaction; stored messages stay."),
-    "session.steer": Method(Steer, Steered, "Add a message to the running turn before its next step."),
-    "session.close": Method(OfSession, Closed, "Stop the running turn and end the conversation."),
-    "prompt.submit": Method(Submit, Submitted, "Send a message to the agent. During a turn it is queued."),
-    "command.exec": Method(Exec, Executed, "Run a slash command; `/help` lists them."),
-    "approval.respond": Method(Respond, Responded, "Answer an approval request."),
+    "server.info": Method(NoParams, ServerInfo, "Return the program and its protocol version."),
+    "session.create": Method(CreateParams, SessionState, "Start a conversation; it is stored with its first prompt."),
+    "session.list": Method(ListParams, ListResult, "List conversations, the most recently active first."),
+    "session.resume": Method(
+        ResumeParams, SessionState, "Open a conversation by an id, the beginning of an id, a title, or `last`."
+    ),
+    "session.info": Method(SessionParams, SessionState, "Return the state of a session."),
+    "session.options": Method(OptionsParams, SessionState, "Change what the client is sent about a session."),
+    "session.title": Method(TitleParams, TitleResult, "Return, set or remove the title."),
+    "session.history": Method(HistoryParams, HistoryResult, "Read a page of the transcript."),
+    "session.undo": Method(UndoParams, UndoResult, "Undo the last turns. They stay in the transcript."),
+    "session.compress": Method(
+        CompressParams, CompressResult, "Replace older messages in the context with a summary now."
+    ),
+    "session.branch": Method(
+        BranchParams, SessionState, "Branch the conversation and open the branch; this one stays unchanged."
+    ),
+    "session.interrupt": Method(
+        SessionParams, InterruptResult, "Stop the running turn or compaction; stored messages stay."
+    ),
+    "session.steer": Method(SteerParams, SteerResult, "Add a message to the running turn before its next step."),
+    "session.close": Method(SessionParams, CloseResult, "Stop the running turn and end the conversation."),
+    "prompt.submit": Method(SubmitParams, SubmitResult, "Send a message to the agent. During a turn it is queued."),
+    "command.exec": Method(ExecParams, ExecResult, "Run a slash command; `/help` lists them."),
+    "approval.respond": Method(RespondParams, RespondResult, "Answer an approval request."),
 }

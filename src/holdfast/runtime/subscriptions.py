@@ -29,6 +29,8 @@ POLL_SECONDS = 5.0
 """Seconds between two checks of the log: not every database sends hints, and hints can be lost."""
 GAP_SECONDS = 1.0
 """Seconds that the consumer waits for one read of the store."""
+FLUSH_SECONDS = 1.0
+"""Seconds that a client may take to read what is queued before its session is closed."""
 LOG_PAGE = 50
 """Messages per read of the log."""
 
@@ -310,6 +312,13 @@ class Subscription(Generic[T]):
         self._listening.close()
         if self._following is not None:
             self._following.cancel()
+
+    async def finish(self) -> None:
+        """Receive nothing more; wait until all that is queued was delivered, for FLUSH_SECONDS at most."""
+        self.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self.drain()
 
     def abandon(self) -> None:
         """Receive and deliver nothing more."""

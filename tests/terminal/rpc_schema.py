@@ -1,4 +1,4 @@
-"""The schema of the RPC protocol, for client generators. Pure.
+"""Generates docs/rpc.schema.json, the schema of the RPC protocol for client generators, from the wire types.
 
 It is an OpenRPC document. OpenRPC has no place for notifications of the server: they are in `x-events`, by type.
 """
@@ -49,10 +49,10 @@ def build_schema() -> dict[str, Any]:
     values = [each for method in methods.values() for each in (method.params, method.result)]
     _, schemas = msgspec.json.schema_components([*values, *payloads], ref_template=REF)
     descriptions = _read_descriptions()
-    for name, fields in descriptions.items():
-        properties = schemas.get(name, {}).get("properties", {})
-        for field in fields.keys() & properties.keys():
-            properties[field] = {**properties[field], "description": fields[field]}
+    for name, properties in ((name, found.get("properties", {})) for name, found in schemas.items()):
+        for base in reversed(getattr(wire_types, name, object).__mro__):
+            for field, text in descriptions.get(base.__name__, {}).items():
+                properties[field] = {**properties[field], "description": text}
     schemas |= {"Event": _event(descriptions["EventParams"]["session_id"]), "Cancel": CANCEL}
     return {
         "openrpc": "1.3.2",
