@@ -28,8 +28,10 @@ EditorMcpServer = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServ
 
 @asynccontextmanager
 async def open_servers(
-    given: Sequence[EditorMcpServer] | None, cwd: str | os.PathLike[str], configured: Sequence[settings.Wanted] = ()
-) -> AsyncIterator[servers.Servers | None]:
+    given: Sequence[EditorMcpServer] | None,
+    cwd: str | os.PathLike[str],
+    configured: Sequence[settings.ServerConfig] = (),
+) -> AsyncIterator[servers.McpServers | None]:
     """Start the servers of the settings and of the editor for a session; None if there are none."""
     provided = convert_servers(given or (), configured)
     if not configured and not provided:
@@ -41,8 +43,8 @@ async def open_servers(
 
 
 def convert_servers(
-    given: Sequence[EditorMcpServer], configured: Sequence[settings.Wanted] = ()
-) -> list[settings.Wanted]:
+    given: Sequence[EditorMcpServer], configured: Sequence[settings.ServerConfig] = ()
+) -> list[settings.ServerConfig]:
     """Convert the servers of the editor, without those that are configured already, under unique names."""
     names = {mcp_names.prefix(each.name) for each in configured}
     known = {_identity(each) for each in configured}
@@ -53,7 +55,7 @@ def convert_servers(
     ]
 
 
-def _convert(given: Sequence[EditorMcpServer]) -> Iterator[settings.Wanted]:
+def _convert(given: Sequence[EditorMcpServer]) -> Iterator[settings.ServerConfig]:
     for each in given:
         match each:
             case schema.McpServerStdio(name=name, command=command, args=args):

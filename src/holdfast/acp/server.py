@@ -306,9 +306,9 @@ def _build_spec(
     folders = (cwd, *(additional_directories or ()))
     for each in folders:
         if "\0" in each or not os.path.isabs(each):
-            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.shown(each)} is not an absolute path.")
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"{errors.quote(each)} is not an absolute path.")
         if not os.path.isdir(each):
-            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.shown(each)}.")
+            raise errors.RpcRefused(frames.INVALID_PARAMS, f"Folder not found: {errors.quote(each)}.")
     return sessions.SessionSpec(session_id, conversation_id, folders, mcp_servers or ())
 
 

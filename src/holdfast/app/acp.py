@@ -19,8 +19,6 @@ from holdfast.agent import approvals
 from holdfast.app import compose, toolset
 from holdfast.runtime import runtime
 from holdfast.store import async_db
-from holdfast.tools import base
-from holdfast.tools.permissions import risks
 from holdfast.tools.shell import shell
 
 logger = logging.getLogger("holdfast.app")
@@ -64,7 +62,7 @@ class EditorProgram(NamedTuple):
             if capabilities.terminal:
                 terminals = client_terminals.ClientTerminals(client, spec.session_id)
                 environment = toolset.command_environment(settings)
-                in_terminal = shell.shell(spec.folders, environment, risks.describe, terminals.run)
+                in_terminal = shell.shell(spec.folders, environment, terminals.run)
                 machine = [in_terminal if each.spec.name == in_terminal.spec.name else each for each in machine]
 
             project = client_files.file_tools_for(

@@ -58,7 +58,7 @@ class EventMessageBuilder:
 
     def _line(self, mark: str, sentence: wording.Sentence) -> str:
         text = safe_text.safe(f"{mark} {sentence.text}").rstrip()
-        return safe_text.clipped(text, self.options.columns, MARKS.more)
+        return safe_text.clip(text, self.options.columns, MARKS.more)
 
 
 def _build_notice(event: events.AnyEvent) -> wire_types.EventPayload | None:
