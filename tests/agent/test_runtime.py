@@ -22,7 +22,7 @@ def door(db: AsyncSessionDB, model: base.Model) -> runtime.Runtime:
     return runtime.Runtime(db, build)
 
 
-async def until(listening: runtime.Subscription, kind: type[events.Event], count: int = 1) -> list[events.Emitted]:
+async def until(listening: runtime.EventStream, kind: type[events.Event], count: int = 1) -> list[events.Emitted]:
     """What comes up to the count-th event of this kind."""
     seen: list[events.Emitted] = []
     async for emitted in listening:
@@ -77,7 +77,7 @@ def test_a_listener_can_be_waited_for_until_it_is_done_with_all_that_came() -> N
     async def story(db: AsyncSessionDB) -> None:
         seen: list[events.AnyEvent] = []
 
-        async def listen(heard: runtime.Subscription) -> None:
+        async def listen(heard: runtime.EventStream) -> None:
             async for emitted in heard:
                 await asyncio.sleep(0)
                 seen.append(emitted.event)

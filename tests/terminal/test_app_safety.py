@@ -74,7 +74,7 @@ def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool)
 @pytest.mark.parametrize(
     "words",
     [
-        lambda pen: context_meter.draw_status(status_line.Status(EVIL, 1, 10, soft=5, hard=8), pen).plain,
+        lambda pen: context_meter.draw_status(status_line.ConversationStatus(EVIL, 1, 10, soft=5, hard=8), pen).plain,
         lambda pen: prompt_input.draw_choices([prompt_input.Choice(EVIL, EVIL, EVIL)], 3),
         lambda pen: entry_rows.draw_reply(EVIL, [], pen)[0].text.plain,
     ],

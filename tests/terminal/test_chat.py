@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, events
-from holdfast.chat import chat, prompt
+from holdfast.chat import chat, input_line
 from holdfast.terminal import event_text
 from tests.agent import stage
 from tests.agent.commands import talk
@@ -221,7 +221,7 @@ def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pauses has paused at once."""
-    monkeypatch.setattr(prompt, "TYPING_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(input_line, "TYPING_PAUSE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("_hasty")
@@ -251,7 +251,7 @@ def test_what_was_typed_before_a_question_is_no_answer_and_is_back_after_it() ->
 
 def test_whoever_is_in_the_middle_of_a_word_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the rest of it would be an answer."""
-    monkeypatch.setattr(prompt, "TYPING_PAUSE_SECONDS", 1000.0)
+    monkeypatch.setattr(input_line, "TYPING_PAUSE_SECONDS", 1000.0)
 
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")

@@ -13,10 +13,10 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from holdfast import errors, events, safe_text
 from holdfast.agent import commands
-from holdfast.chat import approval_prompt, dumb_terminal, prompt
+from holdfast.chat import approval_prompt, dumb_terminal, input_line
 from holdfast.runtime import interactive
 from holdfast.runtime import runtime as runtime_module
-from holdfast.terminal import completion, event_text, markdown, recap, status_line
+from holdfast.terminal import event_text, input_completion, markdown, recap, status_line
 
 LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-D)."
 # Seconds between polls of the status while a turn or a compaction runs.
@@ -39,7 +39,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
 
 
 class Terminal(Protocol):
-    """The terminal of a chat: a `Prompt` or a `DumbTerminal`."""
+    """The terminal of a chat: an `InputLine` or a `DumbTerminal`."""
 
     @property
     def columns(self) -> int: ...
@@ -47,7 +47,7 @@ class Terminal(Protocol):
     def echoes(self) -> bool: ...
     async def run(self) -> None: ...
     def leave(self) -> None: ...
-    def write(self, pieces: Sequence[event_text.Piece]) -> None: ...
+    def write(self, pieces: Sequence[event_text.StyledText]) -> None: ...
     def echo(self, line: str) -> None: ...
     def redraw(self) -> None: ...
     def ready(self) -> None: ...
@@ -71,10 +71,10 @@ class Chat:
     def __init__(
         self,
         runtime: runtime_module.Runtime,
-        output: prompt.TextOutput,
+        output: input_line.TextOutput,
         options: ChatOptions,
         marks: event_text.Marks | None = None,
-        device: prompt.TerminalDevice | None = None,
+        device: input_line.TerminalDevice | None = None,
     ) -> None:
         self._runtime, self._options = runtime, options
         self.session = interactive.InteractiveSession(runtime, options.conversation_id, self)
@@ -91,13 +91,13 @@ class Chat:
         self._last_seq = 0
         self._sent: deque[SentMessage] = deque()
 
-    def _open_terminal(self, output: prompt.TextOutput, device: prompt.TerminalDevice | None) -> Terminal:
+    def _open_terminal(self, output: input_line.TextOutput, device: input_line.TerminalDevice | None) -> Terminal:
         if device is None and is_dumb_terminal():
             return dumb_terminal.DumbTerminal(output, self.session)
         words = self._runtime.prompt_commands
-        completer = completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
-        surroundings = prompt.Surroundings(lambda: self._renderer.open, self._draw_status)
-        return prompt.Prompt(output, surroundings, self.session, self._options.history, completer, device)
+        completer = input_completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
+        surroundings = input_line.Surroundings(lambda: self._renderer.open, self._draw_status)
+        return input_line.InputLine(output, surroundings, self.session, self._options.history, completer, device)
 
     async def run(self) -> None:
         """Run the chat until the person leaves."""
@@ -157,7 +157,9 @@ class Chat:
         if found.compaction_epoch is not None:
             self._terminal.write(recap.draw_summary_note(compactions, found.compaction_epoch, renderer))
         running = self._runtime.running(conversation_id)
-        self._terminal.write([event_text.Piece("\n"), *recap.draw_recap(messages, renderer, hides, running=running)])
+        self._terminal.write(
+            [event_text.StyledText("\n"), *recap.draw_recap(messages, renderer, hides, running=running)]
+        )
 
     def leave_conversation(self) -> None:
         """Drop what belongs to the conversation that is left."""
@@ -196,8 +198,8 @@ class Chat:
     async def finish_command(self, line: str) -> None:
         """Add the keys to the answer of /help."""
         if line == "/help":
-            pieces = [piece for each in prompt.HELP for piece in self._renderer.prose(each, "dim")]
-            self._terminal.write([event_text.Piece("\n"), *pieces])
+            pieces = [piece for each in input_line.HELP for piece in self._renderer.prose(each, "dim")]
+            self._terminal.write([event_text.StyledText("\n"), *pieces])
 
     def show_answer(self, answer: events.Answer | events.Notice) -> None:
         """Print an answer that is no event of the conversation."""
@@ -307,7 +309,7 @@ class Chat:
         last, self._last_seq = self._last_seq, max(self._last_seq, seq)
         if seq <= last + 1:
             return False
-        pieces: list[event_text.Piece] = []
+        pieces: list[event_text.StyledText] = []
         with suppress(errors.HoldfastError):
             db, conversation_id = self._runtime.db, self.session.conversation_id
             first = max(last, seq - 1 - recap.MAX_MESSAGES)

@@ -99,7 +99,7 @@ class InteractiveSession:
         self.runtime, self.conversation_id, self._view = runtime, conversation_id, view
         self.lines = InputQueue()
         self.command: asyncio.Task[None] | None = None
-        self.events: runtime_module.Subscription | None = None
+        self.events: runtime_module.EventStream | None = None
         self._turn_started_at = 0.0
         self.changed, self._shown, self._subscribed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.waits_elsewhere = self.interrupting = self._warned = False

@@ -44,7 +44,7 @@ def discard(_: events.AnyEvent) -> None:
     """Ignore an event."""
 
 
-class Subscription:
+class EventStream:
     """The events of a conversation from now on: iterate over them, or pass `on_event`, which must be fast and must not
     raise."""
 
@@ -80,7 +80,7 @@ class ConversationState:
 
     def __init__(self, conversation_id: str) -> None:
         self.conversation_id = conversation_id
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[EventStream] = []
         self.waiting: deque[tuple[events.Submit, asyncio.Future[events.TurnResult]]] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.agent: agents.AIAgent | None = None
@@ -185,13 +185,13 @@ class Runtime:
         can_approve: bool = False,
         takes_inbox: bool = True,
         on_event: Callable[[events.Emitted], object] | None = None,
-    ) -> Iterator[Subscription]:
+    ) -> Iterator[EventStream]:
         """Subscribe to the events of a conversation during the block.
 
         `can_approve`: a person answers approval requests here; requests without such a subscriber are denied.
         `takes_inbox`: inbox entries are delivered while this subscription exists.
         """
-        state, subscription = self._state(conversation_id), Subscription(on_event)
+        state, subscription = self._state(conversation_id), EventStream(on_event)
         state.subscriptions.append(subscription)
         state.inbox_subscriptions += takes_inbox
         self.check_inbox(conversation_id)

@@ -78,6 +78,6 @@ async def run_command(runtime: runtime_module.Runtime, conversation_id: str, lin
             await showing
 
 
-async def _show_events(subscription: runtime_module.Subscription, show: Show) -> None:
+async def _show_events(subscription: runtime_module.EventStream, show: Show) -> None:
     async for emitted in subscription:
         show(emitted.event)

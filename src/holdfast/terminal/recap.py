@@ -31,7 +31,7 @@ def draw_recap(
     hides: Sequence[types.Hide] = (),
     *,
     running: bool = False,
-) -> list[event_text.Piece]:
+) -> list[event_text.StyledText]:
     """Draw the last exchanges: messages and replies, without tool calls and without hidden turns.
 
     A missing reply is reported, except the last one if a turn is `running`.
@@ -46,12 +46,12 @@ def draw_recap(
     asked = [place for place, (role, _) in enumerate(parts) if role == "user"]
     begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
     pieces = [piece for role, text in parts[begin:] for piece in _draw_part(role, text, renderer)]
-    return [*pieces, event_text.Piece("\n")] if parts and parts[-1][0] in ("user", "program") else pieces
+    return [*pieces, event_text.StyledText("\n")] if parts and parts[-1][0] in ("user", "program") else pieces
 
 
 def draw_summary_note(
     compactions: Sequence[types.Compaction], epoch: int | None, renderer: event_text.EventRenderer
-) -> list[event_text.Piece]:
+) -> list[event_text.StyledText]:
     """Say which messages the summary of this epoch replaces; nothing if there is none."""
     for each in compactions:
         if each.epoch == epoch:
@@ -60,14 +60,14 @@ def draw_summary_note(
     return []
 
 
-def _draw_part(role: str, text: str, renderer: event_text.EventRenderer) -> list[event_text.Piece]:
+def _draw_part(role: str, text: str, renderer: event_text.EventRenderer) -> list[event_text.StyledText]:
     match role:
         case "program":
             return renderer.notice(text)
         case "missing":
-            return [*renderer.prose(text, "yellow"), event_text.Piece("\n")]
+            return [*renderer.prose(text, "yellow"), event_text.StyledText("\n")]
         case "assistant":
-            return [*_draw_reply(text, renderer), event_text.Piece("\n")]
+            return [*_draw_reply(text, renderer), event_text.StyledText("\n")]
         case _:
             return renderer.lines(_shorten(text, PROMPT, renderer), "bold")
 
@@ -120,7 +120,7 @@ def _text(message: types.Message) -> str:
         return ""
 
 
-def _draw_reply(text: str, renderer: event_text.EventRenderer) -> list[event_text.Piece]:
+def _draw_reply(text: str, renderer: event_text.EventRenderer) -> list[event_text.StyledText]:
     """Draw the beginning of a reply as it looked when it came."""
     if not renderer.draws_markdown:
         return renderer.lines(_shorten(text, "", renderer))
@@ -129,7 +129,7 @@ def _draw_reply(text: str, renderer: event_text.EventRenderer) -> list[event_tex
     rows = (stream.add(head) + stream.end()).rstrip("\n").split("\n")
     if len(rows) > MAX_LINES or len(head) < len(text):
         rows = [*rows[: MAX_LINES - 1], renderer.marks.more]
-    return [*renderer.end_line(), event_text.Piece("\n".join(rows)), event_text.Piece("\n")]
+    return [*renderer.end_line(), event_text.StyledText("\n".join(rows)), event_text.StyledText("\n")]
 
 
 def _shorten(text: str, before: str, renderer: event_text.EventRenderer) -> str:

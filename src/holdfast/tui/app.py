@@ -21,7 +21,7 @@ from holdfast import errors, events, types
 from holdfast.agent import commands
 from holdfast.runtime import interactive, wording
 from holdfast.runtime import runtime as runtime_module
-from holdfast.terminal import completion, event_text, recap, status_line
+from holdfast.terminal import event_text, input_completion, recap, status_line
 from holdfast.tui import (
     approval_panel,
     compaction_view,
@@ -93,7 +93,7 @@ class FullScreen(App[None]):
         self.transcript = transcript.Transcript(self._reader(), self.marks, id="transcript")
         self.approval = approval_panel.ApprovalPanel()
         words = runtime.prompt_commands
-        completer = completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
+        completer = input_completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
         self.prompt = prompt_input.PromptInput(completer, options.history)
         self.status = status_line.StatusPoller(runtime, options.model)
         self.transcript.live = self._live = live_turn.LiveTurn(lambda: self.status.status.model)

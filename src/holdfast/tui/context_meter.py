@@ -14,7 +14,7 @@ MIN_BAR_COLUMNS = 10
 PROGRESS_COLUMNS = 24
 
 
-def draw_bar(status: status_line.Status, width: int, form: entry_rows.RowFormat) -> Text:
+def draw_bar(status: status_line.ConversationStatus, width: int, form: entry_rows.RowFormat) -> Text:
     """Draw the context window: the used part, the free part, and both thresholds."""
     window, tokens, styles = status.window, status.used or 0, form.styles
     if not window or width < 1:
@@ -35,7 +35,7 @@ def draw_bar(status: status_line.Status, width: int, form: entry_rows.RowFormat)
     return bar
 
 
-def draw_status(status: status_line.Status, form: entry_rows.RowFormat, turn: float | None = None) -> Text:
+def draw_status(status: status_line.ConversationStatus, form: entry_rows.RowFormat, turn: float | None = None) -> Text:
     """Draw the bottom line: the meter, then as much of the status as there is room for."""
     marks, room = form.marks, form.width
     queued, processes, cost = status_line.counters(status)

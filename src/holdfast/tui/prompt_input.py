@@ -17,7 +17,7 @@ from textual.widgets import TextArea
 
 from holdfast import safe_text
 from holdfast.agent import commands
-from holdfast.terminal import completion, input_history
+from holdfast.terminal import input_completion, input_history
 
 HELP = "\n".join(
     (
@@ -65,7 +65,7 @@ class PromptInput(TextArea):
             super().__init__()
             self.step = step
 
-    def __init__(self, completer: completion.InputCompleter, history_path: str) -> None:
+    def __init__(self, completer: input_completion.InputCompleter, history_path: str) -> None:
         super().__init__(id="prompt", show_line_numbers=False, tab_behavior="focus", placeholder=PLACEHOLDER)
         self.highlight_cursor_line = False
         self._completer = completer
@@ -161,7 +161,7 @@ class PromptInput(TextArea):
         self.post_message(self.Offered(found if len(found) > 1 else ()))
 
 
-async def find_choices(completer: completion.InputCompleter, before: str) -> list[Choice]:
+async def find_choices(completer: input_completion.InputCompleter, before: str) -> list[Choice]:
     """Return the candidates for the text before the cursor."""
     offers = completer.get_completions_async(Document(before), CompleteEvent(completion_requested=True))
     return [
