@@ -73,29 +73,6 @@ def test_where_to_go_and_what_to_say_is_told_to_whoever_asked_and_to_nobody_else
     stage.run(story)
 
 
-def test_a_listener_can_be_waited_for_until_it_is_done_with_all_that_came() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        seen: list[events.AnyEvent] = []
-
-        async def listen(heard: runtime.EventStream) -> None:
-            async for emitted in heard:
-                await asyncio.sleep(0)
-                seen.append(emitted.event)
-
-        async with door(db, ScriptedModel(["a"])) as run:
-            with run.subscribe("talk") as heard:
-                listening = asyncio.create_task(listen(heard))
-                for number in range(3):
-                    await run.send("talk", events.Command(f"/title {number}"))
-                await heard.drained()
-                assert len(seen) == 3
-                heard.put(None)
-                await heard.drained()
-                await listening
-
-    stage.run(story)
-
-
 def test_messages_are_answered_one_after_the_other_in_the_order_they_came() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with door(db, ScriptedModel(["1", "2", "3"])) as run:

@@ -14,7 +14,8 @@ from textual.widgets import Input, OptionList
 from holdfast import AsyncSessionDB, config, errors, events, types
 from holdfast.agent import commands
 from holdfast.cli import console, tui
-from holdfast.tui import app, compaction_view, suspend, theme, transcript
+from holdfast.runtime import subscriptions
+from holdfast.tui import compaction_view, suspend, theme, transcript
 from tests.faults import compacting
 from tests.terminal.seated import Seat, long, sat
 
@@ -93,7 +94,7 @@ def test_a_command_answers_beside_the_talk_and_a_new_conversation_begins_elsewhe
 
 
 def test_what_others_say_in_the_same_conversation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")

@@ -200,7 +200,7 @@ def test_what_waits_behind_a_command_is_listed_at_once_and_the_palette_stops_the
         await seat.type("/queue drop 1")
         await seat.sees("Dropped: a message")
         next(seat.screen.run_command(each) for each in seat.screen.list_commands() if each.name == "stop")
-        await seat.sees("Stopped.")
+        await seat.sees("stopped.")
         assert seat.home.door.busy() == []
 
     sat(story, much, size=(80, 60))
@@ -212,8 +212,6 @@ def test_to_stop_what_is_done_already_is_not_swallowed() -> None:
         talk.command = asyncio.create_task(asyncio.sleep(0))
         await talk.command
         talk.enter("/stop")
-        assert [each.text for each in talk.queued] == ["/stop"]
-        talk.command = None
         await seat.sees("Nothing is running.")
 
     sat(story)

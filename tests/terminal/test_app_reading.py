@@ -8,7 +8,8 @@ import pytest
 from textual.widgets import Static
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.tui import app, compaction_view, entries, transcript, transcript_pages, transcript_source
+from holdfast.runtime import subscriptions
+from holdfast.tui import compaction_view, entries, transcript, transcript_pages, transcript_source
 from tests.agent import stage
 from tests.terminal.seated import Seat, long, sat
 from tests.terminal.test_app import compacted_past
@@ -61,7 +62,7 @@ def test_what_could_not_be_read_says_so_keeps_its_room_and_is_read_again(monkeyp
 def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the_store_is_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     read, fails = transcript_source.read, True
 
     async def failing(db: AsyncSessionDB, conversation_id: str, *rest: object) -> transcript_source.ConversationView:
@@ -89,7 +90,7 @@ def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the
 
 
 def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
@@ -103,7 +104,7 @@ def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch
 
 
 def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.type("tell me")
@@ -125,7 +126,7 @@ def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch
 
 
 def test_what_others_said_while_the_store_failed_is_seen_when_it_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")

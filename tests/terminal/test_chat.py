@@ -342,7 +342,7 @@ def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_for_it(
             await sits.sees("Queued: behind it", "1 queued")
             assert len(sits.model.requests) == asked + 1
             sits.type(stop)
-            await sits.sees("Stopped.", "> behind it")
+            await sits.sees("stopped.", "> behind it")
             sits.model.say("Answered.", None)
             await sits.sees("Answered.")
             await sits.idles()

@@ -44,22 +44,6 @@ def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line: str)
     sat(story)
 
 
-def test_when_the_runtime_closes_the_chat_ends_and_tells_what_was_not_sent() -> None:
-    async def story(sits: Sitting) -> None:
-        await talk.exchanges(sits.home.db, 30)
-        sits.type(f"/compact here 1{ENTER}")
-        await sits.until(lambda: sits.model.requests)
-        sits.type(f"behind it{ENTER}")
-        await sits.sees("1 queued")
-        for lane in sits.home.door._states.values():
-            for listener in lane.subscriptions:
-                listener.close()
-        await sits.ended
-        assert "1 queued message was not sent." in sits.screen.shown
-
-    sat(story)
-
-
 def test_whoever_leaves_hears_what_was_stopped_and_not_sent_in_conversations_left_before() -> None:
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")

@@ -34,7 +34,7 @@ def test_a_stream_of_small_pieces_is_drawn_a_few_times_only(monkeypatch: pytest.
         drawn = app.render_counter
         sits.model.say(*(f"w{number} \n" for number in range(2000)), None)
         await sits.until(lambda: not sits.home.door.running("talk"))
-        await sits.chat.session.wait_for_events()
+        await sits.chat.session.show_changes()
         assert app.render_counter - drawn <= 2
         sits.type("x")  # A key is seen at once, and all that came with it.
         await sits.sees("w1999", "> x")

@@ -13,7 +13,7 @@ from acp import schema
 from holdfast import content_parts, events, types
 from holdfast.acp import conversion, diffs, plans
 from holdfast.model import surrogates
-from holdfast.runtime import attachments
+from holdfast.runtime import attachments, wording
 
 Update: TypeAlias = (
     schema.UserMessageChunk
@@ -277,7 +277,7 @@ def _notice_updates(
         case events.Titled(title):
             return [title_update(title)]
         case events.Compacted():
-            return [remark(f"{event.text}\n\n")]
+            return [remark(f"{wording.compacted(event).text}\n\n")]
         case events.Answer(text):
             return [agent_message(f"{conversion.format_answer(text)}\n\n")]
         case events.MessageStored() | events.Say() | events.Moved() | events.Quit():

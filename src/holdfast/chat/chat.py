@@ -14,7 +14,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 from holdfast import errors, events, safe_text
 from holdfast.agent import commands
 from holdfast.chat import approval_prompt, dumb_terminal, input_line
-from holdfast.runtime import interactive
+from holdfast.runtime import interactive, wording
 from holdfast.runtime import runtime as runtime_module
 from holdfast.terminal import event_text, input_completion, markdown, recap, status_line
 
@@ -77,6 +77,7 @@ class Chat:
         device: input_line.TerminalDevice | None = None,
     ) -> None:
         self._runtime, self._options = runtime, options
+        runtime.input_help = input_line.HELP
         self.session = interactive.InteractiveSession(runtime, options.conversation_id, self)
         self._terminal = self._open_terminal(output, device)
         streams = (
@@ -86,9 +87,9 @@ class Chat:
         )
         self._renderer = event_text.EventRenderer(marks, self._columns, *streams)
         self._status = status_line.StatusPoller(runtime, options.model)
-        self._approvals = approval_prompt.ApprovalQueue()
         self._held: list[Callable[[], None]] = []
-        self._last_seq = 0
+        self._last_seq, self._interleaved = 0, False
+        """`_interleaved`: messages of other processes were shown before the message that is being answered."""
         self._sent: deque[SentMessage] = deque()
 
     def _open_terminal(self, output: input_line.TextOutput, device: input_line.TerminalDevice | None) -> Terminal:
@@ -105,7 +106,7 @@ class Chat:
         jobs = [
             asyncio.create_task(job)
             for job in (
-                self.session.follow_events(),
+                self.session.raise_failure(),
                 self.session.process_lines(),
                 self._answer_approvals(),
                 self._poll_status(),
@@ -116,7 +117,7 @@ class Chat:
             await asyncio.wait([terminal, *jobs], return_when=asyncio.FIRST_COMPLETED)
             if terminal.done():
                 terminal.result()
-            await self._close(following=not jobs[0].done())
+            await self._close()
         finally:
             for task in (terminal, *jobs):
                 task.cancel()
@@ -139,7 +140,7 @@ class Chat:
         """Show the title and the last exchanges of the conversation."""
         self._last_seq = 0
         if left is not None:
-            self._prose(f"The reply continues there. Use /resume {left} to go back.", "dim")
+            self._prose(wording.continues_elsewhere(left).text, "dim")
         try:
             await self._show_recap()
         except errors.HoldfastError as error:
@@ -163,20 +164,18 @@ class Chat:
 
     def leave_conversation(self) -> None:
         """Drop what belongs to the conversation that is left."""
-        self._approvals.clear()
         self._terminal.write(self._renderer.end_tools())
         self._end_line()
         self._sent.clear()
 
-    async def _close(self, following: bool) -> None:
+    async def _close(self) -> None:
         """Interrupt the turns of every conversation of this chat; their text so far is saved."""
         if (dropped := self.session.drop_queued()) is not None:
             self._prose(dropped, "yellow")
         running = [sent.result for sent in self._sent if not sent.result.done()]
         if running and self._runtime.interrupt(self.session.conversation_id):
             await asyncio.wait(running)
-        if following:
-            await self.session.wait_for_events()
+        await self.session.close()
         self._end_line()
         for sentence in await self.session.interrupt_others():
             self._prose(sentence, "yellow")
@@ -195,13 +194,7 @@ class Chat:
         """Echo a command."""
         self._echo(line)
 
-    async def finish_command(self, line: str) -> None:
-        """Add the keys to the answer of /help."""
-        if line == "/help":
-            pieces = [piece for each in input_line.HELP for piece in self._renderer.prose(each, "dim")]
-            self._terminal.write([event_text.StyledText("\n"), *pieces])
-
-    def show_answer(self, answer: events.Answer | events.Notice) -> None:
+    def show_answer(self, answer: events.Notice) -> None:
         """Print an answer that is no event of the conversation."""
         self._terminal.write(self._renderer.draw(answer))
 
@@ -244,12 +237,12 @@ class Chat:
 
     async def _answer_approvals(self) -> None:
         while True:
-            await self._answer_approval(await self._approvals.next())
+            await self._answer_approval(await self.session.approvals.next())
 
     async def _answer_approval(self, asked: events.ApprovalAsked) -> None:
         """Ask until the request is answered, here or elsewhere."""
         conversation_id = self.session.conversation_id
-        while (reply := await self._approvals.ask(asked, self._terminal.read_line)) is not None:
+        while (reply := await self.session.approvals.prompt(asked.request_id, self._read_reply(asked))) is not None:
             if reply == "detail":
                 self._terminal.write(self._renderer.detail(asked) or self._renderer.prose("No more details.", "dim"))
             elif isinstance(reply, approval_prompt.OtherLine):
@@ -262,6 +255,10 @@ class Chat:
             else:
                 await self._runtime.send(conversation_id, reply)
                 return
+
+    async def _read_reply(self, asked: events.ApprovalAsked) -> approval_prompt.Reply:
+        line = await self._terminal.read_line(approval_prompt.question_text(asked))
+        return approval_prompt.parse_reply(line, asked.request_id)
 
     def _handle_other_line(self, line: str) -> None:
         """Run a command while the request is open; put any other line back to the prompt."""
@@ -278,46 +275,53 @@ class Chat:
 
     async def show_event(self, event: events.AnyEvent) -> None:
         """Print an event."""
-        if isinstance(event, events.TurnStarted):
-            await self._start_turn(event)
-        # The user's own message is stored before its turn starts.
-        if isinstance(event, events.MessageStored) and event.role != "user":
-            self._last_seq = max(self._last_seq, event.seq)
+        if isinstance(event, events.MessageStored):
+            await self._note_stored(event)
+        if isinstance(event, events.TurnStarted) and not event.notice:
+            self._echo_queued(event.text)
         if isinstance(event, INTERJECTIONS):
             self._write_held()
         self._terminal.write(self._renderer.draw(event))
         if not self._renderer.in_code:
             self._write_held()
         self._terminal.redraw()
-        self._approvals.handle(event)
+        if isinstance(event, events.ApprovalAsked):
+            self.session.approvals.put(event)
 
-    async def _start_turn(self, event: events.TurnStarted) -> None:
-        """Echo a message that was queued, directly above its reply."""
-        interleaved = await self._show_other_messages(event.seq)
-        if event.notice:
-            return
+    async def show_changes(self) -> None:
+        """Show messages that other processes wrote while no turn runs here."""
+        with suppress(errors.HoldfastError):
+            found = await self._runtime.db.conversation(self.session.conversation_id)
+            if not self._runtime.running(self.session.conversation_id):
+                await self._show_other_messages(found.last_seq)
+
+    async def _note_stored(self, event: events.MessageStored) -> None:
+        """Show the messages of other processes before the message that begins a turn; those within it come later."""
+        if event.role == "user":
+            with suppress(errors.HoldfastError):
+                self._interleaved = await self._show_other_messages(event.seq - 1)
+        self._last_seq = max(self._last_seq, event.seq)
+
+    def _echo_queued(self, text: str) -> None:
+        """Echo a message directly above its reply if it was queued, or if other messages came in between."""
         while self._sent and self._sent[0].result.done():
             self._sent.popleft()
         if not self._sent:
-            self._echo(event.text, late=True)  # It was sent before the conversation was left and resumed.
-        elif self._sent[0].queued or interleaved:
+            self._echo(text, late=True)  # It was sent before the conversation was left and resumed.
+        elif self._sent[0].queued or self._interleaved:
             self._echo(self._sent[0].text, late=True)
             self._sent[0] = self._sent[0]._replace(queued=False)
 
-    async def _show_other_messages(self, seq: int) -> bool:
-        """Show messages before this seq that another front end wrote; return whether there were any."""
-        last, self._last_seq = self._last_seq, max(self._last_seq, seq)
-        if seq <= last + 1:
+    async def _show_other_messages(self, last: int) -> bool:
+        """Show messages up to this seq that another front end wrote; return whether there were any."""
+        before, self._last_seq = self._last_seq, max(self._last_seq, last)
+        if last <= before:
             return False
-        pieces: list[event_text.StyledText] = []
-        with suppress(errors.HoldfastError):
-            db, conversation_id = self._runtime.db, self.session.conversation_id
-            first = max(last, seq - 1 - recap.MAX_MESSAGES)
-            messages, hides = await db.transcript(conversation_id, first, seq - 1), await db.hides(conversation_id)
-            pieces = recap.draw_recap(messages, self._renderer, hides, running=True)
+        db, conversation_id = self._runtime.db, self.session.conversation_id
+        messages = await db.transcript(conversation_id, max(before, last - recap.MAX_MESSAGES), last)
+        pieces = recap.draw_recap(messages, self._renderer, await db.hides(conversation_id), running=True)
         if pieces:
-            count = safe_text.count(seq - 1 - last, "new message")
-            self._prose(f"{count} from elsewhere:", "dim")
+            self._prose(f"{safe_text.count(last - before, 'new message')} from elsewhere:", "dim")
             self._terminal.write(pieces)
         return bool(pieces)
 

@@ -33,12 +33,11 @@ FRAME_SECONDS = 0.04
 # A question waits until the person has not typed for this long.
 TYPING_PAUSE_SECONDS = 0.7
 
-HELP = (
-    "Enter sends, Alt-Enter starts a new line, Tab completes commands, arguments and paths.",
-    "Messages sent during a reply are queued: /queue lists them. /steer TEXT adds to the running turn.",
-    "Ctrl-C clears the line; at an empty prompt it interrupts the reply, and twice exits. Ctrl-D exits.",
-    "//text sends a message that starts with a slash.",
-)
+HELP = """\
+Enter sends, Alt-Enter starts a new line, Tab completes commands, arguments and paths.
+Messages sent during a reply are queued: /queue lists them. /steer TEXT adds to the running turn.
+Ctrl-C clears the line; at an empty prompt it interrupts the reply, and twice exits. Ctrl-D exits.
+//text sends a message that starts with a slash."""
 
 STYLE = styles.Style(
     [

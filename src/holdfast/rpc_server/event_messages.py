@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast import events, safe_text
 from holdfast.rpc_server import wire_types
+from holdfast.runtime import wording
 from holdfast.terminal import event_text
 
 MARKS = event_text.Marks()
@@ -130,7 +131,7 @@ def _render_notice(
             return [_status("approval.settled", f"{'Allowed' if allowed else 'Denied'} ({by}).", data=data)]
         case events.Compacted(_, cut_seq, before, after, model, remark):
             data = {"cut_seq": cut_seq, "before": before, "after": after, "model": model, "remark": remark}
-            return [_status("compacted", event.text, data=data)]
+            return [_status("compacted", wording.compacted(event).text, data=data)]
         case events.MessageStored() | events.Titled() | events.Say() | events.Moved() | events.Quit():
             return []
         case _:

@@ -20,7 +20,7 @@ from holdfast import errors, events, types
 from holdfast.compaction import base as compaction
 from holdfast.rpc import frames
 from holdfast.rpc_server import event_messages, session_info, wire_types
-from holdfast.runtime import approval_queue, attachments, subscriptions
+from holdfast.runtime import approval_queue, attachments, subscriptions, wording
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import message_codec, titles
 
@@ -223,7 +223,7 @@ class ClientSession:
                     output.append(wire_types.Line(level=level, text=text))
                     self._command_output = event
                 case events.Compacted():
-                    output.append(wire_types.Line(level="info", text=event.text))
+                    output.append(wire_types.Line(level="info", text=wording.compacted(event).text))
                 case events.Titled(title):
                     output.append(wire_types.Line(level="info", text=f"The title is now {title}."))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast import events
+from holdfast.agent import commands
 
 INTERRUPTED = "Interrupted."
 NOT_COMPLETED = "The turn was not completed."
@@ -46,7 +47,8 @@ def titled(event: events.Titled) -> EventSentence:
 
 def compacted(event: events.Compacted) -> EventSentence:
     """Say what was compacted, and how the size of the context changed."""
-    return EventSentence(event.text)
+    text = f"Compacted up to message {event.cut_seq:,}: {event.before:,} tokens before, {event.after:,} after."
+    return EventSentence(f"{text} {event.remark}".rstrip())
 
 
 def tool_started(event: events.ToolStarted) -> EventSentence:
@@ -81,6 +83,11 @@ def turn_finished(result: events.TurnResult) -> EventSentence | None:
     if result.partial:
         return EventSentence(CUT_OFF, "warning")
     return None if result.final_response.strip() else EventSentence(EMPTY_REPLY)
+
+
+def continues_elsewhere(conversation_id: str) -> EventSentence:
+    """Say that the turn of a conversation that the person left is still running."""
+    return EventSentence(f"The reply continues there. Use {commands.resume_line(conversation_id)} to go back.")
 
 
 def first_line(text: str) -> str:

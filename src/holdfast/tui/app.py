@@ -41,8 +41,8 @@ from holdfast.tui import (
 LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-Q)."
 WARNING_SECONDS = 3.0
 INTERRUPTED_EXIT_CODE = 130
-# Seconds between polls of the status while something runs, and of the store while nothing does.
-POLL_SECONDS, IDLE_POLL_SECONDS = 1.0, 3.0
+# Seconds between polls of the status while something runs.
+POLL_SECONDS = 1.0
 # Seconds between drawings of streamed text, and of animations.
 FRAME_SECONDS, ANIMATION_SECONDS = 0.03, 0.12
 DISABLED_BEHIND_MODAL = {"cycle_focus", "exit_if_empty", "conversations", "focus_prompt", "command_palette"}
@@ -88,6 +88,7 @@ class FullScreen(App[None]):
         self.ansi_theme_dark, self.ansi_theme_light = theme.CODE_DARK, theme.CODE_LIGHT
         self.theme = theme.LIGHT if options.light else theme.DARK
         self.runtime, self.marks = runtime, marks or event_text.Marks()
+        runtime.input_help = prompt_input.HELP
         self.session = interactive.InteractiveSession(runtime, options.conversation_id, self)
         self._options = options
         self.transcript = transcript.Transcript(self._reader(), self.marks, id="transcript")
@@ -133,12 +134,13 @@ class FullScreen(App[None]):
             self.transcript.add_notice("notice", self._options.notice)
         self._animation = self.set_interval(ANIMATION_SECONDS, self._draw_status, pause=True)
         self._warning_timer = self.set_timer(WARNING_SECONDS, self.session.cancel_warning, pause=True)
-        for job in (self.session.follow_events(), self.session.process_lines(), self._poll_status()):
+        for job in (self.session.raise_failure(), self.session.process_lines(), self._poll_status()):
             self.run_worker(job, group="jobs")
         self.theme_changed_signal.subscribe(self, lambda _: self._apply_theme())
 
     def on_unmount(self) -> None:
-        """Remove the signal handler."""
+        """Remove the signal handler and stop following the conversation."""
+        self.session.abandon()
         with suppress(NotImplementedError, RuntimeError):
             asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
@@ -160,7 +162,7 @@ class FullScreen(App[None]):
         async with self._read_lock:
             await self._show_from_end()
         if left is not None:
-            self._add_notice("notice", f"The reply continues there. Use /resume {left} to go back.")
+            self._add_notice("notice", wording.continues_elsewhere(left).text)
         self._show_queue()
 
     async def _show_from_end(self) -> None:
@@ -194,7 +196,7 @@ class FullScreen(App[None]):
 
     def leave_conversation(self) -> None:
         """Forget the approval requests of the conversation that is left."""
-        self.approval.clear()
+        self.approval.show([])
 
     async def _refresh_transcript(self, turn_over: bool = False) -> None:
         """Show what the log has now; the live turn shows the running turn."""
@@ -281,7 +283,7 @@ class FullScreen(App[None]):
         if command.argument and not command.argument.startswith("["):
             self.prompt.remember()
             self.prompt.put(f"/{command.name} ")
-        elif command.name == "resume":
+        elif isinstance(command, commands.SlashCommand) and command.picks_conversation:
             self.action_conversations()
         else:
             self._enter(f"/{command.name}")
@@ -368,7 +370,7 @@ class FullScreen(App[None]):
 
     def _resume(self, conversation_id: str | None) -> None:
         if conversation_id is not None:
-            self._enter(f"/resume {conversation_id}")
+            self._enter(commands.resume_line(conversation_id))
 
     def on_transcript_compaction_opened(self, opened: transcript.Transcript.CompactionOpened) -> None:
         """Open the originals and the summary of a compaction."""
@@ -382,13 +384,13 @@ class FullScreen(App[None]):
         self._show_queue()
         self._add_notice("notice", f"{self.marks.call} {line}")
 
-    async def finish_command(self, line: str) -> None:
-        """Show the changes of a command."""
+    async def show_changes(self) -> None:
+        """Show what a command or another process changed in the log."""
+        if not self.runtime.running(self.conversation_id):
+            self._turn_seq = None  # A turn may have ended before this was subscribed.
         await self._refresh_transcript()
-        if line == "/help":
-            self._add_notice("answer", prompt_input.HELP)
 
-    def show_answer(self, answer: events.Answer | events.Notice) -> None:
+    def show_answer(self, answer: events.Notice) -> None:
         """Show an answer that is no event of the conversation."""
         self._show_sentence(answer)
         self._show_queue()
@@ -463,8 +465,8 @@ class FullScreen(App[None]):
             self._add_notice("answer" if isinstance(event, events.Answer) else "notice", *sentence)
 
     def _handle_approval(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None:
-        first, self.approval.conversation_id = not self.approval.requests, self.conversation_id
-        self.approval.handle(event)
+        first = not self.approval.requests
+        self.approval.show(self.session.approvals.pending)
         if isinstance(event, events.ApprovalSettled):
             self._show_sentence(event)
             if not self.approval.requests and self.approval.has_focus:
@@ -474,7 +476,7 @@ class FullScreen(App[None]):
 
     def on_approval_panel_answered(self, answered: approval_panel.ApprovalPanel.Answered) -> None:
         """Send an answer to the runtime."""
-        self.run_worker(self.runtime.send(answered.conversation_id, answered.answer), group="answers")
+        self.run_worker(self.runtime.send(self.conversation_id, answered.answer), group="answers")
 
     def on_approval_panel_typed(self, typed: approval_panel.ApprovalPanel.Typed) -> None:
         """Insert a key that belongs to the prompt."""
@@ -499,11 +501,7 @@ class FullScreen(App[None]):
             self._draw_status()
             busy = self.session.busy or self.status.status.compacting
             (self._animation.resume if busy else self._animation.pause)()
-            timed_out = not await self.session.wait_for_change(POLL_SECONDS if busy else IDLE_POLL_SECONDS)
-            if timed_out and not (self._turn_seq and self.runtime.running(self.conversation_id)):
-                # Another process may have written, or a turn ended before this was subscribed.
-                self._turn_seq = None
-                await self._refresh_transcript()
+            await self.session.wait_for_change(POLL_SECONDS if busy else None)
 
     def _draw_status(self) -> None:
         """Draw the status line and the progress of a compaction, if they have changed."""
