@@ -63,19 +63,14 @@ def test_the_line_tells_what_matters() -> None:
     assert line.endswith("20% of 200k · answering… 3 s · 2 queued · a/b · $0.5000")
 
 
-def test_the_light_of_a_compaction_moves() -> None:
-    drawn = {context_meter.draw_progress(None, seconds / 4, form(60)).plain.partition(" s ")[2] for seconds in range(8)}
-    assert len(drawn) > 4
-
-
 @pytest.mark.parametrize(
     ("reached", "told"),
     [
-        (None, "Compacting… 3 s "),
-        (base.Progress("reading"), "Compacting: reading… 3 s "),
-        (base.Progress("summing up", 380, 12_400), "Compacting: summarizing 380 messages, about 12,400 tokens… 3 s "),
-        (base.Progress("writing", 380), "Compacting: saving… 3 s "),
+        (None, "Compacting… 3 s"),
+        (base.Progress("reading"), "Compacting: reading… 3 s"),
+        (base.Progress("summing up", 380, 12_400), "Compacting: summarizing 380 messages, about 12,400 tokens… 3 s"),
+        (base.Progress("writing", 380), "Compacting: saving… 3 s"),
     ],
 )
 def test_a_compaction_tells_its_stage_and_never_a_share(reached: base.Progress | None, told: str) -> None:
-    assert context_meter.draw_progress(reached, 3.0, form(100)).plain.rstrip("━─") == told
+    assert context_meter.draw_progress(reached, 3.0, form(100)).plain == told

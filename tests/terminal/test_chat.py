@@ -367,23 +367,6 @@ def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever
     sat(story)
 
 
-def test_what_a_person_does_is_not_shown_in_the_middle_of_a_block_of_code() -> None:
-    async def story(sits: Sitting) -> None:
-        sits.type(f"go{ENTER}")
-        sits.model.say("```\na = 1\n")
-        await sits.sees("a = 1")
-        sits.type(f"next{ENTER}")
-        await sits.sees("1 queued")
-        sits.model.say("b = 2\n```\n")
-        await sits.sees("```\na = 1\nb = 2\n```\nQueued: next\n")
-        sits.model.say(None, "```\nc = 3\n")
-        await sits.sees("c = 3")
-        sits.type(f"/status{ENTER}")  # What it says is not held back, nor what was asked.
-        await sits.sees("c = 3\n\n> /status\n")
-
-    sat(story)
-
-
 @pytest.mark.parametrize(
     ("typed", "sent"),
     [

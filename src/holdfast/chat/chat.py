@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -21,8 +21,6 @@ from holdfast.terminal import event_text, input_completion, markdown, recap, sta
 LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-D)."
 # Seconds between polls of the status while a turn or a compaction runs.
 POLL_SECONDS = 1.0
-# Events that may be shown in the middle of a reply.
-INTERJECTIONS = (events.Answer, events.Notice, events.Titled, events.Compacted, events.TurnQueued)
 
 
 class ChatOptions(msgspec.Struct, frozen=True):
@@ -87,7 +85,6 @@ class Chat:
         )
         self._renderer = event_text.EventRenderer(marks, self._columns, *streams)
         self._status = status_line.StatusPoller(runtime, options.model)
-        self._held: list[Callable[[], None]] = []
         self._last_seq, self._interleaved = 0, False
         """`_interleaved`: messages of other processes were shown before the message that is being answered."""
         self._sent: deque[SentMessage] = deque()
@@ -208,27 +205,14 @@ class Chat:
 
     def show_queued(self, line: str) -> None:
         """Announce a queued line."""
-        self._outside_code(lambda: self._terminal.write(self._renderer.one_line(f"Queued: {line}", "dim")))
+        self._terminal.write(self._renderer.one_line(f"Queued: {line}", "dim"))
 
     def _echo(self, text: str, late: bool = False) -> None:
         if late or not self._terminal.echoes:
-            self._outside_code(lambda: self._terminal.echo("\n".join(safe_text.safe_lines(text))))
-
-    def _outside_code(self, write: Callable[[], None]) -> None:
-        """Write now, or after the block of code that is being written, so that the code can be copied."""
-        if self._renderer.in_code:
-            self._held.append(write)
-        else:
-            write()
-
-    def _write_held(self) -> None:
-        held, self._held = self._held, []
-        for write in held:
-            write()
+            self._terminal.echo("\n".join(safe_text.safe_lines(text)))
 
     def _end_line(self) -> None:
         self._terminal.write(self._renderer.end_line())
-        self._write_held()
 
     def _prose(self, text: str, style: str) -> None:
         self._terminal.write(self._renderer.prose(text, style))
@@ -279,11 +263,7 @@ class Chat:
             await self._note_stored(event)
         if isinstance(event, events.TurnStarted) and not event.notice:
             self._echo_queued(event.text)
-        if isinstance(event, INTERJECTIONS):
-            self._write_held()
         self._terminal.write(self._renderer.draw(event))
-        if not self._renderer.in_code:
-            self._write_held()
         self._terminal.redraw()
         if isinstance(event, events.ApprovalAsked):
             self.session.approvals.put(event)

@@ -89,7 +89,6 @@ class ClientSession:
             conversation_id,
             self._deliver,
             receive=self._receive,
-            results_repeat_text=True,
             poll_seconds=poll_seconds,
         )
         self._start()

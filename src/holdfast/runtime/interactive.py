@@ -144,11 +144,8 @@ class InteractiveSession:
 
     async def _run_command(self, line: str) -> None:
         """Run a command as a task, so that it can be stopped."""
-        self._view.show_command(line)
         replies: list[runtime_module.SenderEvent] = []
-        self.command = asyncio.create_task(
-            self.runtime.send(self.conversation_id, events.Command(line), replies.append)
-        )
+        self.command = asyncio.create_task(self._send(line, replies))
         self.changed.set()
         await asyncio.wait([self.command])
         await self.show_changes()
@@ -161,11 +158,14 @@ class InteractiveSession:
 
     async def _run_meanwhile(self, line: str) -> None:
         """Run a command that does not wait for the running one."""
-        self._view.show_command(line)
         replies: list[runtime_module.SenderEvent] = []
-        await self.runtime.send(self.conversation_id, events.Command(line), replies.append)
+        await self._send(line, replies)
         await self.show_changes()
         await self._apply(replies)
+
+    async def _send(self, line: str, replies: list[runtime_module.SenderEvent]) -> None:
+        self._view.show_command(line)
+        await self.runtime.send(self.conversation_id, events.Command(line), replies.append)
 
     async def _apply(self, replies: list[runtime_module.SenderEvent]) -> None:
         """Do what a command wants of its sender."""

@@ -85,14 +85,9 @@ class _Merged:
 
 
 class EventQueue(Generic[T]):
-    """Items for one consumer, in order. Any task puts, one task takes.
+    """Items for one consumer, in order. Any task puts, one task takes."""
 
-    `results_repeat_text`: the consumer's rendering of TurnFinished repeats the reply, so while many items wait, deltas
-    that the result contains are dropped.
-    """
-
-    def __init__(self, *, results_repeat_text: bool = False) -> None:
-        self._results_repeat_text = results_repeat_text
+    def __init__(self) -> None:
         self._items = deque[Item[T] | _Merged]()
         self._progress: dict[str, _Merged] = {}
         self._not_empty = asyncio.Event()
@@ -172,19 +167,7 @@ class EventQueue(Generic[T]):
                     last.add(text)
                     self._items[-1] = last
                     return None
-            case events.TurnFinished(result) if is_long and self._results_repeat_text:
-                self._drop_repeated(result.final_response)
         return received
-
-    def _drop_repeated(self, reply: str) -> None:
-        """Drop the last deltas that the reply contains. The first item is being handled and stays."""
-        kept = list[Item[T] | _Merged]()
-        while len(self._items) > 1 and not _precedes_reply(self._items[-1]):
-            last = self._items.pop()
-            deltas = _deltas(last)
-            if deltas is None or isinstance(deltas.event, events.ReasoningDelta) or "".join(deltas.texts) not in reply:
-                kept.append(last)
-        self._items.extend(reversed(kept))
 
 
 def _set(waiting: asyncio.Future[None]) -> None:
@@ -201,13 +184,6 @@ def _deltas(entry: object) -> _Merged | None:
             return _Merged(entry, event)
         case _:
             return None
-
-
-def _precedes_reply(entry: object) -> bool:
-    """Whether deltas before this entry belong to an earlier step than the final reply."""
-    if isinstance(entry, Received):
-        return isinstance(entry.event, events.TurnStarted | events.ToolStarted | events.ToolFinished)
-    return isinstance(entry, _Merged) and isinstance(entry.event, events.ToolProgress)
 
 
 # --- the log -------------------------------------------------------------------------------------------
@@ -263,14 +239,13 @@ class Subscription(Generic[T]):
         *,
         receive: Callable[[events.AnyEvent], Received | None] = Received,
         messages: bool = False,
-        results_repeat_text: bool = False,
         poll_seconds: float | None = None,
         on_check: Callable[[], object] = lambda: None,
     ) -> None:
         self._runtime, self._conversation_id, self._deliver = runtime, conversation_id, deliver
         self._receive, self._messages, self._on_check = receive, messages, on_check
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
-        self._queue = EventQueue[T](results_repeat_text=results_repeat_text)
+        self._queue = EventQueue[T]()
         self._delivered = 0
         """The last seq that was delivered."""
         self._missing = set[int]()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from holdfast import content_parts, errors, events, safe_text, types
-from holdfast.compaction import speaker
 from holdfast.terminal import event_text, markdown
 
 EXCHANGES = 3
@@ -14,8 +12,7 @@ MAX_MESSAGES = 60
 """The number of messages that callers read for a recap."""
 MAX_LINES = 6
 PROMPT = "> "
-UNFINISHED = "Unfinished: no reply to this is stored."
-RETRY = "Use /retry to ask again."
+UNFINISHED = "Unfinished: no reply to this is stored. Use /retry to ask again."
 NEW = "A new conversation: it is created with your first message."
 
 
@@ -34,15 +31,13 @@ def draw_recap(
 ) -> list[event_text.StyledText]:
     """Draw the last exchanges: messages and replies, without tool calls and without hidden turns.
 
-    A missing reply is reported, except the last one if a turn is `running`.
+    A missing last reply is reported, unless a turn is `running`.
     """
     hidden = [(each.from_seq, each.to_seq) for each in hides if each.shown_epoch is None]
     visible = [each for each in messages if not any(low <= each.seq <= high for low, high in hidden)]
-    missing = _find_missing_replies(visible, running)
-    parts: list[tuple[str, str]] = []
-    for each in visible:
-        parts += [(_speaker(each), text)] if (text := _text(each)) else []
-        parts += [("missing", missing[each.seq])] if each.seq in missing else []
+    parts = [(_speaker(each), text) for each in visible if (text := _text(each))]
+    if not running and lacks_reply(visible):
+        parts.append(("missing", UNFINISHED))
     asked = [place for place, (role, _) in enumerate(parts) if role == "user"]
     begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
     pieces = [piece for role, text in parts[begin:] for piece in _draw_part(role, text, renderer)]
@@ -72,34 +67,14 @@ def _draw_part(role: str, text: str, renderer: event_text.EventRenderer) -> list
             return renderer.lines(_shorten(text, PROMPT, renderer), "bold")
 
 
-def _find_missing_replies(messages: Sequence[types.Message], running: bool) -> dict[int, str]:
-    """Return the seq of each message behind which a reply is missing, with the sentence to show."""
-    starts = [place for place, each in enumerate(messages) if _starts_turn(each)]
-    found: dict[int, str] = {}
-    for start, stop in pairwise([*starts, len(messages)]):
-        replies = [each for each in messages[start + 1 : stop] if _speaker(each) != "program"]
-        if stop < len(messages):
-            # A person who wrote again after interrupted work has seen that it was interrupted.
-            if not any(each.role == "assistant" for each in replies):
-                found[messages[stop - 1].seq] = UNFINISHED
-        elif not running and not (replies and _ends_turn(replies[-1])):
-            found[messages[-1].seq] = f"{UNFINISHED} {RETRY}"
-    return found
-
-
-def _starts_turn(message: types.Message) -> bool:
+def lacks_reply(messages: Sequence[types.Message]) -> bool:
+    """Return whether the last message is neither a reply without tool calls nor the notice of a program."""
+    if not messages or _speaker(messages[-1]) == "program":
+        return False
     try:
-        return message.role == "user" and speaker.begins_exchange(message)
+        return messages[-1].role != "assistant" or bool(messages[-1].tool_calls)
     except errors.StoreCorrupt:
         return False
-
-
-def _ends_turn(message: types.Message) -> bool:
-    """Return whether a message ends its turn: a reply without tool calls does."""
-    try:
-        return message.role == "assistant" and not message.tool_calls
-    except errors.StoreCorrupt:
-        return True
 
 
 def _speaker(message: types.Message) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 from textual import events as keys
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.markup import escape
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
@@ -30,7 +31,6 @@ from holdfast.tui import (
     entries,
     entry_rows,
     live_turn,
-    palette,
     prompt_input,
     suspend,
     theme,
@@ -43,8 +43,8 @@ WARNING_SECONDS = 3.0
 INTERRUPTED_EXIT_CODE = 130
 # Seconds between polls of the status while something runs.
 POLL_SECONDS = 1.0
-# Seconds between drawings of streamed text, and of animations.
-FRAME_SECONDS, ANIMATION_SECONDS = 0.03, 0.12
+# Seconds between drawings of streamed text.
+FRAME_SECONDS = 0.03
 DISABLED_BEHIND_MODAL = {"cycle_focus", "exit_if_empty", "conversations", "focus_prompt", "command_palette"}
 
 
@@ -66,7 +66,6 @@ class FullScreen(App[None]):
     CSS = theme.CSS
     TITLE = "Holdfast"
     VERTICAL_BREAKPOINTS = theme.ROW_BREAKPOINTS
-    COMMANDS = App.COMMANDS | {palette.SlashCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "interrupt", priority=True, system=True),
         Binding("ctrl+q", "exit", "exit", priority=True),
@@ -132,7 +131,6 @@ class FullScreen(App[None]):
         await self.session.open()
         if self._options.notice:
             self.transcript.add_notice("notice", self._options.notice)
-        self._animation = self.set_interval(ANIMATION_SECONDS, self._draw_status, pause=True)
         self._warning_timer = self.set_timer(WARNING_SECONDS, self.session.cancel_warning, pause=True)
         for job in (self.session.raise_failure(), self.session.process_lines(), self._poll_status()):
             self.run_worker(job, group="jobs")
@@ -175,7 +173,7 @@ class FullScreen(App[None]):
             if self.runtime.running(self.conversation_id):
                 self._turn_seq = view.range.last + 1  # The event that the turn started came earlier.
             elif await transcript_source.is_unfinished(self.runtime.db, view):
-                self.transcript.add_notice("notice", f"{recap.UNFINISHED} {recap.RETRY}", "warning")
+                self.transcript.add_notice("notice", recap.UNFINISHED, "warning")
         except errors.HoldfastError as error:
             await self._show_nothing()
             await self._show_read_error(error)
@@ -273,10 +271,6 @@ class FullScreen(App[None]):
     async def _complete_argument(self, line: str) -> Sequence[commands.Candidate]:
         return await commands.complete(self.runtime, self.conversation_id, line)
 
-    def list_commands(self) -> Sequence[commands.CommandInfo]:
-        """Return the commands of the palette."""
-        return commands.list_commands(self.runtime)
-
     def run_command(self, command: commands.CommandInfo) -> None:
         """Run a command of the palette, or write it to the prompt if it needs an argument."""
         self.prompt.focus()
@@ -289,7 +283,9 @@ class FullScreen(App[None]):
             self._enter(f"/{command.name}")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Return the commands of the palette that are not slash commands."""
+        """Return the commands of the palette: the slash commands, and some of the screen."""
+        for each in commands.list_commands(self.runtime):
+            yield SystemCommand(f"/{each.name}", escape(each.help), partial(self.run_command, each))
         yield SystemCommand("Theme", "Switch between the light and the dark theme.", self.action_toggle_theme)
         yield SystemCommand("Conversations", "Open another conversation.", self.action_conversations)
         if screen.query("HelpPanel"):
@@ -500,7 +496,6 @@ class FullScreen(App[None]):
             await self.status.poll(self.conversation_id)
             self._draw_status()
             busy = self.session.busy or self.status.status.compacting
-            (self._animation.resume if busy else self._animation.pause)()
             await self.session.wait_for_change(POLL_SECONDS if busy else None)
 
     def _draw_status(self) -> None:

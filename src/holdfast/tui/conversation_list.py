@@ -144,7 +144,7 @@ class ConversationScreen(ModalScreen[str | None]):
     async def _show_lineage(self, conversation_id: str) -> None:
         pane = self.query_one("#lineage", Static)
         try:
-            lineage = Lineage(
+            lineage = ConversationLineage(
                 await self._db.conversation(conversation_id),
                 await self._db.sessions(conversation_id),
                 await self._db.compactions(conversation_id),
@@ -188,7 +188,7 @@ def _name(head: types.Session) -> str:
     return f"{head.title or ''} {head.conversation_id}".casefold()
 
 
-class Lineage(msgspec.Struct, frozen=True):
+class ConversationLineage(msgspec.Struct, frozen=True):
     """A conversation with its sessions, compactions and the titles of its branches."""
 
     conversation: types.Conversation
@@ -197,7 +197,7 @@ class Lineage(msgspec.Struct, frozen=True):
     branches: Sequence[str]
 
 
-def draw_lineage(lineage: Lineage, form: entry_rows.RowFormat) -> list[Text]:
+def draw_lineage(lineage: ConversationLineage, form: entry_rows.RowFormat) -> list[Text]:
     """Draw the lineage as a tree."""
     conversation, started = lineage.conversation, {each.session_id: each for each in lineage.compactions}
     stem, branch, end = ("|  ", "|- ", "`- ") if form.is_ascii else ("│  ", "├─ ", "└─ ")
