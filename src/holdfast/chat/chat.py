@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from prompt_toolkit.utils import is_dumb_terminal
@@ -22,6 +22,8 @@ LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-D)."
 # Seconds between polls of the status while a turn or a compaction runs.
 POLL_SECONDS = 1.0
 
+Terminal = input_line.InputLine | dumb_terminal.DumbTerminal
+
 
 class ChatOptions(msgspec.Struct, frozen=True):
     """How a chat starts."""
@@ -34,24 +36,6 @@ class ChatOptions(msgspec.Struct, frozen=True):
     history: str
     """The file of typed lines."""
     notice: str | None = None
-
-
-class Terminal(Protocol):
-    """The terminal of a chat: an `InputLine` or a `DumbTerminal`."""
-
-    @property
-    def columns(self) -> int: ...
-    @property
-    def echoes(self) -> bool: ...
-    async def run(self) -> None: ...
-    def leave(self) -> None: ...
-    def write(self, pieces: Sequence[event_text.StyledText]) -> None: ...
-    def echo(self, line: str) -> None: ...
-    def redraw(self) -> None: ...
-    def ready(self) -> None: ...
-    def remember(self, line: str) -> None: ...
-    def draft(self, line: str) -> None: ...
-    async def read_line(self, text: str) -> str | None: ...
 
 
 class SentMessage(NamedTuple):
@@ -94,11 +78,17 @@ class Chat:
             return dumb_terminal.DumbTerminal(output, self.session)
         words = self._runtime.prompt_commands
         completer = input_completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
-        surroundings = input_line.Surroundings(lambda: self._renderer.open, self._draw_status)
-        return input_line.InputLine(output, surroundings, self.session, self._options.history, completer, device)
+        return input_line.InputLine(
+            output,
+            self.session,
+            completer,
+            draw_open=lambda: self._renderer.open,
+            draw_status=self._draw_status,
+            history_path=self._options.history,
+            device=device,
+        )
 
     async def run(self) -> None:
-        """Run the chat until the person leaves."""
         await self._open()
         jobs = [
             asyncio.create_task(job)
@@ -134,7 +124,6 @@ class Chat:
         await self.session.open()
 
     async def show_conversation(self, left: str | None) -> None:
-        """Show the title and the last exchanges of the conversation."""
         self._last_seq = 0
         if left is not None:
             self._prose(wording.continues_elsewhere(left).text, "dim")
@@ -160,7 +149,6 @@ class Chat:
         )
 
     def leave_conversation(self) -> None:
-        """Drop what belongs to the conversation that is left."""
         self._terminal.write(self._renderer.end_tools())
         self._end_line()
         self._sent.clear()
@@ -180,19 +168,15 @@ class Chat:
     # --- input ---------------------------------------------------------------------------------------
 
     def warn_before_leaving(self) -> None:
-        """Say that the next Ctrl-C exits."""
         self._prose(LEAVE_WARNING, "dim")
 
     def leave(self) -> None:
-        """Close the prompt, which ends `run`."""
         self._terminal.leave()
 
     def show_command(self, line: str) -> None:
-        """Echo a command."""
         self._echo(line)
 
     def show_answer(self, answer: events.Notice) -> None:
-        """Print an answer that is no event of the conversation."""
         self._terminal.write(self._renderer.draw(answer))
 
     def show_sent(self, sent: events.Submit, result: asyncio.Future[events.TurnResult], queued: bool) -> None:
@@ -204,7 +188,6 @@ class Chat:
         self._sent.append(SentMessage(sent.text, result, queued))
 
     def show_queued(self, line: str) -> None:
-        """Announce a queued line."""
         self._terminal.write(self._renderer.one_line(f"Queued: {line}", "dim"))
 
     def _echo(self, text: str, late: bool = False) -> None:
@@ -258,7 +241,6 @@ class Chat:
     # --- events --------------------------------------------------------------------------------------
 
     async def show_event(self, event: events.AnyEvent) -> None:
-        """Print an event."""
         if isinstance(event, events.MessageStored):
             await self._note_stored(event)
         if isinstance(event, events.TurnStarted) and not event.notice:

@@ -14,13 +14,14 @@ from contextlib import suppress
 
 from holdfast import safe_text
 from holdfast.chat import input_line
+from holdfast.runtime import interactive
 from holdfast.terminal import event_text
 
 
 class DumbTerminal:
     """Reads and writes whole lines."""
 
-    def __init__(self, output: input_line.TextOutput, handler: input_line.LineHandler, source: int = 0) -> None:
+    def __init__(self, output: input_line.TextOutput, handler: interactive.InteractiveSession, source: int = 0) -> None:
         self._output, self._handler, self._source = output, handler, source
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial = ""
@@ -32,7 +33,6 @@ class DumbTerminal:
 
     @property
     def columns(self) -> int:
-        """The width of the terminal."""
         try:
             return os.get_terminal_size(self._source).columns or 80
         except OSError:
@@ -53,11 +53,9 @@ class DumbTerminal:
                 loop.remove_signal_handler(signal.SIGINT)
 
     def leave(self) -> None:
-        """End `run`."""
         self._leaving.set()
 
     def write(self, pieces: Sequence[event_text.StyledText]) -> None:
-        """Write text now."""
         if self._prompted and pieces:
             self._prompted = False
             self._output.out.write("\n")
@@ -66,7 +64,6 @@ class DumbTerminal:
         self._output.out.flush()
 
     def echo(self, line: str) -> None:
-        """Write a line that was typed earlier."""
         self.write([event_text.StyledText(f"{input_line.MARK}{line}\n")])
 
     def redraw(self) -> None:

@@ -25,6 +25,7 @@ from prompt_toolkit.output import color_depth
 
 from holdfast import safe_text
 from holdfast.chat import renderer
+from holdfast.runtime import interactive
 from holdfast.terminal import event_text, input_completion, input_history
 
 MARK = "> "
@@ -64,23 +65,6 @@ class TextOutput(Protocol):
     def style(self, line: str, *names: str) -> str: ...
 
 
-class LineHandler(Protocol):
-    """Processes the input of a person."""
-
-    def enter(self, line: str) -> None: ...
-    def interrupt(self) -> None: ...
-    def leave(self) -> None: ...
-
-
-class Surroundings(NamedTuple):
-    """The text around the prompt, requested for each drawing."""
-
-    open: Callable[[], Sequence[event_text.StyledText]]
-    """The unfinished text above the prompt."""
-    status: Callable[[], Any]
-    """The status line below it."""
-
-
 class TerminalDevice(NamedTuple):
     """A terminal other than that of this process."""
 
@@ -98,19 +82,25 @@ class LineRequest(NamedTuple):
 
 
 class InputLine:
-    """One editable line below all output."""
+    """One editable line below all output.
+
+    `draw_open` returns the unfinished text above the prompt, `draw_status` the line below it.
+    """
 
     def __init__(
         self,
         output: TextOutput,
-        surroundings: Surroundings,
-        handler: LineHandler,
-        history_path: str,
+        session: interactive.InteractiveSession,
         completer: input_completion.InputCompleter,
+        *,
+        draw_open: Callable[[], Sequence[event_text.StyledText]],
+        draw_status: Callable[[], Any],
+        history_path: str,
         device: TerminalDevice | None = None,
     ) -> None:
         device = device or TerminalDevice()
-        self._output, self._surroundings, self._handler = output, surroundings, handler
+        self._output, self._handler = output, session
+        self._draw_open, self._draw_status = draw_open, draw_status
         self._terminal = device.output or renderer.TerminalOutput(sys.stdout, renderer.terminal_size)
         self._finished: list[str] = []
         self._line: list[event_text.StyledText] = []
@@ -133,7 +123,7 @@ class InputLine:
             completer=completer,
             complete_while_typing=filters.Condition(_is_typing_command),
             key_bindings=self._key_bindings(),
-            bottom_toolbar=self._surroundings.status,
+            bottom_toolbar=self._draw_status,
             style=STYLE,
             color_depth=color_depth.ColorDepth.DEPTH_4_BIT if colour else color_depth.ColorDepth.DEPTH_1_BIT,
             input=source,
@@ -197,7 +187,6 @@ class InputLine:
 
     @property
     def columns(self) -> int:
-        """The width of the terminal."""
         return self._terminal.get_size().columns
 
     async def run(self) -> None:
@@ -267,7 +256,6 @@ class InputLine:
             self._end_question(question)
 
     def remember(self, line: str) -> None:
-        """Add a line to the history."""
         self._session.default_buffer.history.append_string(line)
 
     def draft(self, line: str) -> None:
@@ -330,7 +318,7 @@ class InputLine:
         """Return the end of the unfinished text: no more than the terminal has room for."""
         size, tail = self._terminal.get_size(), list[event_text.StyledText]()
         room = size.columns * size.rows
-        pieces = [*self._line, *([event_text.StyledText("\n")] if self._line else ()), *self._surroundings.open()]
+        pieces = [*self._line, *([event_text.StyledText("\n")] if self._line else ()), *self._draw_open()]
         for text, style in reversed(pieces):
             if room <= 0:
                 break

@@ -110,7 +110,6 @@ class FullScreen(App[None]):
         self._paint_scheduled = False
 
     def compose(self) -> ComposeResult:
-        """Create the widgets from top to bottom."""
         yield self._heading
         yield self.transcript
         yield self._progress
@@ -144,18 +143,15 @@ class FullScreen(App[None]):
 
     @property
     def conversation_id(self) -> str:
-        """The current conversation."""
         return self.session.conversation_id
 
     @property
     def has_modal(self) -> bool:
-        """Whether a modal screen is open."""
         return len(self.screen_stack) > 1
 
     # --- the conversation ----------------------------------------------------------------------------
 
     async def show_conversation(self, left: str | None) -> None:
-        """Show the end of the current conversation."""
         self._turn_seq, self._stored_seq, self._turn_notices = None, 0, []
         async with self._read_lock:
             await self._show_from_end()
@@ -233,7 +229,6 @@ class FullScreen(App[None]):
     # --- input ---------------------------------------------------------------------------------------
 
     def on_prompt_input_sent(self, sent: prompt_input.PromptInput.Sent) -> None:
-        """Process a line of the prompt."""
         self._enter(sent.line)
 
     def _enter(self, line: str) -> None:
@@ -260,12 +255,10 @@ class FullScreen(App[None]):
             self.prompt.insert(text)
 
     def on_prompt_input_offered(self, offered: prompt_input.PromptInput.Offered) -> None:
-        """Show the candidates of the completion."""
         self._candidates.update(prompt_input.draw_choices(offered.candidates, max(self.size.height // 3, 3)))
         self._candidates.set_class(bool(offered.candidates), "shown")
 
     def on_prompt_input_paged(self, paged: prompt_input.PromptInput.Paged) -> None:
-        """Scroll the transcript from the prompt."""
         self.transcript.scroll_pages(paged.step)
 
     async def _complete_argument(self, line: str) -> Sequence[commands.Candidate]:
@@ -316,13 +309,11 @@ class FullScreen(App[None]):
             self.screen.dismiss(None)
 
     def warn_before_leaving(self) -> None:
-        """Say that the next Ctrl-C exits."""
         self.notify(LEAVE_WARNING, timeout=WARNING_SECONDS)
         self._warning_timer.stop()
         self._warning_timer = self.set_timer(WARNING_SECONDS, self.session.cancel_warning)
 
     def leave(self) -> None:
-        """Close the app."""
         self.exit()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -332,24 +323,19 @@ class FullScreen(App[None]):
         return super().check_action(action, parameters)
 
     def action_exit(self) -> None:
-        """Close the app."""
         self.exit()
 
     def action_suspend_process(self) -> None:
-        """Give the terminal to the shell."""
         suspend.suspend_app(self)
 
     def action_exit_if_empty(self) -> None:
-        """Close the app if the prompt is empty."""
         if not self.prompt.text:
             self.exit()
 
     def action_toggle_theme(self) -> None:
-        """Switch between the light and the dark theme."""
         self.theme = theme.LIGHT if self.theme == theme.DARK else theme.DARK
 
     def action_focus_prompt(self) -> None:
-        """Move the focus to the prompt."""
         self.set_focus(self.prompt)
 
     def action_cycle_focus(self) -> None:
@@ -359,7 +345,6 @@ class FullScreen(App[None]):
         self.set_focus(stops[(now + 1) % len(stops)])  # At once: the next key belongs to it.
 
     def action_conversations(self) -> None:
-        """Open the list of conversations."""
         form = entry_rows.RowFormat(0, self.transcript.theme_styles, self.marks)
         screen = conversation_list.ConversationScreen(self.runtime.db, self.runtime.owner, self.conversation_id, form)
         self.push_screen(screen, self._resume)
@@ -369,30 +354,25 @@ class FullScreen(App[None]):
             self._enter(commands.resume_line(conversation_id))
 
     def on_transcript_compaction_opened(self, opened: transcript.Transcript.CompactionOpened) -> None:
-        """Open the originals and the summary of a compaction."""
         shown, read = self.transcript.range, self.transcript.read
         self.push_screen(compaction_view.CompactionScreen(opened.compaction, shown, read, self.marks))
 
     # --- messages and commands -----------------------------------------------------------------------
 
     def show_command(self, line: str) -> None:
-        """Show a command before it runs."""
         self._show_queue()
         self._add_notice("notice", f"{self.marks.call} {line}")
 
     async def show_changes(self) -> None:
-        """Show what a command or another process changed in the log."""
         if not self.runtime.running(self.conversation_id):
             self._turn_seq = None  # A turn may have ended before this was subscribed.
         await self._refresh_transcript()
 
     def show_answer(self, answer: events.Notice) -> None:
-        """Show an answer that is no event of the conversation."""
         self._show_sentence(answer)
         self._show_queue()
 
     def show_queued(self, _: str) -> None:
-        """Show the queue."""
         self._show_queue()
 
     def show_sent(self, sent: events.Submit, result: asyncio.Future[events.TurnResult], _: bool) -> None:
@@ -420,7 +400,6 @@ class FullScreen(App[None]):
     # --- events --------------------------------------------------------------------------------------
 
     async def show_event(self, event: events.AnyEvent) -> None:
-        """Show an event of the conversation."""
         match event:
             case events.TurnStarted():
                 await self._start_turn(event)
@@ -471,7 +450,6 @@ class FullScreen(App[None]):
             self.approval.focus()
 
     def on_approval_panel_answered(self, answered: approval_panel.ApprovalPanel.Answered) -> None:
-        """Send an answer to the runtime."""
         self.run_worker(self.runtime.send(self.conversation_id, answered.answer), group="answers")
 
     def on_approval_panel_typed(self, typed: approval_panel.ApprovalPanel.Typed) -> None:
@@ -523,7 +501,6 @@ class FullScreen(App[None]):
         self.transcript.redraw_live()
 
     def on_resize(self) -> None:
-        """Fit the status line to the width."""
         self._draw_status()
 
     def _apply_theme(self) -> None:

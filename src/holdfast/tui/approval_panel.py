@@ -63,7 +63,6 @@ class ApprovalPanel(Vertical, can_focus=True):
                 yield button
 
     def on_resize(self) -> None:
-        """Arrange the buttons for the width."""
         self.set_class(self.size.width < NARROW_COLUMNS, "narrow")
 
     def show(self, requests: list[events.ApprovalAsked]) -> None:
@@ -105,7 +104,6 @@ class ApprovalPanel(Vertical, can_focus=True):
             self.scroll_relative(y=1 if event.key == "down" else -1, animate=False)
 
     def on_mouse_down(self, event: keys.MouseDown) -> None:
-        """Remember when the button was pressed."""
         self._clicked_at = event.time
 
     def on_button_pressed(self, event: Button.Pressed) -> None:

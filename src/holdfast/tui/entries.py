@@ -105,7 +105,6 @@ def _tool_calls(message: types.Message) -> Sequence[types.ToolCall]:
 
 
 def call_keys(messages: Sequence[types.Message], call_ids: set[str]) -> set[Key]:
-    """Return the keys of these calls."""
     return {
         (message.seq, place)
         for message in messages
@@ -160,7 +159,6 @@ def _text(content: types.Content) -> str:
 
 
 def compaction_key(compaction: types.Compaction) -> Key:
-    """Return the key of a compaction's entry."""
     return (compaction.cut_seq, BEHIND_MESSAGE + compaction.epoch)
 
 

@@ -85,7 +85,6 @@ class RowFormat(msgspec.Struct, frozen=True):
         return "▾" if opened else "▸"
 
     def clip(self, text: str, room: int | None = None) -> str:
-        """Clip a text to the room there is."""
         return safe_text.clipped(text, self.room if room is None else room, self.marks.more)
 
 
@@ -102,7 +101,6 @@ def draw_entry(entry: entries.Entry, form: RowFormat, opened: bool = False) -> l
 
 
 def draw_below(above: Sequence[Row], entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
-    """Draw an entry below other rows."""
     return [*separator(above, entry), *draw_entry(entry, form, opened)]
 
 

@@ -68,7 +68,6 @@ class PromptInput(TextArea):
         self._edited: dict[int, str] = {}
 
     def on_resize(self) -> None:
-        """Choose the placeholder for the width."""
         fits = safe_text.cells(PLACEHOLDER) <= self.content_size.width
         self.placeholder = PLACEHOLDER if fits else SHORT_PLACEHOLDER
 
@@ -141,7 +140,6 @@ class PromptInput(TextArea):
 
     @property
     def _before(self) -> str:
-        """The text before the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     async def _complete(self, before: str) -> None:

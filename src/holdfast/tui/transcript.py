@@ -153,7 +153,6 @@ class Transcript(ScrollView, can_focus=True):
         self._arrange_around(visible)
 
     def redraw_live(self) -> None:
-        """Draw the live turn again."""
         self._draw_live()
         self._arrange()
 
@@ -284,7 +283,6 @@ class Transcript(ScrollView, can_focus=True):
 
     @property
     def theme_styles(self) -> entry_rows.EntryStyles:
-        """The styles of the current theme."""
         return self._form.styles
 
     def _read_styles(self) -> entry_rows.EntryStyles:
@@ -302,11 +300,9 @@ class Transcript(ScrollView, can_focus=True):
             self._redraw()
 
     def on_resize(self) -> None:
-        """Fit the rows to the new width."""
         self.update_format()
 
     def notify_style_update(self) -> None:
-        """Draw the rows in the new styles."""
         super().notify_style_update()
         if self.is_mounted:
             self.call_after_refresh(self.update_format)
@@ -329,7 +325,6 @@ class Transcript(ScrollView, can_focus=True):
         return page.rows[within] if page and page.rows and within < len(page.rows) else None
 
     def render_line(self, y: int) -> Strip:
-        """Draw one row of the screen."""
         row, width, base = y + self.scroll_offset.y, self.size.width, self.rich_style
         found = self._row(row)
         if found is None:
@@ -370,7 +365,6 @@ class Transcript(ScrollView, can_focus=True):
         return "\n".join(line.rstrip() for line in lines), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
-        """Draw the selection."""
         super().selection_updated(selection)
         self.refresh()
 
@@ -450,15 +444,12 @@ class Transcript(ScrollView, can_focus=True):
         self.scroll_relative(y=step * max(self.size.height - 2, 1), animate=False)
 
     def action_page_up(self) -> None:
-        """Scroll up by a screen."""
         self.scroll_pages(-1)
 
     def action_page_down(self) -> None:
-        """Scroll down by a screen."""
         self.scroll_pages(1)
 
     def action_to_top(self) -> None:
-        """Scroll to the first message."""
         self._follows = False
         self.scroll_to(y=0, animate=False)
 
