@@ -246,12 +246,10 @@ class Subscription(Generic[T]):
         self._receive, self._messages, self._on_check = receive, messages, on_check
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
         self._queue = EventQueue[T]()
-        self._delivered = 0
-        """The last seq that was delivered."""
-        self._missing = set[int]()
-        """Earlier seqs that were not, as the store did not answer in time."""
+        self._read_seq = 0
+        """The seq up to which the log was read."""
         self._own = set[int]()
-        """Messages of this process whose MessageStored is queued."""
+        """Later messages of this process, which its events announce."""
         self._hinted = asyncio.Event()
         self._change_queued = False
         self._listening = ExitStack()
@@ -263,13 +261,13 @@ class Subscription(Generic[T]):
     async def replay(self) -> AsyncIterator[LogMessage]:
         """Yield what the log contains now, but for hidden messages; call it before `start`."""
         last = await self._last_seq()
-        async for found in self._read(self._delivered, last):
+        async for found in self._read(last):
             yield found
-        self._delivered = last
+        self._read_seq = last
 
     async def skip_history(self) -> None:
         """Deliver only what is written from now on; call it before `start`."""
-        self._delivered = await self._last_seq()
+        self._read_seq = await self._last_seq()
 
     def start(self) -> None:
         """Begin to listen, to follow the log and to deliver. May be called again after `stop`."""
@@ -341,12 +339,11 @@ class Subscription(Generic[T]):
             case LogChanged():
                 self._change_queued = False
             case LogMessage(message):
-                if self._is_delivered(message.seq):
+                if message.seq <= self._read_seq:
                     return
-                self._missing.discard(message.seq)
-                self._delivered = max(self._delivered, message.seq)
-            case Received(events.MessageStored(seq, _, role)) if self._messages:
-                await self._fill_gap(seq, role)
+                self._read_seq = message.seq
+            case Received(events.MessageStored(seq, _, "user")) if self._messages:
+                await self._fill_gap(seq)
         await self._deliver(item)
 
     # --- events of this process ----------------------------------------------------------------------
@@ -358,23 +355,19 @@ class Subscription(Generic[T]):
         if received is not None:
             self._queue.put(received)
 
-    async def _fill_gap(self, seq: int, role: types.Role) -> None:
-        """Deliver what other processes wrote before an own message.
+    async def _fill_gap(self, seq: int) -> None:
+        """Deliver what other processes wrote before the own message that begins a turn.
 
-        Within a turn nothing is read: messages of others between those of a turn are delivered after it.
+        Messages of others between those of a turn are delivered after it.
         """
-        self._own.discard(seq)
         try:
-            if role == "user":
-                async for found in self._read(self._delivered, seq - 1, GAP_SECONDS):
-                    self._delivered = found.message.seq
-                    await self._deliver(found)
-                self._delivered = max(self._delivered, seq - 1)
+            async for found in self._read(seq - 1, GAP_SECONDS):
+                self._read_seq = found.message.seq
+                await self._deliver(found)
+            self._read_seq = max(self._read_seq, seq - 1)
         except (errors.HoldfastError, TimeoutError) as error:
             why = error if isinstance(error, errors.HoldfastError) else "the store did not answer in time"
             logger.warning("messages before %d of %s are delivered later: %s", seq, self._conversation_id, why)
-        self._missing.update({*range(self._delivered + 1, seq)} - self._own)
-        self._delivered = max(self._delivered, seq)
 
     # --- writes of other processes -------------------------------------------------------------------
 
@@ -411,29 +404,25 @@ class Subscription(Generic[T]):
 
     async def _find_messages(self) -> None:
         last = await self._last_seq()
-        after = min([self._delivered, *(seq - 1 for seq in self._missing)])
-        async for found in self._read(after, last):
+        async for found in self._read(last):
             if self._runtime.running(self._conversation_id):
                 return  # It may be a message of the turn that has begun meanwhile.
-            if found.message.seq not in self._own:
-                self._queue.put(found)
-                await self._queue.flush()
-        # Those that were not found are hidden.
-        self._missing = {seq for seq in self._missing if seq > last}
-        self._delivered = max(self._delivered, last)
+            self._queue.put(found)
+            await self._queue.flush()
+        self._read_seq = max(self._read_seq, last)
 
     async def _last_seq(self) -> int:
         found = await find_conversation(self._runtime.db, self._conversation_id)
         return found.last_seq if found is not None else 0
 
-    async def _read(self, after: int, last: int, timeout: float | None = None) -> AsyncIterator[LogMessage]:
-        """Yield the messages in this range that are neither hidden nor delivered."""
+    async def _read(self, last: int, timeout: float | None = None) -> AsyncIterator[LogMessage]:
+        """Yield the messages up to `last` that were not read yet and are neither hidden nor announced by events."""
+        self._own = {seq for seq in self._own if seq > self._read_seq}
+        while self._read_seq + 1 in self._own:
+            self._read_seq += 1
         db = self._runtime.db
-        async for message, hidden in read_log(db, self._conversation_id, after, last, timeout):
-            if not hidden and not self._is_delivered(message.seq):
+        async for message, hidden in read_log(db, self._conversation_id, self._read_seq, last, timeout):
+            if not hidden and message.seq not in self._own:
                 async with asyncio.timeout(timeout):
                     images = await attachments.load_images(db, message)
                 yield LogMessage(message, images)
-
-    def _is_delivered(self, seq: int) -> bool:
-        return seq <= self._delivered and seq not in self._missing
