@@ -87,16 +87,15 @@ def test_a_long_queue_keeps_every_text_in_order() -> None:
     run(story)
 
 
-def test_progress_is_merged_per_call_in_a_long_queue() -> None:
+def test_adjacent_progress_of_one_call_is_merged_in_a_long_queue() -> None:
     async def story(queue: Queue) -> None:
-        put(queue, *(delta(f"{number}") for number in range(MANY - 2)))
-        for number in range(1000):
-            put(queue, progress("a", f"{number} "), progress("b", f"-{number} "))
-        *before, first, second = await take(queue)
+        put(queue, *(delta(f"{number}") for number in range(MANY - 2)), progress("b", "x"), progress("a", ""))
+        put(queue, *(progress("a", f"{number} ") for number in range(1000)), progress("b", "y"))
+        *before, first, second, third = await take(queue)
         assert len(before) == MANY - 2
         limit = subscriptions.PROGRESS_CHARACTERS
-        assert first == progress("a", "".join(f"{number} " for number in range(1000))[-limit:])
-        assert second == progress("b", "".join(f"-{number} " for number in range(1000))[-limit:])
+        assert (first, third) == (progress("b", "x"), progress("b", "y"))
+        assert second == progress("a", "".join(f"{number} " for number in range(1000))[-limit:])
         # What was taken is not changed any more.
         put(queue, progress("a", "1000"))
         assert await take(queue) == [progress("a", "1000")]

@@ -69,7 +69,8 @@ class InteractiveSession:
         self._turn_started_at = 0.0
         self.changed, self._entered, self._failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._error: Exception | None = None
-        self.waits_elsewhere = self.interrupting = self._warned = False
+        self.waits_elsewhere = self.interrupting = self._warned = self._moving = False
+        """`_moving`: the running command may leave the conversation, so every line waits for it."""
 
     @property
     def busy(self) -> bool:
@@ -94,7 +95,7 @@ class InteractiveSession:
         self._warned = False
         if not line:
             return
-        if self.command is not None and commands.runs_during_turn(line):
+        if self.command is not None and not self._moving and commands.runs_during_turn(line):
             task = asyncio.create_task(self._run_meanwhile(line))
             self._meanwhile.add(task)
             task.add_done_callback(self._meanwhile.discard)
@@ -144,7 +145,8 @@ class InteractiveSession:
 
     async def _run_command(self, line: str) -> None:
         """Run a command as a task, so that it can be stopped."""
-        replies: list[runtime_module.SenderEvent] = []
+        found, replies = commands.find(line), list[runtime_module.SenderEvent]()
+        self._moving = found is not None and (found.opens_conversation or found.picks_conversation)
         self.command = asyncio.create_task(self._send(line, replies))
         self.changed.set()
         await asyncio.wait([self.command])
@@ -223,6 +225,8 @@ class InteractiveSession:
             self._view.show_answer(events.Notice("You are already in this conversation."))
             return
         left = self.conversation_id
+        if self._meanwhile:
+            await asyncio.wait(self._meanwhile)
         await self.close()
         self._view.leave_conversation()
         # Only now: the events until here belong to the conversation that was left.

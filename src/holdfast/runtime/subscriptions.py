@@ -1,7 +1,7 @@
 """Subscriptions: the events of a conversation and other processes' writes to its log, in order, for one consumer.
 
 The queue between the runtime and the consumer keeps little memory: once many items wait, adjacent deltas of a reply are
-merged, and so is the progress of a tool call. The store may be slow or down, so the log is read in a task of its own,
+merged, and so are those of a tool's progress. The store may be slow or down, so the log is read in a task of its own,
 and a consumer never waits longer than `GAP_SECONDS` for it.
 """
 
@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from holdfast import errors, events, types
 from holdfast.runtime import attachments
@@ -60,28 +62,30 @@ Item: TypeAlias = Received | LogMessage | LogChanged | T
 # --- the queue -----------------------------------------------------------------------------------------
 
 
+_PIECES = (events.TextDelta, events.ReasoningDelta, events.ToolProgress)
+
+
 class _Merged:
-    """Deltas of one kind, or the progress of one call, joined when they are taken: repeated joining is quadratic."""
+    """Pieces of one text, joined when they are taken: repeated joining is quadratic."""
 
     def __init__(self, first: Received, event: events.TextDelta | events.ReasoningDelta | events.ToolProgress) -> None:
-        self.event, self._uid = event, first.uid
-        self.texts = [event.text]
+        self._uid, self._event, self._texts = first.uid, event, [event.text]
 
-    def add(self, text: str) -> None:
-        self.texts.append(text)
-        if isinstance(self.event, events.ToolProgress) and sum(map(len, self.texts)) > 2 * PROGRESS_CHARACTERS:
-            self.texts = ["".join(self.texts)[-PROGRESS_CHARACTERS:]]
+    def add(self, event: events.AnyEvent) -> bool:
+        """Add a piece of the same text; return False for any other event."""
+        if not isinstance(event, _PIECES) or msgspec.structs.replace(event, text=self._event.text) != self._event:
+            return False
+        self._texts.append(event.text)
+        if isinstance(event, events.ToolProgress) and sum(map(len, self._texts)) > 2 * PROGRESS_CHARACTERS:
+            self._texts = ["".join(self._texts)[-PROGRESS_CHARACTERS:]]
+        return True
 
     @property
     def received(self) -> Received:
-        text = "".join(self.texts)
-        match self.event:
-            case events.ToolProgress(call_id):
-                return Received(events.ToolProgress(call_id, text[-PROGRESS_CHARACTERS:]), self._uid)
-            case events.TextDelta():
-                return Received(events.TextDelta(text), self._uid)
-            case _:
-                return Received(events.ReasoningDelta(text), self._uid)
+        text = "".join(self._texts)
+        if isinstance(self._event, events.ToolProgress):
+            text = text[-PROGRESS_CHARACTERS:]
+        return Received(msgspec.structs.replace(self._event, text=text), self._uid)
 
 
 class EventQueue(Generic[T]):
@@ -89,7 +93,6 @@ class EventQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._items = deque[Item[T] | _Merged]()
-        self._progress: dict[str, _Merged] = {}
         self._not_empty = asyncio.Event()
         self._taken = 0
         self._flushes = deque[tuple[int, asyncio.Future[None]]]()
@@ -99,12 +102,10 @@ class EventQueue(Generic[T]):
         return len(self._items)
 
     def put(self, item: Item[T]) -> None:
-        if self._closed:
+        if self._closed or (isinstance(item, Received) and self._merge(item.event)):
             return
-        entry = self._merge(item) if isinstance(item, Received) else item
-        if entry is not None:
-            self._items.append(entry)
-            self._not_empty.set()
+        self._items.append(item)
+        self._not_empty.set()
 
     async def first(self) -> Item[T]:
         """Return the next item, which stays in the queue until `done` is called."""
@@ -112,8 +113,6 @@ class EventQueue(Generic[T]):
         first = self._items[0]
         if not isinstance(first, _Merged):
             return first
-        if isinstance(first.event, events.ToolProgress) and self._progress.get(first.event.call_id) is first:
-            del self._progress[first.event.call_id]
         self._items[0] = received = first.received
         return received
 
@@ -147,43 +146,22 @@ class EventQueue(Generic[T]):
         while self._items:
             await self.flush()
 
-    def _merge(self, received: Received) -> Received | _Merged | None:
-        """Return the entry to append; None where the event was merged into one that waits."""
-        is_long = len(self._items) >= COALESCE_AT
-        match received.event:
-            case events.ToolProgress(call_id, text) as event:
-                waiting = self._progress.get(call_id)
-                if is_long and waiting is not None:
-                    waiting.add(text)
-                    return None
-                self._progress[call_id] = _Merged(received, event)
-                return self._progress[call_id]
-            case events.ToolStarted(call_id) | events.ToolFinished(call_id):
-                # Providers reuse call ids: later progress belongs to another call and must not move before this event.
-                self._progress.pop(call_id, None)
-            case events.TextDelta(text) | events.ReasoningDelta(text) as event if is_long:
-                last = _deltas(self._items[-1])
-                if last is not None and type(last.event) is type(event):
-                    last.add(text)
-                    self._items[-1] = last
-                    return None
-        return received
+    def _merge(self, event: events.AnyEvent) -> bool:
+        """Add a piece of a text to the last item if many items wait; return whether that was possible."""
+        if len(self._items) < COALESCE_AT:
+            return False
+        last = self._items[-1]
+        if isinstance(last, Received) and isinstance(last.event, _PIECES):
+            last = _Merged(last, last.event)
+        if not isinstance(last, _Merged) or not last.add(event):
+            return False
+        self._items[-1] = last
+        return True
 
 
 def _set(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
-
-
-def _deltas(entry: object) -> _Merged | None:
-    """Return an entry that consists of deltas of a reply, ready for merging."""
-    match entry:
-        case _Merged() if not isinstance(entry.event, events.ToolProgress):
-            return entry
-        case Received(events.TextDelta() | events.ReasoningDelta() as event):
-            return _Merged(entry, event)
-        case _:
-            return None
 
 
 # --- the log -------------------------------------------------------------------------------------------
