@@ -72,9 +72,9 @@ class Sitting:
         self.ended = asyncio.create_task(self.chat.run())
 
     @property
-    def prompt(self) -> input_line.InputLine:
+    def prompt(self) -> input_line.PromptLine:
         front = self.chat._terminal
-        assert isinstance(front, input_line.InputLine)
+        assert isinstance(front, input_line.PromptLine)
         return front
 
     def type(self, keys: str) -> None:

@@ -22,7 +22,7 @@ LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-D)."
 # Seconds between polls of the status while a turn or a compaction runs.
 POLL_SECONDS = 1.0
 
-Terminal = input_line.InputLine | dumb_terminal.DumbTerminal
+Terminal = input_line.PromptLine | dumb_terminal.DumbTerminal
 
 
 class ChatOptions(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class Chat:
             return dumb_terminal.DumbTerminal(output, self.session)
         words = self._runtime.prompt_commands
         completer = input_completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
-        return input_line.InputLine(
+        return input_line.PromptLine(
             output,
             self.session,
             completer,
@@ -252,9 +252,11 @@ class Chat:
 
     async def show_changes(self) -> None:
         """Show messages that other processes wrote while no turn runs here."""
+        runtime, conversation_id = self._runtime, self.session.conversation_id
         with suppress(errors.HoldfastError):
-            found = await self._runtime.db.conversation(self.session.conversation_id)
-            if not self._runtime.running(self.session.conversation_id):
+            found = None if runtime.running(conversation_id) else await runtime.db.conversation(conversation_id)
+            # The events of a turn that began meanwhile announce its messages.
+            if found is not None and not runtime.running(conversation_id):
                 await self._show_other_messages(found.last_seq)
 
     async def _note_stored(self, event: events.MessageStored) -> None:

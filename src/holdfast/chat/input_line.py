@@ -81,7 +81,7 @@ class LineRequest(NamedTuple):
     """The text at the prompt when the question was asked."""
 
 
-class InputLine:
+class PromptLine:
     """One editable line below all output.
 
     `draw_open` returns the unfinished text above the prompt, `draw_status` the line below it.
