@@ -129,8 +129,8 @@ class Runtime:
         self._states: dict[str, ConversationState] = {}
         self._titles: dict[str, str] = {}
         self._inbox_checks = set[asyncio.Task[None]]()
-        self._commands: dict[asyncio.Task[None], tuple[str, bool]] = {}
-        """Running commands: their conversation, and whether other commands wait for them."""
+        self._commands: dict[asyncio.Task[None], tuple[str, bool, bool]] = {}
+        """Running commands: their conversation, whether other commands wait for them, and whether they are slow."""
         self.held: deque[events.Submit] = deque()
         """Lines that an interactive session holds back until its command ends; /queue lists and drops them."""
         self.input_help = ""
@@ -254,13 +254,15 @@ class Runtime:
         self._discard_idle(state)
 
     async def _run_command(self, conversation_id: str, command: events.Command, emit: commands.Emit) -> None:
-        """Run a slash command to its end. Cancelling the caller, `stop` and `close` cancel it.
+        """Run a slash command to its end. Cancelling the caller, `stop` (if it is slow) and `close` cancel it.
 
         It waits for the running command of the conversation, unless its flag says that it runs meanwhile.
         """
         found = commands.find(command.line)
-        waits = found is None or not found.during_turn
-        while waits and (running := self._waited_for(conversation_id)):
+        waits, slow = found is None or not found.during_turn, found is None or found.slow
+        while waits and (
+            running := [task for task, each in self._commands.items() if each[:2] == (conversation_id, True)]
+        ):
             await asyncio.wait(running)
         moved: list[events.Moved] = []
 
@@ -269,7 +271,7 @@ class Runtime:
             emit(event)
 
         task = asyncio.create_task(commands.run(self, conversation_id, command.line, record, command.place))
-        self._commands[task] = (conversation_id, waits)
+        self._commands[task] = (conversation_id, waits, slow)
         task.add_done_callback(self._commands.pop)
         try:
             await asyncio.wait([task])
@@ -282,10 +284,6 @@ class Runtime:
             task.result()
         if moved and found is not None and found.opens_conversation:
             await self.leave(conversation_id)
-
-    def _waited_for(self, conversation_id: str) -> list[asyncio.Task[None]]:
-        """Return the commands of a conversation that run and that others wait for."""
-        return [task for task, each in self._commands.items() if each == (conversation_id, True)]
 
     def submit(
         self, conversation_id: str, message: events.Submit, *, inbox_empty: bool = False
@@ -352,14 +350,15 @@ class Runtime:
         return state is not None and state.interrupt()
 
     def stop(self, conversation_id: str) -> bool:
-        """Stop the running turn, a requested compaction and the running command; return whether there were any.
+        """Stop the running turn, a requested compaction and slow commands; return whether there were any.
 
         Background compactions continue.
         """
         agent = self.agents.peek(conversation_id)
         stopped = agent is not None and agent.context_window.stop()
         if not self.is_compacting(conversation_id):  # a compaction that is being committed cannot be stopped
-            stopped = bool([task for task in self._waited_for(conversation_id) if task.cancel()]) or stopped
+            slow = [task for task, each in self._commands.items() if each[0] == conversation_id and each[2]]
+            stopped = bool([task for task in slow if task.cancel()]) or stopped
         return self.interrupt(conversation_id) or stopped
 
     def steer(self, conversation_id: str, text: str, uid: str | None = None) -> bool:
