@@ -185,12 +185,6 @@ class Compacted(Event, frozen=True, tag="compacted"):
     model: str | None = None
     remark: str = ""
 
-    @property
-    def text(self) -> str:
-        """The event as a sentence for people; front ends take it from `runtime.wording`."""
-        sentence = f"Compacted up to message {self.cut_seq:,}: {self.before:,} tokens before, {self.after:,} after."
-        return f"{sentence} {self.remark}".rstrip()
-
 
 class Answer(Event, frozen=True, tag="answer"):
     """The output of a command: plain text of one or more lines."""

@@ -71,7 +71,7 @@ class House:
         return [str(each.content) for each in self.model.requests[-1].messages if each.role == "tool"]
 
 
-async def asked(listening: runtime.Subscription) -> events.ApprovalAsked:
+async def asked(listening: runtime.EventStream) -> events.ApprovalAsked:
     last = (await until(listening, events.ApprovalAsked))[-1].event
     assert isinstance(last, events.ApprovalAsked)
     return last

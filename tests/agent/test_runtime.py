@@ -22,7 +22,7 @@ def door(db: AsyncSessionDB, model: base.Model) -> runtime.Runtime:
     return runtime.Runtime(db, build)
 
 
-async def until(listening: runtime.Subscription, kind: type[events.Event], count: int = 1) -> list[events.Emitted]:
+async def until(listening: runtime.EventStream, kind: type[events.Event], count: int = 1) -> list[events.Emitted]:
     """What comes up to the count-th event of this kind."""
     seen: list[events.Emitted] = []
     async for emitted in listening:
@@ -69,29 +69,6 @@ def test_where_to_go_and_what_to_say_is_told_to_whoever_asked_and_to_nobody_else
         assert len(own) == 1
         assert isinstance(own[0], runtime.SenderEvent)
         assert type(own[0]) not in heard
-
-    stage.run(story)
-
-
-def test_a_listener_can_be_waited_for_until_it_is_done_with_all_that_came() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        seen: list[events.AnyEvent] = []
-
-        async def listen(heard: runtime.Subscription) -> None:
-            async for emitted in heard:
-                await asyncio.sleep(0)
-                seen.append(emitted.event)
-
-        async with door(db, ScriptedModel(["a"])) as run:
-            with run.subscribe("talk") as heard:
-                listening = asyncio.create_task(listen(heard))
-                for number in range(3):
-                    await run.send("talk", events.Command(f"/title {number}"))
-                await heard.drained()
-                assert len(seen) == 3
-                heard.put(None)
-                await heard.drained()
-                await listening
 
     stage.run(story)
 

@@ -14,6 +14,7 @@ from holdfast.compaction import hooks as telling
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
+from holdfast.runtime import wording
 from holdfast.store import message_codec
 from tests.agent import stage
 from tests.contract import steps
@@ -180,7 +181,7 @@ def test_a_bad_summarizer_gives_way_to_the_extract_after_a_bounded_number_of_cal
         assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
         assert 1 <= len(writer.requests) <= summary.MAX_TRIES
         assert made.after < before
-        told = " ".join(each.text for each in seen if isinstance(each, events.Compacted))
+        told = " ".join(wording.compacted(each).text for each in seen if isinstance(each, events.Compacted))
         for said in (told, made.reason):
             assert "The summary is an extract, made without a model: writer: " in said
             assert why in said

@@ -6,25 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-
-from holdfast import events, types
+from holdfast import events
 from holdfast.runtime import subscriptions
 
-RESULT = events.TurnResult(
-    final_response="",
-    messages=(),
-    api_calls=1,
-    completed=True,
-    failed=False,
-    partial=False,
-    interrupted=False,
-    error=None,
-    exit_reason="completed",
-    usage=types.Usage(),
-    session_id="s",
-    conversation_id="c",
-)
 MANY = subscriptions.COALESCE_AT
 Queue = subscriptions.EventQueue[str]
 
@@ -49,10 +33,6 @@ def started(call: str = "c") -> subscriptions.Received:
     return subscriptions.Received(events.ToolStarted(call, "shell", "{}"), "u")
 
 
-def finished(text: str) -> subscriptions.Received:
-    return subscriptions.Received(events.TurnFinished(msgspec.structs.replace(RESULT, final_response=text)), "u")
-
-
 async def take(queue: Queue) -> list[Any]:
     found = []
     while len(queue):
@@ -63,7 +43,7 @@ async def take(queue: Queue) -> list[Any]:
 
 def run(story: Callable[[Queue], Awaitable[None]]) -> None:
     async def told() -> None:
-        await story(subscriptions.EventQueue[str](results_repeat_text=True))
+        await story(subscriptions.EventQueue[str]())
 
     asyncio.run(told())
 
@@ -107,16 +87,15 @@ def test_a_long_queue_keeps_every_text_in_order() -> None:
     run(story)
 
 
-def test_progress_is_merged_per_call_in_a_long_queue() -> None:
+def test_adjacent_progress_of_one_call_is_merged_in_a_long_queue() -> None:
     async def story(queue: Queue) -> None:
-        put(queue, *(delta(f"{number}") for number in range(MANY - 2)))
-        for number in range(1000):
-            put(queue, progress("a", f"{number} "), progress("b", f"-{number} "))
-        *before, first, second = await take(queue)
+        put(queue, *(delta(f"{number}") for number in range(MANY - 2)), progress("b", "x"), progress("a", ""))
+        put(queue, *(progress("a", f"{number} ") for number in range(1000)), progress("b", "y"))
+        *before, first, second, third = await take(queue)
         assert len(before) == MANY - 2
         limit = subscriptions.PROGRESS_CHARACTERS
-        assert first == progress("a", "".join(f"{number} " for number in range(1000))[-limit:])
-        assert second == progress("b", "".join(f"-{number} " for number in range(1000))[-limit:])
+        assert (first, third) == (progress("b", "x"), progress("b", "y"))
+        assert second == progress("a", "".join(f"{number} " for number in range(1000))[-limit:])
         # What was taken is not changed any more.
         put(queue, progress("a", "1000"))
         assert await take(queue) == [progress("a", "1000")]
@@ -128,48 +107,6 @@ def test_progress_of_another_call_with_the_same_id_is_not_moved_before_it() -> N
     async def story(queue: Queue) -> None:
         put(queue, *[notice()] * MANY, started(), progress("c", "first"), started(), progress("c", "second"))
         assert (await take(queue))[MANY:] == [started(), progress("c", "first"), started(), progress("c", "second")]
-
-    run(story)
-
-
-def test_deltas_that_the_result_repeats_are_dropped_and_others_are_not() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, delta("I look."), started(), *map(delta, "abc" * MANY))
-        whole = finished("abc" * MANY)
-        stored = subscriptions.Received(events.MessageStored(2, "m", "assistant"), "u")
-        put(queue, stored, whole)
-        assert await take(queue) == [delta("I look."), started(), stored, whole]
-        put(queue, delta("x"), *[started()] * MANY, delta("other words"), whole)
-        assert (await take(queue))[-2:] == [delta("other words"), whole]
-
-    run(story)
-
-
-def test_deltas_before_a_call_are_not_dropped_though_the_result_repeats_them() -> None:
-    async def story(queue: Queue) -> None:
-        whole = finished("a" * MANY)
-        put(queue, delta("b"), delta("a"), started(), *[delta("a")] * MANY, whole)
-        assert await take(queue) == [delta("b"), delta("a"), started(), whole]
-
-    run(story)
-
-
-def test_deltas_are_kept_for_consumers_whose_results_do_not_repeat_them() -> None:
-    async def told() -> None:
-        queue = subscriptions.EventQueue[str]()
-        put(queue, *[delta("a")] * (2 * MANY), finished("a" * 2 * MANY))
-        found = await take(queue)
-        assert "".join(each.event.text for each in found[:-1]) == "a" * 2 * MANY
-
-    asyncio.run(told())
-
-
-def test_the_item_being_handled_is_not_dropped() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, *[delta("a")] * MANY)
-        assert await queue.first() == delta("a")
-        put(queue, finished("a" * MANY))
-        assert await take(queue) == [delta("a"), finished("a" * MANY)]
 
     run(story)
 

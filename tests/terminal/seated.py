@@ -11,7 +11,8 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from holdfast import AsyncSessionDB, types
+from holdfast import AsyncSessionDB, events, types
+from holdfast.agent import approvals
 from holdfast.tui import app
 from tests.agent import house, stage
 from tests.terminal.sitting import Dictated
@@ -31,6 +32,12 @@ class Seat:
         async with asyncio.timeout(60):
             while not happened():
                 await asyncio.sleep(0.002)
+
+    async def ask(self, asked: events.ApprovalAsked) -> None:
+        """Let a tool ask."""
+        pending = approvals.PendingApproval(asked, "talk", (), asyncio.get_running_loop().create_future())
+        self.home.door.approvals._pending["talk", asked.request_id] = pending
+        await self.screen.show_event(asked)
 
     @property
     def shown(self) -> str:

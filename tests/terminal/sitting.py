@@ -11,7 +11,7 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from holdfast import AsyncSessionDB, types
-from holdfast.chat import chat, prompt, renderer
+from holdfast.chat import chat, input_line, renderer
 from holdfast.model import ScriptedModel, base
 from tests.agent import house
 from tests.terminal.screen import Screen
@@ -64,7 +64,7 @@ class Sitting:
         self.home, self.source, self.screen = home, source, screen
         self.model = Dictated()
         home.model = self.model
-        device = prompt.TerminalDevice(
+        device = input_line.TerminalDevice(
             source, renderer.TerminalOutput(cast("Any", screen), lambda: Size(screen.size.rows, screen.size.columns))
         )
         opening = chat.ChatOptions("talk", "Holdfast", "a/b", history)
@@ -72,9 +72,9 @@ class Sitting:
         self.ended = asyncio.create_task(self.chat.run())
 
     @property
-    def prompt(self) -> prompt.Prompt:
+    def prompt(self) -> input_line.PromptLine:
         front = self.chat._terminal
-        assert isinstance(front, prompt.Prompt)
+        assert isinstance(front, input_line.PromptLine)
         return front
 
     def type(self, keys: str) -> None:

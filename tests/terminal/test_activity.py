@@ -22,7 +22,7 @@ class Played:
         return (self._written + _text(self.page.open)).rstrip("\n")
 
 
-def _text(pieces: list[event_text.Piece]) -> str:
+def _text(pieces: list[event_text.StyledText]) -> str:
     return "".join(piece.text.replace("\x1b[1m", "").replace("\x1b[0m", "") for piece in pieces)
 
 

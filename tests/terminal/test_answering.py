@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,44 +42,7 @@ def test_for_any_line_only_a_known_word_alone_allows(line: str) -> None:
         assert line.strip().lower().rstrip(",:.;") in approval_prompt.ANSWERS
 
 
-def test_what_was_settled_elsewhere_is_not_asked_any_more() -> None:
-    async def story() -> None:
-        questions = approval_prompt.ApprovalQueue()
-        for name in ("a", "b"):
-            questions.handle(events.ApprovalAsked(name, "c", "shell", "Run it."))
-        questions.handle(events.ApprovalSettled("a", True, "elsewhere"))
-        assert (await questions.next()).request_id == "b"
-
-    asyncio.run(story())
-
-
 def test_lasting_answers_are_offered_only_where_there_are_some() -> None:
     asked = events.ApprovalAsked("q", "c", "shell", "Run it.", remembers="shell(ls)")
     assert "a always" in approval_prompt.question_text(asked)
     assert "always" not in approval_prompt.question_text(events.ApprovalAsked("q", "c", "shell", "Run it."))
-
-
-class Silent:
-    """A keyboard nobody types on."""
-
-    async def __call__(self, words: str) -> str | None:
-        assert words.startswith("Allow?")
-        await asyncio.Event().wait()
-        raise AssertionError
-
-
-@pytest.mark.parametrize("left", [False, True], ids=["settled", "left"])
-def test_a_question_that_is_settled_elsewhere_while_it_is_asked_is_taken_back(left: bool) -> None:
-    async def story() -> None:
-        questions, asked = approval_prompt.ApprovalQueue(), events.ApprovalAsked("a", "c", "shell", "Run it.")
-        questions.handle(asked)
-        answer = asyncio.create_task(questions.ask(asked, Silent()))
-        await asyncio.sleep(0)
-        if left:
-            questions.clear()
-        else:
-            questions.handle(events.ApprovalSettled("a", True, "elsewhere"))
-        assert await answer is None
-        assert await questions.ask(asked, Silent()) is None
-
-    asyncio.run(asyncio.wait_for(story(), 60))

@@ -14,7 +14,8 @@ from textual.widgets import Input, OptionList
 from holdfast import AsyncSessionDB, config, errors, events, types
 from holdfast.agent import commands
 from holdfast.cli import console, tui
-from holdfast.tui import app, compaction_view, suspend, theme, transcript
+from holdfast.runtime import subscriptions
+from holdfast.tui import compaction_view, suspend, theme, transcript
 from tests.faults import compacting
 from tests.terminal.seated import Seat, long, sat
 
@@ -93,7 +94,7 @@ def test_a_command_answers_beside_the_talk_and_a_new_conversation_begins_elsewhe
 
 
 def test_what_others_say_in_the_same_conversation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
@@ -302,14 +303,14 @@ def test_the_palette_lists_what_the_registry_has_and_carries_it_out() -> None:
         await seat.pilot.press("ctrl+p")
         await seat.until(lambda: CommandPalette.is_open(seat.screen))
         found = seat.screen.screen.query_one(OptionList)
-        named = {f"/{each.name} {each.argument}".rstrip() for each in commands.list_commands(seat.home.door)}
+        named = {f"/{each.name}" for each in commands.list_commands(seat.home.door)}
         await seat.until(lambda: found.option_count >= len(named))
         assert named <= {str(each.prompt).partition("\n")[0] for each in found.options}
         seat.screen.screen.query_one(Input).value = "/title"
-        await seat.until(lambda: found.option_count and "/title [TEXT]" in str(found.options[0].prompt))
+        await seat.until(lambda: found.option_count and "/title" in str(found.options[0].prompt))
         await seat.pilot.press("enter")
         await seat.sees("→ /title", "has no title")
-        for each in seat.screen.list_commands():
+        for each in commands.list_commands(seat.home.door):
             if each.name == "steer":
                 seat.screen.run_command(each)
         assert seat.screen.prompt.text == "/steer "

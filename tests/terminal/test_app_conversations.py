@@ -29,7 +29,6 @@ async def past(db: AsyncSessionDB) -> None:
 
 
 def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_list, "LIST_LIMIT", 2)
     monkeypatch.setattr(conversation_list, "SEARCH_LIMITS", (10, 100))
 
     async def story(seat: Seat) -> None:
@@ -39,26 +38,6 @@ def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pyt
         await seat.until(lambda: [each.id for each in found.options] == ["old"])
         words.value = "zebra"
         await seat.until(lambda: {each.id for each in found.options} == {"old", "loud"})
-
-    sat(story, past)
-
-
-def test_one_that_moves_up_while_the_list_is_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_list, "LIST_LIMIT", 2)
-
-    async def story(seat: Seat) -> None:
-        read = seat.home.db.list_sessions
-
-        async def moving(owner: str, limit: int, skip: int) -> list[types.Session]:
-            """As if somebody spoke in the last of all once the first page was read."""
-            every = list(await read(owner=owner))
-            return ([every[-1], *every[:-1]] if skip else every)[skip : skip + limit]
-
-        monkeypatch.setattr(seat.home.db, "list_sessions", moving)
-        found, words, _ = await listed(seat)
-        await seat.until(lambda: found.option_count == 3)
-        words.value = "talk"
-        await seat.until(lambda: [each.id for each in found.options] == ["talk"])
 
     sat(story, past)
 

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
+from holdfast.runtime import subscriptions
 from holdfast.tui import app, entries
 from tests.terminal.seated import Seat, long, sat
 
 
 async def to(seat: Seat, name: str) -> None:
     await seat.type(f"/resume {name}")
-    await seat.until(lambda: seat.screen.conversation_id == name and seat.screen.session._subscribed.is_set())
+    await seat.until(lambda: seat.screen.conversation_id == name and seat.screen.session.subscription is not None)
 
 
 async def with_other(db: AsyncSessionDB) -> None:
@@ -55,7 +56,7 @@ def test_whoever_comes_back_sees_what_waits_and_keeps_seeing_what_streams_in(mon
 
 
 def test_a_turn_whose_end_nobody_heard_of_is_over_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
@@ -103,7 +104,7 @@ def test_what_happened_last_in_a_conversation_is_never_told_as_another_one(monke
             seat.model.say(None)
             await seat.until(lambda: not seat.home.door.running("talk"))
             moving = asyncio.create_task(screen.session.switch("other"))
-            await seat.until(lambda: not screen.session._subscribed.is_set())
+            await seat.until(lambda: screen.session.subscription is None)
             assert screen.conversation_id == "talk"
         await moving
         await seat.sees("other 29")
@@ -111,16 +112,3 @@ def test_what_happened_last_in_a_conversation_is_never_told_as_another_one(monke
         assert all(last == 6 for last, where in told if where == "talk")
 
     sat(story, with_other)
-
-
-def test_an_answer_goes_where_it_was_asked_for() -> None:
-    async def story(seat: Seat) -> None:
-        await seat.type("run it")
-        seat.model.run("make it")
-        await seat.until(lambda: seat.screen.approval.has_focus)
-        seat.screen.approval._answer("n")
-        # As if one were elsewhere before the screen comes to it.
-        seat.screen.session.conversation_id = "other"
-        await seat.until(lambda: len(seat.model.requests) == 2)
-
-    sat(story)

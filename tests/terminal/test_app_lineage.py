@@ -5,13 +5,13 @@ from __future__ import annotations
 from holdfast import AsyncSessionDB, safe_text
 from holdfast.terminal import event_text
 from holdfast.tui import entry_rows
-from holdfast.tui.conversation_list import Lineage, draw_lineage
+from holdfast.tui.conversation_list import ConversationLineage, draw_lineage
 from tests.agent import stage
 from tests.terminal.seated import long
 
 
-async def traced(db: AsyncSessionDB, id: str, *branches: str) -> Lineage:
-    return Lineage(await db.conversation(id), await db.sessions(id), await db.compactions(id), branches)
+async def traced(db: AsyncSessionDB, id: str, *branches: str) -> ConversationLineage:
+    return ConversationLineage(await db.conversation(id), await db.sessions(id), await db.compactions(id), branches)
 
 
 def test_a_compaction_stands_between_its_sessions_and_branches_hang_below() -> None:

@@ -12,8 +12,8 @@ from holdfast.tui import context_meter, entry_rows
 INK, MARKS = entry_rows.EntryStyles(), event_text.Marks()
 
 
-def status(used: int = 0, window: int = 0, soft: int = 0, hard: int = 0) -> status_line.Status:
-    return status_line.Status("a/b", used, window, soft=soft, hard=hard)
+def status(used: int = 0, window: int = 0, soft: int = 0, hard: int = 0) -> status_line.ConversationStatus:
+    return status_line.ConversationStatus("a/b", used, window, soft=soft, hard=hard)
 
 
 def form(width: int = 20, marks: event_text.Marks = MARKS) -> entry_rows.RowFormat:
@@ -47,7 +47,7 @@ def test_without_a_window_there_is_no_bar() -> None:
 @pytest.mark.parametrize("room", [1, 8, 20, 40, 200])
 @pytest.mark.parametrize("marks", [MARKS, event_text.PLAIN])
 def test_the_lines_fit_whatever_room_there_is(room: int, marks: event_text.Marks) -> None:
-    here = status_line.Status(
+    here = status_line.ConversationStatus(
         "a-provider/a-model-with-a-name", 900, 1000, 0.5, queued=2, processes=3, soft=650, hard=900
     )
     line = context_meter.draw_status(here, form(room, marks), 3.0)
@@ -58,24 +58,19 @@ def test_the_lines_fit_whatever_room_there_is(room: int, marks: event_text.Marks
 
 
 def test_the_line_tells_what_matters() -> None:
-    here = status_line.Status("a/b", 40_000, 200_000, 0.5, queued=2, soft=130_000, hard=180_000)
+    here = status_line.ConversationStatus("a/b", 40_000, 200_000, 0.5, queued=2, soft=130_000, hard=180_000)
     line = context_meter.draw_status(here, form(100), 3.0).plain
     assert line.endswith("20% of 200k · answering… 3 s · 2 queued · a/b · $0.5000")
-
-
-def test_the_light_of_a_compaction_moves() -> None:
-    drawn = {context_meter.draw_progress(None, seconds / 4, form(60)).plain.partition(" s ")[2] for seconds in range(8)}
-    assert len(drawn) > 4
 
 
 @pytest.mark.parametrize(
     ("reached", "told"),
     [
-        (None, "Compacting… 3 s "),
-        (base.Progress("reading"), "Compacting: reading… 3 s "),
-        (base.Progress("summing up", 380, 12_400), "Compacting: summarizing 380 messages, about 12,400 tokens… 3 s "),
-        (base.Progress("writing", 380), "Compacting: saving… 3 s "),
+        (None, "Compacting… 3 s"),
+        (base.Progress("reading"), "Compacting: reading… 3 s"),
+        (base.Progress("summing up", 380, 12_400), "Compacting: summarizing 380 messages, about 12,400 tokens… 3 s"),
+        (base.Progress("writing", 380), "Compacting: saving… 3 s"),
     ],
 )
 def test_a_compaction_tells_its_stage_and_never_a_share(reached: base.Progress | None, told: str) -> None:
-    assert context_meter.draw_progress(reached, 3.0, form(100)).plain.rstrip("━─") == told
+    assert context_meter.draw_progress(reached, 3.0, form(100)).plain == told

@@ -27,7 +27,7 @@ SCRIPT = events.ApprovalAsked(
 @pytest.mark.parametrize("size", [(100, 40), (80, 24), (60, 20), (40, 15), (24, 8)])
 def test_the_danger_and_all_answers_are_seen_however_long_a_script_is(size: tuple[int, int]) -> None:
     async def story(seat: Seat) -> None:
-        await seat.screen.show_event(SCRIPT)
+        await seat.ask(SCRIPT)
         await seat.until(lambda: seat.screen.approval.size.height)
         await seat.pilot.pause()
         panel, whole = seat.screen.approval.content_region, seat.screen.screen.region
@@ -47,7 +47,7 @@ def test_a_key_that_was_pressed_before_the_question_appeared_is_no_answer_howeve
     async def story(seat: Seat) -> None:
         seat.screen.approval.grace_seconds = approval_panel.GRACE_SECONDS
         pressed = Key("y", "y")
-        await seat.screen.show_event(SCRIPT)
+        await seat.ask(SCRIPT)
         await seat.until(lambda: seat.screen.approval.has_focus)
         # What is drawn meanwhile takes longer than anybody is startled.
         time.sleep(approval_panel.GRACE_SECONDS + 0.05)
@@ -62,7 +62,7 @@ def test_a_question_leaves_the_keyboard_to_whoever_walks_through_the_transcript(
     async def story(seat: Seat) -> None:
         seat.screen.transcript.focus()
         await seat.pilot.pause()
-        await seat.screen.show_event(SCRIPT)
+        await seat.ask(SCRIPT)
         await seat.pilot.press("n")
         assert seat.screen.transcript.has_focus
         assert seat.screen.approval.requests
@@ -73,7 +73,7 @@ def test_a_question_leaves_the_keyboard_to_whoever_walks_through_the_transcript(
 @pytest.mark.parametrize("words", ["hey", "pasted"])
 def test_what_is_no_answer_is_written_and_none_of_its_letters_is_one(words: str) -> None:
     async def story(seat: Seat) -> None:
-        await seat.screen.show_event(SCRIPT)
+        await seat.ask(SCRIPT)
         await seat.until(lambda: seat.screen.approval.has_focus)
         if words == "pasted":
             seat.screen.post_message(Paste(words))
@@ -87,7 +87,7 @@ def test_what_is_no_answer_is_written_and_none_of_its_letters_is_one(words: str)
 
 def test_the_panel_shows_whether_it_has_the_keyboard() -> None:
     async def story(seat: Seat) -> None:
-        await seat.screen.show_event(SCRIPT)
+        await seat.ask(SCRIPT)
         panel = seat.screen.approval
         await seat.until(lambda: panel.styles.border_top[0] == "heavy")
         dangerous = panel.styles.border_top[1]
@@ -115,7 +115,7 @@ def test_on_very_few_rows_the_meter_is_in_sight_and_nothing_scrolls_but_the_tran
 def test_a_click_is_an_answer_only_once_the_question_was_there_to_be_seen(startled: float) -> None:
     async def story(seat: Seat) -> None:
         seat.screen.approval.grace_seconds = startled
-        await seat.screen.show_event(SCRIPT)
+        await seat.ask(SCRIPT)
         await seat.until(lambda: seat.screen.query_one("#answer-y").region.area)
         given = list[str]()
         seat.screen.approval._answer = given.append  # type: ignore[method-assign]
@@ -128,12 +128,13 @@ def test_a_click_is_an_answer_only_once_the_question_was_there_to_be_seen(startl
 def test_a_second_question_does_not_take_back_the_keys_of_the_first() -> None:
     async def story(seat: Seat) -> None:
         panel = seat.screen.approval
-        await seat.screen.show_event(SCRIPT)
+        await seat.ask(SCRIPT)
         await seat.until(lambda: panel.has_focus)
         since = panel._shown_at
-        await seat.screen.show_event(msgspec.structs.replace(SCRIPT, request_id="2"))
+        await seat.ask(msgspec.structs.replace(SCRIPT, request_id="2"))
         assert "(1 more after this)" in str(panel.query_one("#what", Static).content)
         assert panel._shown_at == since
+        seat.home.door.approvals.expire("talk", "1", "")
         await seat.screen.show_event(events.ApprovalSettled("1", True, "elsewhere"))
         assert panel._shown_at > since
 

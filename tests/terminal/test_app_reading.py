@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from textual.widgets import Static
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.tui import app, compaction_view, entries, transcript, transcript_pages, transcript_source
+from holdfast.runtime import subscriptions
+from holdfast.tui import compaction_view, transcript, transcript_pages, transcript_source
 from tests.agent import stage
 from tests.terminal.seated import Seat, long, sat
 from tests.terminal.test_app import compacted_past
@@ -61,7 +61,7 @@ def test_what_could_not_be_read_says_so_keeps_its_room_and_is_read_again(monkeyp
 def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the_store_is_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     read, fails = transcript_source.read, True
 
     async def failing(db: AsyncSessionDB, conversation_id: str, *rest: object) -> transcript_source.ConversationView:
@@ -89,7 +89,7 @@ def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the
 
 
 def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
@@ -103,7 +103,7 @@ def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch
 
 
 def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.type("tell me")
@@ -125,7 +125,7 @@ def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch
 
 
 def test_what_others_said_while_the_store_failed_is_seen_when_it_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "IDLE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
@@ -208,43 +208,6 @@ def test_a_page_that_was_read_before_never_comes_after_a_newer_one() -> None:
     sat(story, long(200))
 
 
-# --- going from mark to mark ---------------------------------------------------------------------------
-
-
-def test_p_and_n_go_to_marks_far_from_what_was_read() -> None:
-    async def past(db: AsyncSessionDB) -> None:
-        await long(400)(db)
-        for cut in (60, 200):
-            work = await db.acquire_lease("talk", "compact")
-            await db.commit_compaction(work, summary="## Goal\n\nCount on.", cut_seq=cut)
-            await db.release_lease(work)
-
-    async def story(seat: Seat) -> None:
-        await seat.sees("number 400 of many")
-        shown = seat.screen.transcript
-        shown.focus()
-        await seat.pilot.press("p")
-        await seat.sees("a summary replaces messages 1 to 200", "number 200 of many")
-        await seat.pilot.press("p")
-        await seat.sees("compacted: messages 1 to 60", "number 60 of many")
-        await seat.pilot.press("p")
-        assert "compacted: messages 1 to 60" in seat.shown
-        await seat.pilot.press("end")
-        await seat.sees("number 400 of many")
-        await seat.pilot.press("home")
-        await seat.sees("number 1 of many")
-        await seat.pilot.press("n")
-        await seat.sees("compacted: messages 1 to 60")
-        await seat.pilot.press("n")
-        await seat.sees("a summary replaces messages 1 to 200")
-        await seat.pilot.press("enter")
-        await seat.until(lambda: isinstance(seat.screen.screen, compaction_view.CompactionScreen))
-        headings = [str(each.content) for each in seat.screen.screen.query(Static).filter(".heading")]
-        assert headings == ["Originals: messages 61 to 200", "Summary of messages 1 to 200"]
-
-    sat(story, past, size=(100, 24))
-
-
 # --- what stays in memory ------------------------------------------------------------------------------
 
 
@@ -293,28 +256,10 @@ def test_summaries_are_read_again_only_after_something_has_changed() -> None:
     stage.run(story)
 
 
-def test_what_stands_still_is_not_drawn_again_and_again() -> None:
+def test_the_status_line_fits_a_narrower_terminal() -> None:
     async def story(seat: Seat) -> None:
         await seat.until(lambda: seat.line("status"))
-        moves: asyncio.Event = seat.screen._animation._active
-        await seat.until(lambda: not moves.is_set())
-        await seat.type("tell me")
-        await seat.until(moves.is_set)
-        seat.model.say("Once.", None)
-        await seat.idles()
-        await seat.until(lambda: not moves.is_set())
         await seat.pilot.resize_terminal(40, 20)
         await seat.until(lambda: 0 < len(seat.line("status")) <= 34)
 
     sat(story)
-
-
-def test_the_nearest_mark_beyond_is_found_in_either_direction() -> None:
-    marks = tuple(types.Compaction(n, n - 1 or None, "s", cut, cut, 1, 0.0, "") for n, cut in ((1, 10), (2, 50)))
-    story = entries.TranscriptRange(100, compactions=marks)
-    found = [
-        story.compaction_beyond(first, last, step) for first, last, step in ((60, 99, -1), (50, 60, -1), (5, 9, 1))
-    ]
-    assert [each.cut_seq if each else None for each in found] == [50, 10, 10]
-    assert story.compaction_beyond(1, 50, 1) is None
-    assert story.compaction_beyond(10, 100, -1) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from prompt_toolkit.completion import Completion
 from rich.segment import Segment
 
 from holdfast import AsyncSessionDB, content_parts, events, types
@@ -57,7 +58,7 @@ def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool)
         seat.screen._add_notice("answer", EVIL)
         seat.screen._add_notice("notice", EVIL, "error")
         asked = events.ApprovalAsked("1", "c", EVIL, EVIL, EVIL, EVIL, EVIL)
-        seat.screen._handle_approval(asked)
+        await seat.ask(asked)
         await seat.until(lambda: seat.screen.approval.has_class("shown"))
         await seat.pilot.pause()
         drawn = list(segments(seat))
@@ -74,8 +75,8 @@ def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool)
 @pytest.mark.parametrize(
     "words",
     [
-        lambda pen: context_meter.draw_status(status_line.Status(EVIL, 1, 10, soft=5, hard=8), pen).plain,
-        lambda pen: prompt_input.draw_choices([prompt_input.Choice(EVIL, EVIL, EVIL)], 3),
+        lambda pen: context_meter.draw_status(status_line.ConversationStatus(EVIL, 1, 10, soft=5, hard=8), pen).plain,
+        lambda pen: prompt_input.draw_choices([Completion(EVIL, display=EVIL, display_meta=EVIL)], 3),
         lambda pen: entry_rows.draw_reply(EVIL, [], pen)[0].text.plain,
     ],
     ids=["model in the line", "candidate", "model of an answer"],

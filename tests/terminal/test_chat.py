@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, events
-from holdfast.chat import chat, prompt
+from holdfast.chat import chat, input_line
 from holdfast.terminal import event_text
 from tests.agent import stage
 from tests.agent.commands import talk
@@ -221,7 +221,7 @@ def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pauses has paused at once."""
-    monkeypatch.setattr(prompt, "TYPING_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(input_line, "TYPING_PAUSE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("_hasty")
@@ -251,7 +251,7 @@ def test_what_was_typed_before_a_question_is_no_answer_and_is_back_after_it() ->
 
 def test_whoever_is_in_the_middle_of_a_word_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the rest of it would be an answer."""
-    monkeypatch.setattr(prompt, "TYPING_PAUSE_SECONDS", 1000.0)
+    monkeypatch.setattr(input_line, "TYPING_PAUSE_SECONDS", 1000.0)
 
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")
@@ -342,7 +342,7 @@ def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_for_it(
             await sits.sees("Queued: behind it", "1 queued")
             assert len(sits.model.requests) == asked + 1
             sits.type(stop)
-            await sits.sees("Stopped.", "> behind it")
+            await sits.sees("stopped.", "> behind it")
             sits.model.say("Answered.", None)
             await sits.sees("Answered.")
             await sits.idles()
@@ -363,23 +363,6 @@ def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever
         sits.type(f"/quit{ENTER}")
         await sits.ended
         assert "1 queued message was not sent." in sits.screen.shown
-
-    sat(story)
-
-
-def test_what_a_person_does_is_not_shown_in_the_middle_of_a_block_of_code() -> None:
-    async def story(sits: Sitting) -> None:
-        sits.type(f"go{ENTER}")
-        sits.model.say("```\na = 1\n")
-        await sits.sees("a = 1")
-        sits.type(f"next{ENTER}")
-        await sits.sees("1 queued")
-        sits.model.say("b = 2\n```\n")
-        await sits.sees("```\na = 1\nb = 2\n```\nQueued: next\n")
-        sits.model.say(None, "```\nc = 3\n")
-        await sits.sees("c = 3")
-        sits.type(f"/status{ENTER}")  # What it says is not held back, nor what was asked.
-        await sits.sees("c = 3\n\n> /status\n")
 
     sat(story)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors, events, types
+from holdfast.runtime import subscriptions
 from tests.agent.commands import talk
 from tests.terminal.sitting import ENTER, LEAVE, Sitting
 from tests.terminal.test_chat import said, sat
@@ -44,18 +45,28 @@ def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line: str)
     sat(story)
 
 
-def test_when_the_runtime_closes_the_chat_ends_and_tells_what_was_not_sent() -> None:
+def test_a_command_behind_one_that_moves_waits_for_it() -> None:
     async def story(sits: Sitting) -> None:
-        await talk.exchanges(sits.home.db, 30)
-        sits.type(f"/compact here 1{ENTER}")
-        await sits.until(lambda: sits.model.requests)
-        sits.type(f"behind it{ENTER}")
-        await sits.sees("1 queued")
-        for lane in sits.home.door._states.values():
-            for listener in lane.subscriptions:
-                listener.close()
-        await sits.ended
-        assert "1 queued message was not sent." in sits.screen.shown
+        await talk.exchanges(sits.home.db, 1)
+        sits.type(f"/new{ENTER}/status{ENTER}")
+        await sits.sees("> /status", "begins with your first message")
+
+    sat(story)
+
+
+def test_messages_from_elsewhere_are_shown_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
+
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 1)
+        await sits.sees("2 new messages from elsewhere:\n> q1\na1")
+        sits.model.say("Yes.", None)
+        sits.type(f"mine{ENTER}")
+        await sits.sees("Yes.")
+        await sits.idles()
+        await sits.home.db.append_messages("talk", [types.NewMessage(role="user", content="theirs")])
+        await sits.sees("1 new message from elsewhere:\n> theirs")
+        assert sits.screen.shown.count("elsewhere") == 2
 
     sat(story)
 

@@ -22,7 +22,7 @@ def test_ctrl_c_stops_a_compaction_and_changes_nothing(tmp_path: Path) -> None:
         screen.wait_for("/compact here 1")
         program.wait_until(lambda: played.asked)
         screen.type(f"{STOP}and now?")  # what is typed after it waits for the prompt
-        screen.wait_for("Stopped.")
+        screen.wait_for("The command was stopped.")
         screen.wait_for("> and now?")
         screen.type("\r")
         screen.wait_for("Still here.")
@@ -46,7 +46,7 @@ def test_after_a_stopped_compaction_the_next_one_by_hand_is_made_at_once(tmp_pat
         screen.enter("/compact here 1")
         program.wait_until(lambda: played.asked)
         screen.type(STOP)
-        screen.wait_for("Stopped.")
+        screen.wait_for("The command was stopped.")
         screen.enter("/compact here 1")
         screen.wait_for("Compacted up to message 38")
         assert screen.leave() == 0

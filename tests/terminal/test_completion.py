@@ -11,13 +11,13 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from holdfast.agent import commands
-from holdfast.terminal import completion
+from holdfast.terminal import input_completion
 
 
 def offered(typed: str, *, tab: bool = True) -> list[str]:
-    """What the line would be, for each completion."""
+    """What the line would be, for each input_completion."""
     event = CompleteEvent(completion_requested=tab, text_inserted=not tab)
-    found = completion.InputCompleter().get_completions(Document(typed), event)
+    found = input_completion.InputCompleter().get_completions(Document(typed), event)
     return [typed[: len(typed) + each.start_position] + each.text for each in found]
 
 
@@ -78,7 +78,7 @@ def offered_behind(typed: str, *, tab: bool = True) -> list[str]:
 
     async def found() -> list[str]:
         event = CompleteEvent(completion_requested=tab, text_inserted=not tab)
-        every = completion.InputCompleter(complete_argument=takes).get_completions_async(Document(typed), event)
+        every = input_completion.InputCompleter(complete_argument=takes).get_completions_async(Document(typed), event)
         return [typed[: len(typed) + each.start_position] + each.text async for each in every]
 
     return asyncio.run(found())

@@ -142,13 +142,13 @@ def test_a_line_that_is_no_answer_is_said_to_be_not_sent() -> None:
 
 def test_what_is_written_while_somebody_could_type_begins_at_a_line_of_its_own() -> None:
     async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
-        front.write([event_text.Piece("A notice.\n", "dim")])
+        front.write([event_text.StyledText("A notice.\n", "dim")])
         front.ready()
         front.ready()
         assert paper.out.getvalue() == "\n> \nA notice.\n\n> "
         os.write(keys, b"hello\n")
         await until(lambda: person.did)
-        front.write([event_text.Piece("Answer.\n")])
+        front.write([event_text.StyledText("Answer.\n")])
         assert paper.out.getvalue().endswith("\n> Answer.\n")
 
     told(story)

@@ -47,7 +47,7 @@ def test_work_that_was_broken_off_is_not_taken_for_an_answer() -> None:
 
 def test_only_the_last_can_be_asked_again_and_not_while_its_answer_is_under_way() -> None:
     shown = looks(exchange(1)[0], *exchange(2))
-    assert shown == "> ask 1\nUnfinished: no reply to this is stored.\n\n> ask 2\nreply 2\n\n"
+    assert shown == "> ask 1\n> ask 2\nreply 2\n\n"
     assert looks(exchange(1)[0], under_way=True) == "> ask 1\n\n"
 
 

@@ -12,7 +12,7 @@ from prompt_toolkit.data_structures import Point
 from prompt_toolkit.layout.screen import Char
 from prompt_toolkit.layout.screen import Screen as Drawn
 
-from holdfast.chat import prompt, renderer
+from holdfast.chat import input_line, renderer
 from tests.agent import stage
 from tests.agent.commands import talk
 from tests.terminal.screen import Screen
@@ -24,7 +24,7 @@ PARAGRAPH = "one two three four five six seven eight nine ten " * 4
 
 def test_a_stream_of_small_pieces_is_drawn_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame that does not end shows it: nothing is drawn but with the next one."""
-    monkeypatch.setattr(prompt, "FRAME_SECONDS", 1000.0)
+    monkeypatch.setattr(input_line, "FRAME_SECONDS", 1000.0)
 
     async def story(sits: Sitting) -> None:
         sits.type(f"go{ENTER}")
@@ -34,7 +34,7 @@ def test_a_stream_of_small_pieces_is_drawn_a_few_times_only(monkeypatch: pytest.
         drawn = app.render_counter
         sits.model.say(*(f"w{number} \n" for number in range(2000)), None)
         await sits.until(lambda: not sits.home.door.running("talk"))
-        await sits.chat.session.wait_for_events()
+        await sits.chat.session.show_changes()
         assert app.render_counter - drawn <= 2
         sits.type("x")  # A key is seen at once, and all that came with it.
         await sits.sees("w1999", "> x")

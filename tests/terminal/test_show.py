@@ -192,6 +192,6 @@ def test_what_is_said_beside_a_drawn_answer_does_not_break_it_in_two() -> None:
 def test_what_ends_an_answer_comes_after_it(event: events.AnyEvent) -> None:
     on = drawn_page()
     on.draw(events.TextDelta("Wait."))
-    assert on.open == [event_text.Piece("Wait.\n")]
+    assert on.open == [event_text.StyledText("Wait.\n")]
     assert on.draw(event)[0].text == "Wait.\n"
-    assert on.open[:1] != [event_text.Piece("Wait.\n")]
+    assert on.open[:1] != [event_text.StyledText("Wait.\n")]

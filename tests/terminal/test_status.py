@@ -15,36 +15,36 @@ from holdfast.terminal import event_text, status_line
 from holdfast.tui import context_meter, entry_rows
 from tests.agent import stage
 
-NOW = status_line.Status("anthropic/claude", 24_000, 200_000, 0.0312, True, 2, 1)
+NOW = status_line.ConversationStatus("anthropic/claude", 24_000, 200_000, 0.0312, True, 2, 1)
 
 
-def line(standing: status_line.Status, room: int = 200, seconds: float = 0.0) -> str:
+def line(standing: status_line.ConversationStatus, room: int = 200, seconds: float = 0.0) -> str:
     return "".join(words for _, words in status_line.draw_status(standing, room, event_text.Marks(), seconds))
 
 
 @pytest.mark.parametrize(
     ("standing", "looks"),
     [
-        (status_line.Status("a/b"), "a/b"),
-        (status_line.Status("a/b", 0, 1_048_576), "a/b · 0% of 1M"),
-        (status_line.Status("a/b", 50_000, 100_000, 12.5), "a/b · 50% of 100k · $12.50"),
-        (status_line.Status("a/b", cost=0.0), "a/b"),
+        (status_line.ConversationStatus("a/b"), "a/b"),
+        (status_line.ConversationStatus("a/b", 0, 1_048_576), "a/b · 0% of 1M"),
+        (status_line.ConversationStatus("a/b", 50_000, 100_000, 12.5), "a/b · 50% of 100k · $12.50"),
+        (status_line.ConversationStatus("a/b", cost=0.0), "a/b"),
         (NOW, "anthropic/claude · 12% of 200k · compacting… 7 s · 2 queued · 1 process · $0.0312"),
     ],
 )
-def test_how_things_stand_looks_like_this(standing: status_line.Status, looks: str) -> None:
+def test_how_things_stand_looks_like_this(standing: status_line.ConversationStatus, looks: str) -> None:
     assert line(standing, seconds=7.4) == looks
 
 
 def test_with_little_room_the_name_gives_way_first() -> None:
-    assert line(status_line.Status("anthropic/claude", 1, 100_000), 24) == "claude · 0% of 100k"
-    assert line(status_line.Status("anthropic/claude", 1, 100_000), 16) == "cl… · 0% of 100k"
+    assert line(status_line.ConversationStatus("anthropic/claude", 1, 100_000), 24) == "claude · 0% of 100k"
+    assert line(status_line.ConversationStatus("anthropic/claude", 1, 100_000), 16) == "cl… · 0% of 100k"
 
 
 @pytest.mark.parametrize(("used", "style"), [(64, ""), (65, ".soft"), (89, ".soft"), (90, ".hard"), (120, ".hard")])
 def test_a_glance_tells_how_full_the_window_is(used: int, style: str) -> None:
     fragments = status_line.draw_status(
-        status_line.Status("m", used * 1000, 100_000, soft=65_000, hard=90_000), 80, event_text.Marks()
+        status_line.ConversationStatus("m", used * 1000, 100_000, soft=65_000, hard=90_000), 80, event_text.Marks()
     )
     assert fragments[-1] == (f"class:status{style}", f"{used}% of 100k")
 
@@ -52,7 +52,7 @@ def test_a_glance_tells_how_full_the_window_is(used: int, style: str) -> None:
 def test_the_glance_goes_by_where_compactions_are_made_as_the_bar_of_the_full_screen_does() -> None:
     early = policy.CompactionPolicy(soft=0.5, hard=0.6)
 
-    async def story(db: AsyncSessionDB) -> status_line.Status:
+    async def story(db: AsyncSessionDB) -> status_line.ConversationStatus:
         async def build(conversation_id: str) -> AIAgent:
             return stage.agent(db, ScriptedModel([]), session_id=conversation_id, compaction_policy=early)
 
@@ -76,6 +76,6 @@ def test_the_glance_goes_by_where_compactions_are_made_as_the_bar_of_the_full_sc
 
 @given(st.text(), st.integers(0, 100))
 def test_it_is_never_wider_than_its_room_and_cannot_act_on_the_terminal(model: str, room: int) -> None:
-    drawn = line(status_line.Status(model, 5, 9_000, 1.0, True, 1, 3), room)
+    drawn = line(status_line.ConversationStatus(model, 5, 9_000, 1.0, True, 1, 3), room)
     assert safe_text.cells(drawn) <= room
     assert drawn.replace("\u200c", "").replace("\u200d", "").isprintable()

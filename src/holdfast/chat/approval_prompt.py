@@ -6,8 +6,6 @@ not an answer, unless it is a command.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import msgspec
@@ -36,56 +34,7 @@ class OtherLine(msgspec.Struct, frozen=True):
     line: str
 
 
-Reply = events.Approve | OtherLine | Literal["detail", "stop"] | None
-
-ReadLine = Callable[[str], Awaitable[str | None]]
-"""Shows a text and returns the line typed after it; None for Ctrl-C."""
-
-
-class ApprovalQueue:
-    """The open requests, until they are settled by any front end."""
-
-    def __init__(self) -> None:
-        self._requests: asyncio.Queue[events.ApprovalAsked] = asyncio.Queue()
-        self._open: dict[str, asyncio.Event] = {}
-
-    def handle(self, event: events.AnyEvent) -> None:
-        """Take note of an event of the conversation."""
-        if isinstance(event, events.ApprovalAsked):
-            self._open[event.request_id] = asyncio.Event()
-            self._requests.put_nowait(event)
-        elif isinstance(event, events.ApprovalSettled) and event.request_id in self._open:
-            self._open.pop(event.request_id).set()
-
-    def clear(self) -> None:
-        """Forget all requests, because the conversation is left."""
-        for settled in self._open.values():
-            settled.set()
-        self._open.clear()
-
-    async def next(self) -> events.ApprovalAsked:
-        """Wait for the next open request."""
-        while (asked := await self._requests.get()).request_id not in self._open:
-            pass
-        return asked
-
-    async def ask(self, asked: events.ApprovalAsked, read_line: ReadLine) -> Reply:
-        """Ask once and return what was typed; None if the request was settled elsewhere."""
-        settled = self._open.get(asked.request_id)
-        if settled is None:
-            return None
-        typing = asyncio.ensure_future(read_line(question_text(asked)))
-        elsewhere = asyncio.create_task(settled.wait())
-        try:
-            await asyncio.wait([typing, elsewhere], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            typing.cancel()
-            elsewhere.cancel()
-            await asyncio.wait([typing, elsewhere])
-        if typing.cancelled():
-            return None
-        line = typing.result()
-        return "stop" if line is None else parse_reply(line, asked.request_id)
+Reply = events.Approve | OtherLine | Literal["detail", "stop"]
 
 
 def question_text(asked: events.ApprovalAsked) -> str:
@@ -94,8 +43,10 @@ def question_text(asked: events.ApprovalAsked) -> str:
     return f"Allow? y once{lasting}, n no, d details > "
 
 
-def parse_reply(line: str, request_id: str) -> Reply:
-    """Parse a typed answer; the model is sent the text after a no."""
+def parse_reply(line: str | None, request_id: str) -> Reply:
+    """Parse a typed answer, None for Ctrl-C; the model is sent the text after a no."""
+    if line is None:
+        return "stop"
     word, _, rest = line.strip().partition(" ")
     word = word.lower().rstrip(",:.;")
     if word in DETAIL and not rest:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from prompt_toolkit.utils import is_dumb_terminal
 
 from holdfast import errors, events, safe_text
 from holdfast.agent import commands
-from holdfast.chat import approval_prompt, dumb_terminal, prompt
-from holdfast.runtime import interactive
+from holdfast.chat import approval_prompt, dumb_terminal, input_line
+from holdfast.runtime import interactive, wording
 from holdfast.runtime import runtime as runtime_module
-from holdfast.terminal import completion, event_text, markdown, recap, status_line
+from holdfast.terminal import event_text, input_completion, markdown, recap, status_line
 
 LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-D)."
 # Seconds between polls of the status while a turn or a compaction runs.
 POLL_SECONDS = 1.0
-# Events that may be shown in the middle of a reply.
-INTERJECTIONS = (events.Answer, events.Notice, events.Titled, events.Compacted, events.TurnQueued)
+
+Terminal = input_line.PromptLine | dumb_terminal.DumbTerminal
 
 
 class ChatOptions(msgspec.Struct, frozen=True):
@@ -36,24 +36,6 @@ class ChatOptions(msgspec.Struct, frozen=True):
     history: str
     """The file of typed lines."""
     notice: str | None = None
-
-
-class Terminal(Protocol):
-    """The terminal of a chat: a `Prompt` or a `DumbTerminal`."""
-
-    @property
-    def columns(self) -> int: ...
-    @property
-    def echoes(self) -> bool: ...
-    async def run(self) -> None: ...
-    def leave(self) -> None: ...
-    def write(self, pieces: Sequence[event_text.Piece]) -> None: ...
-    def echo(self, line: str) -> None: ...
-    def redraw(self) -> None: ...
-    def ready(self) -> None: ...
-    def remember(self, line: str) -> None: ...
-    def draft(self, line: str) -> None: ...
-    async def read_line(self, text: str) -> str | None: ...
 
 
 class SentMessage(NamedTuple):
@@ -71,12 +53,13 @@ class Chat:
     def __init__(
         self,
         runtime: runtime_module.Runtime,
-        output: prompt.TextOutput,
+        output: input_line.TextOutput,
         options: ChatOptions,
         marks: event_text.Marks | None = None,
-        device: prompt.TerminalDevice | None = None,
+        device: input_line.TerminalDevice | None = None,
     ) -> None:
         self._runtime, self._options = runtime, options
+        runtime.input_help = input_line.HELP
         self.session = interactive.InteractiveSession(runtime, options.conversation_id, self)
         self._terminal = self._open_terminal(output, device)
         streams = (
@@ -86,26 +69,31 @@ class Chat:
         )
         self._renderer = event_text.EventRenderer(marks, self._columns, *streams)
         self._status = status_line.StatusPoller(runtime, options.model)
-        self._approvals = approval_prompt.ApprovalQueue()
-        self._held: list[Callable[[], None]] = []
-        self._last_seq = 0
+        self._last_seq, self._interleaved = 0, False
+        """`_interleaved`: messages of other processes were shown before the message that is being answered."""
         self._sent: deque[SentMessage] = deque()
 
-    def _open_terminal(self, output: prompt.TextOutput, device: prompt.TerminalDevice | None) -> Terminal:
+    def _open_terminal(self, output: input_line.TextOutput, device: input_line.TerminalDevice | None) -> Terminal:
         if device is None and is_dumb_terminal():
             return dumb_terminal.DumbTerminal(output, self.session)
         words = self._runtime.prompt_commands
-        completer = completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
-        surroundings = prompt.Surroundings(lambda: self._renderer.open, self._draw_status)
-        return prompt.Prompt(output, surroundings, self.session, self._options.history, completer, device)
+        completer = input_completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
+        return input_line.PromptLine(
+            output,
+            self.session,
+            completer,
+            draw_open=lambda: self._renderer.open,
+            draw_status=self._draw_status,
+            history_path=self._options.history,
+            device=device,
+        )
 
     async def run(self) -> None:
-        """Run the chat until the person leaves."""
         await self._open()
         jobs = [
             asyncio.create_task(job)
             for job in (
-                self.session.follow_events(),
+                self.session.raise_failure(),
                 self.session.process_lines(),
                 self._answer_approvals(),
                 self._poll_status(),
@@ -116,7 +104,7 @@ class Chat:
             await asyncio.wait([terminal, *jobs], return_when=asyncio.FIRST_COMPLETED)
             if terminal.done():
                 terminal.result()
-            await self._close(following=not jobs[0].done())
+            await self._close()
         finally:
             for task in (terminal, *jobs):
                 task.cancel()
@@ -136,10 +124,9 @@ class Chat:
         await self.session.open()
 
     async def show_conversation(self, left: str | None) -> None:
-        """Show the title and the last exchanges of the conversation."""
         self._last_seq = 0
         if left is not None:
-            self._prose(f"The reply continues there. Use /resume {left} to go back.", "dim")
+            self._prose(wording.continues_elsewhere(left).text, "dim")
         try:
             await self._show_recap()
         except errors.HoldfastError as error:
@@ -157,24 +144,23 @@ class Chat:
         if found.compaction_epoch is not None:
             self._terminal.write(recap.draw_summary_note(compactions, found.compaction_epoch, renderer))
         running = self._runtime.running(conversation_id)
-        self._terminal.write([event_text.Piece("\n"), *recap.draw_recap(messages, renderer, hides, running=running)])
+        self._terminal.write(
+            [event_text.StyledText("\n"), *recap.draw_recap(messages, renderer, hides, running=running)]
+        )
 
     def leave_conversation(self) -> None:
-        """Drop what belongs to the conversation that is left."""
-        self._approvals.clear()
         self._terminal.write(self._renderer.end_tools())
         self._end_line()
         self._sent.clear()
 
-    async def _close(self, following: bool) -> None:
+    async def _close(self) -> None:
         """Interrupt the turns of every conversation of this chat; their text so far is saved."""
         if (dropped := self.session.drop_queued()) is not None:
             self._prose(dropped, "yellow")
         running = [sent.result for sent in self._sent if not sent.result.done()]
         if running and self._runtime.interrupt(self.session.conversation_id):
             await asyncio.wait(running)
-        if following:
-            await self.session.wait_for_events()
+        await self.session.close()
         self._end_line()
         for sentence in await self.session.interrupt_others():
             self._prose(sentence, "yellow")
@@ -182,25 +168,15 @@ class Chat:
     # --- input ---------------------------------------------------------------------------------------
 
     def warn_before_leaving(self) -> None:
-        """Say that the next Ctrl-C exits."""
         self._prose(LEAVE_WARNING, "dim")
 
     def leave(self) -> None:
-        """Close the prompt, which ends `run`."""
         self._terminal.leave()
 
     def show_command(self, line: str) -> None:
-        """Echo a command."""
         self._echo(line)
 
-    async def finish_command(self, line: str) -> None:
-        """Add the keys to the answer of /help."""
-        if line == "/help":
-            pieces = [piece for each in prompt.HELP for piece in self._renderer.prose(each, "dim")]
-            self._terminal.write([event_text.Piece("\n"), *pieces])
-
-    def show_answer(self, answer: events.Answer | events.Notice) -> None:
-        """Print an answer that is no event of the conversation."""
+    def show_answer(self, answer: events.Notice) -> None:
         self._terminal.write(self._renderer.draw(answer))
 
     def show_sent(self, sent: events.Submit, result: asyncio.Future[events.TurnResult], queued: bool) -> None:
@@ -212,28 +188,14 @@ class Chat:
         self._sent.append(SentMessage(sent.text, result, queued))
 
     def show_queued(self, line: str) -> None:
-        """Announce a queued line."""
-        self._outside_code(lambda: self._terminal.write(self._renderer.one_line(f"Queued: {line}", "dim")))
+        self._terminal.write(self._renderer.one_line(f"Queued: {line}", "dim"))
 
     def _echo(self, text: str, late: bool = False) -> None:
         if late or not self._terminal.echoes:
-            self._outside_code(lambda: self._terminal.echo("\n".join(safe_text.safe_lines(text))))
-
-    def _outside_code(self, write: Callable[[], None]) -> None:
-        """Write now, or after the block of code that is being written, so that the code can be copied."""
-        if self._renderer.in_code:
-            self._held.append(write)
-        else:
-            write()
-
-    def _write_held(self) -> None:
-        held, self._held = self._held, []
-        for write in held:
-            write()
+            self._terminal.echo("\n".join(safe_text.safe_lines(text)))
 
     def _end_line(self) -> None:
         self._terminal.write(self._renderer.end_line())
-        self._write_held()
 
     def _prose(self, text: str, style: str) -> None:
         self._terminal.write(self._renderer.prose(text, style))
@@ -242,12 +204,12 @@ class Chat:
 
     async def _answer_approvals(self) -> None:
         while True:
-            await self._answer_approval(await self._approvals.next())
+            await self._answer_approval(await self.session.approvals.next())
 
     async def _answer_approval(self, asked: events.ApprovalAsked) -> None:
         """Ask until the request is answered, here or elsewhere."""
         conversation_id = self.session.conversation_id
-        while (reply := await self._approvals.ask(asked, self._terminal.read_line)) is not None:
+        while (reply := await self.session.approvals.prompt(asked.request_id, self._read_reply(asked))) is not None:
             if reply == "detail":
                 self._terminal.write(self._renderer.detail(asked) or self._renderer.prose("No more details.", "dim"))
             elif isinstance(reply, approval_prompt.OtherLine):
@@ -260,6 +222,10 @@ class Chat:
             else:
                 await self._runtime.send(conversation_id, reply)
                 return
+
+    async def _read_reply(self, asked: events.ApprovalAsked) -> approval_prompt.Reply:
+        line = await self._terminal.read_line(approval_prompt.question_text(asked))
+        return approval_prompt.parse_reply(line, asked.request_id)
 
     def _handle_other_line(self, line: str) -> None:
         """Run a command while the request is open; put any other line back to the prompt."""
@@ -275,47 +241,51 @@ class Chat:
     # --- events --------------------------------------------------------------------------------------
 
     async def show_event(self, event: events.AnyEvent) -> None:
-        """Print an event."""
-        if isinstance(event, events.TurnStarted):
-            await self._start_turn(event)
-        # The user's own message is stored before its turn starts.
-        if isinstance(event, events.MessageStored) and event.role != "user":
-            self._last_seq = max(self._last_seq, event.seq)
-        if isinstance(event, INTERJECTIONS):
-            self._write_held()
+        if isinstance(event, events.MessageStored):
+            await self._note_stored(event)
+        if isinstance(event, events.TurnStarted) and not event.notice:
+            self._echo_queued(event.text)
         self._terminal.write(self._renderer.draw(event))
-        if not self._renderer.in_code:
-            self._write_held()
         self._terminal.redraw()
-        self._approvals.handle(event)
+        if isinstance(event, events.ApprovalAsked):
+            self.session.approvals.put(event)
 
-    async def _start_turn(self, event: events.TurnStarted) -> None:
-        """Echo a message that was queued, directly above its reply."""
-        interleaved = await self._show_other_messages(event.seq)
-        if event.notice:
-            return
+    async def show_changes(self) -> None:
+        """Show messages that other processes wrote while no turn runs here."""
+        runtime, conversation_id = self._runtime, self.session.conversation_id
+        with suppress(errors.HoldfastError):
+            found = None if runtime.running(conversation_id) else await runtime.db.conversation(conversation_id)
+            # The events of a turn that began meanwhile announce its messages.
+            if found is not None and not runtime.running(conversation_id):
+                await self._show_other_messages(found.last_seq)
+
+    async def _note_stored(self, event: events.MessageStored) -> None:
+        """Show the messages of other processes before the message that begins a turn; those within it come later."""
+        if event.role == "user":
+            with suppress(errors.HoldfastError):
+                self._interleaved = await self._show_other_messages(event.seq - 1)
+        self._last_seq = max(self._last_seq, event.seq)
+
+    def _echo_queued(self, text: str) -> None:
+        """Echo a message directly above its reply if it was queued, or if other messages came in between."""
         while self._sent and self._sent[0].result.done():
             self._sent.popleft()
         if not self._sent:
-            self._echo(event.text, late=True)  # It was sent before the conversation was left and resumed.
-        elif self._sent[0].queued or interleaved:
+            self._echo(text, late=True)  # It was sent before the conversation was left and resumed.
+        elif self._sent[0].queued or self._interleaved:
             self._echo(self._sent[0].text, late=True)
             self._sent[0] = self._sent[0]._replace(queued=False)
 
-    async def _show_other_messages(self, seq: int) -> bool:
-        """Show messages before this seq that another front end wrote; return whether there were any."""
-        last, self._last_seq = self._last_seq, max(self._last_seq, seq)
-        if seq <= last + 1:
+    async def _show_other_messages(self, last: int) -> bool:
+        """Show messages up to this seq that another front end wrote; return whether there were any."""
+        before, self._last_seq = self._last_seq, max(self._last_seq, last)
+        if last <= before:
             return False
-        pieces: list[event_text.Piece] = []
-        with suppress(errors.HoldfastError):
-            db, conversation_id = self._runtime.db, self.session.conversation_id
-            first = max(last, seq - 1 - recap.MAX_MESSAGES)
-            messages, hides = await db.transcript(conversation_id, first, seq - 1), await db.hides(conversation_id)
-            pieces = recap.draw_recap(messages, self._renderer, hides, running=True)
+        db, conversation_id = self._runtime.db, self.session.conversation_id
+        messages = await db.transcript(conversation_id, max(before, last - recap.MAX_MESSAGES), last)
+        pieces = recap.draw_recap(messages, self._renderer, await db.hides(conversation_id), running=True)
         if pieces:
-            count = safe_text.count(seq - 1 - last, "new message")
-            self._prose(f"{count} from elsewhere:", "dim")
+            self._prose(f"{safe_text.count(last - before, 'new message')} from elsewhere:", "dim")
             self._terminal.write(pieces)
         return bool(pieces)
 

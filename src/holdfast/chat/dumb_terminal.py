@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast import safe_text
-from holdfast.chat import prompt
+from holdfast.chat import input_line
+from holdfast.runtime import interactive
 from holdfast.terminal import event_text
 
 
 class DumbTerminal:
     """Reads and writes whole lines."""
 
-    def __init__(self, output: prompt.TextOutput, handler: prompt.LineHandler, source: int = 0) -> None:
+    def __init__(self, output: input_line.TextOutput, handler: interactive.InteractiveSession, source: int = 0) -> None:
         self._output, self._handler, self._source = output, handler, source
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial = ""
@@ -32,7 +33,6 @@ class DumbTerminal:
 
     @property
     def columns(self) -> int:
-        """The width of the terminal."""
         try:
             return os.get_terminal_size(self._source).columns or 80
         except OSError:
@@ -53,11 +53,9 @@ class DumbTerminal:
                 loop.remove_signal_handler(signal.SIGINT)
 
     def leave(self) -> None:
-        """End `run`."""
         self._leaving.set()
 
-    def write(self, pieces: Sequence[event_text.Piece]) -> None:
-        """Write text now."""
+    def write(self, pieces: Sequence[event_text.StyledText]) -> None:
         if self._prompted and pieces:
             self._prompted = False
             self._output.out.write("\n")
@@ -66,8 +64,7 @@ class DumbTerminal:
         self._output.out.flush()
 
     def echo(self, line: str) -> None:
-        """Write a line that was typed earlier."""
-        self.write([event_text.Piece(f"{prompt.MARK}{line}\n")])
+        self.write([event_text.StyledText(f"{input_line.MARK}{line}\n")])
 
     def redraw(self) -> None:
         """Do nothing: written text cannot change."""
@@ -75,12 +72,12 @@ class DumbTerminal:
     def ready(self) -> None:
         """Write the prompt, unless it is there or a question is open."""
         if not self._prompted and self._question is None:
-            self.write([event_text.Piece(f"\n{prompt.MARK}")])
+            self.write([event_text.StyledText(f"\n{input_line.MARK}")])
             self._prompted = True
 
     async def read_line(self, text: str) -> str | None:
         """Return the line typed after this text, from now on; None for Ctrl-C."""
-        self.write([event_text.Piece(text)])
+        self.write([event_text.StyledText(text)])
         self._prompted, self._question = True, asyncio.get_running_loop().create_future()
         try:
             return await self._question
@@ -92,7 +89,7 @@ class DumbTerminal:
 
     def draft(self, line: str) -> None:
         """Report a line that cannot be put back to the prompt."""
-        self.write([event_text.Piece(f"Not sent: {safe_text.safe(line)}\n", "yellow")])
+        self.write([event_text.StyledText(f"Not sent: {safe_text.safe(line)}\n", "yellow")])
 
     def _read(self) -> None:
         try:

@@ -62,11 +62,9 @@ class PickerState(msgspec.Struct, frozen=True):
 
     @property
     def selected(self) -> types.Session | None:
-        """The selected conversation."""
         return self.heads[self.index] if self.heads else None
 
     def move(self, step: int) -> PickerState:
-        """Select another conversation."""
         return PickerState(self.heads, max(0, min(self.index + step, len(self.heads) - 1)))
 
     def extend(self, more: Sequence[types.Session]) -> PickerState:

@@ -118,8 +118,9 @@ def _renderer(out: console.Console, form: str) -> Show:
 
 def _notes_renderer(out: console.Console) -> Show:
     def show(event: events.AnyEvent) -> None:
-        if isinstance(event, events.Notice | events.Compacted):
-            out.note(event.text)
+        sentence = wording.describe(event) if isinstance(event, events.Notice | events.Compacted) else None
+        if sentence is not None:
+            out.note(sentence.text)
 
     return show
 

@@ -128,7 +128,7 @@ class Tour:
         if lines:
             self._write(self._page.lines("\n".join([*lines[:MAX_LINES], *more])))
 
-    def _write(self, pieces: Sequence[event_text.Piece]) -> None:
+    def _write(self, pieces: Sequence[event_text.StyledText]) -> None:
         for words, style in pieces:
             self._out.out.write(self._out.style(words, style) if style and words else words)
         self._out.out.flush()

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import content_parts, events, redaction, types
 from holdfast.gateway import gateway_context, platform, text_split
+from holdfast.runtime import wording
 from holdfast.store import titles
 
 MAX_PARTS = 100
@@ -73,8 +74,10 @@ def _shorten(error: str | None, length: int) -> str:
 def command_text(event: events.AnyEvent) -> str:
     """Return the text of an event that a command emitted; empty if it has none for the user."""
     match event:
-        case events.Answer() | events.Notice() | events.Compacted():
+        case events.Answer() | events.Notice():
             return event.text
+        case events.Compacted():
+            return wording.compacted(event).text
         case events.Titled(title):
             return f"The title is now: {title}" if title else "The title was removed."
         case _:

@@ -33,14 +33,15 @@ class ApprovalQueue:
     """
 
     def __init__(self, approvals: permissions.Approvals, conversation_id: str) -> None:
-        self._approvals, self._conversation_id = approvals, conversation_id
+        self._approvals, self.conversation_id = approvals, conversation_id
+        """`conversation_id` may be changed while the queue is closed."""
         self._answering = ExitStack()
         self._unseen: asyncio.Queue[events.ApprovalAsked] = asyncio.Queue()
 
     def open(self) -> None:
         """Declare that this client can answer; may be called again."""
         before, self._answering = self._answering, ExitStack()
-        self._answering.enter_context(self._approvals.accept_answers(self._conversation_id))
+        self._answering.enter_context(self._approvals.accept_answers(self.conversation_id))
         before.close()
 
     def close(self) -> None:
@@ -49,7 +50,7 @@ class ApprovalQueue:
 
     @property
     def pending(self) -> list[events.ApprovalAsked]:
-        return [each.asked for each in self._approvals.pending(self._conversation_id)]
+        return [each.asked for each in self._approvals.pending(self.conversation_id)]
 
     def is_pending(self, request_id: str) -> bool:
         return self._find(request_id) is not None
@@ -83,12 +84,12 @@ class ApprovalQueue:
     async def answer(self, given: events.Approve) -> AnswerReceipt:
         """Settle a request with the answer of a person."""
         accepted = self.is_pending(given.request_id)
-        return AnswerReceipt(accepted, await self._approvals.answer(self._conversation_id, given))
+        return AnswerReceipt(accepted, await self._approvals.answer(self.conversation_id, given))
 
     def deny_unanswered(self, request_id: str, why: str) -> None:
         """Deny a request that could not be shown or answered; the audit log names no person."""
-        self._approvals.expire(self._conversation_id, request_id, why)
+        self._approvals.expire(self.conversation_id, request_id, why)
 
     def _find(self, request_id: str) -> permissions.PendingApproval | None:
-        found = self._approvals.pending(self._conversation_id)
+        found = self._approvals.pending(self.conversation_id)
         return next((each for each in found if each.asked.request_id == request_id), None)

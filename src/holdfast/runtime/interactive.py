@@ -1,21 +1,20 @@
 """One person who types in one conversation at a time: the part that is the same in every interactive front end.
 
 Lines are processed in the order in which they were typed. A message does not wait for the reply to the one before, as
-the runtime queues messages; a line behind a slash command waits until that command has finished. A `SessionView` shows
-the result.
+the runtime queues messages; a line behind a slash command waits until that command has finished, unless it is a command
+that runs meanwhile. A `SessionView` shows the result.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from contextlib import suppress
 from typing import Protocol, assert_never
 
 from holdfast import errors, events, safe_text, types
 from holdfast.agent import commands
-from holdfast.agent.commands import turns
+from holdfast.runtime import approval_queue, subscriptions
 from holdfast.runtime import runtime as runtime_module
 
 # Events after which the status of the conversation may differ.
@@ -34,13 +33,13 @@ class SessionView(Protocol):
     async def show_event(self, event: events.AnyEvent) -> None:
         """Show an event of the current conversation."""
 
+    async def show_changes(self) -> None:
+        """Show what a command or another process may have changed in the log."""
+
     def show_command(self, line: str) -> None:
         """Show a command that is about to run."""
 
-    async def finish_command(self, line: str) -> None:
-        """Update the view after a command; all events that it emitted have been shown."""
-
-    def show_answer(self, answer: events.Answer | events.Notice) -> None:
+    def show_answer(self, answer: events.Notice) -> None:
         """Show an answer that is not an event of the conversation."""
 
     def show_sent(self, sent: events.Submit, result: asyncio.Future[events.TurnResult], queued: bool, /) -> None:
@@ -56,63 +55,32 @@ class SessionView(Protocol):
         """Close the front end."""
 
 
-class InputQueue:
-    """Lines that were typed and are not processed yet, in order."""
-
-    def __init__(self) -> None:
-        self._lines: deque[events.Submit] = deque()
-        self._added = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    @property
-    def lines(self) -> list[events.Submit]:
-        """The lines, each as the message it may become."""
-        return list(self._lines)
-
-    def add(self, line: str) -> None:
-        """Add a line at the end."""
-        self._lines.append(events.Submit(line))
-        self._added.set()
-
-    def drop(self, line: events.Submit) -> bool:
-        """Remove this line, not another one with the same text; return False if it is not in the queue."""
-        for place, each in enumerate(self._lines):
-            if each is line:
-                del self._lines[place]
-                return True
-        return False
-
-    async def next(self) -> str:
-        """Wait for the next line and remove it."""
-        while not self._lines:
-            self._added.clear()
-            await self._added.wait()
-        return self._lines.popleft().text
-
-
 class InteractiveSession:
-    """Processes what a person types. Call `open`, then run `process_lines` and `follow_events` as tasks."""
+    """Processes what a person types. Call `open`, then run `process_lines` and `raise_failure` as tasks."""
 
     def __init__(self, runtime: runtime_module.Runtime, conversation_id: str, view: SessionView) -> None:
         self.runtime, self.conversation_id, self._view = runtime, conversation_id, view
-        self.lines = InputQueue()
+        self.approvals = approval_queue.ApprovalQueue(runtime.approvals, conversation_id)
         self.command: asyncio.Task[None] | None = None
-        self.events: runtime_module.Subscription | None = None
+        self.subscription: subscriptions.Subscription[None] | None = None
+        """The events of the current conversation; None while it is being left."""
+        self._meanwhile = set[asyncio.Task[None]]()
+        """Commands that run while another one does."""
         self._turn_started_at = 0.0
-        self.changed, self._shown, self._subscribed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.waits_elsewhere = self.interrupting = self._warned = False
+        self.changed, self._entered, self._failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._error: Exception | None = None
+        self.waits_elsewhere = self.interrupting = self._warned = self._moving = False
+        """`_moving`: the running command may leave the conversation, so every line waits for it."""
 
     @property
     def busy(self) -> bool:
         """Whether a turn or a command runs, or a line waits."""
-        return self.runtime.running(self.conversation_id) or self.command is not None or len(self.lines) > 0
+        return self.runtime.running(self.conversation_id) or self.command is not None or bool(self.runtime.held)
 
     @property
     def queued(self) -> list[events.Submit]:
         """The messages that wait for a turn, then the lines that wait for a command."""
-        return [*self.runtime.waiting(self.conversation_id), *self.lines.lines]
+        return self.runtime.waiting(self.conversation_id)
 
     @property
     def turn_seconds(self) -> float | None:
@@ -127,37 +95,15 @@ class InteractiveSession:
         self._warned = False
         if not line:
             return
-        running = self.command is not None
-        if self.command is not None and self._run_at_once(line, self.command):
+        if self.command is not None and not self._moving and commands.runs_during_turn(line):
+            task = asyncio.create_task(self._run_meanwhile(line))
+            self._meanwhile.add(task)
+            task.add_done_callback(self._meanwhile.discard)
             return
-        self.lines.add(line)
-        if running:
+        self.runtime.held.append(events.Submit(line))
+        self._entered.set()
+        if self.command is not None:
             self._view.show_queued(line)
-
-    def _run_at_once(self, line: str, command: asyncio.Task[None]) -> bool:
-        """Run a line that must not wait for the running command; return False for any other line."""
-        name, argument = commands.split(line) if commands.is_command(line) else ("", "")
-        match name.lower(), argument:
-            case "stop", "":
-                return command.cancel()
-            case "quit", "":
-                command.cancel()
-                self._view.leave()
-            case "queue", _:
-                self._view.show_command(line)
-                self._view.show_answer(self._run_queue_command(argument))
-            case _:
-                return False
-        return True
-
-    def _run_queue_command(self, argument: str) -> events.Answer | events.Notice:
-        def drop(message: events.Submit) -> bool:
-            return self.runtime.drop(self.conversation_id, message) or self.lines.drop(message)
-
-        try:
-            return events.Answer(turns.manage_queue(argument, self.queued, drop))
-        except errors.HoldfastError as error:
-            return events.Notice(str(error), "error")
 
     def interrupt(self) -> None:
         """Handle Ctrl-C at an empty prompt: stop the command or turn; if nothing runs, leave at the second one."""
@@ -187,10 +133,11 @@ class InteractiveSession:
     async def process_lines(self) -> None:
         """Run commands and submit messages, one line after the other, for as long as the session lasts."""
         while True:
-            line = await self.lines.next()
-            await self._subscribed.wait()
+            while not self.runtime.held:
+                self._entered.clear()
+                await self._entered.wait()
+            line = self.runtime.held.popleft().text
             if commands.is_command(line):
-                self._view.show_command(line)
                 await self._run_command(line)
             else:
                 self._submit(line[1:] if commands.is_escaped(line) else line)
@@ -198,19 +145,32 @@ class InteractiveSession:
 
     async def _run_command(self, line: str) -> None:
         """Run a command as a task, so that it can be stopped."""
-        replies: list[runtime_module.SenderEvent] = []
-        self.command = asyncio.create_task(
-            self.runtime.send(self.conversation_id, events.Command(line), replies.append)
-        )
+        found, replies = commands.find(line), list[runtime_module.SenderEvent]()
+        self._moving = found is not None and (found.opens_conversation or found.picks_conversation)
+        self.command = asyncio.create_task(self._send(line, replies))
         self.changed.set()
         await asyncio.wait([self.command])
-        await self.wait_for_events()
+        await self.show_changes()
         finished, self.command = self.command, None
         if finished.cancelled():
-            self._view.show_answer(events.Notice("Stopped.", "warning"))
-            return
-        finished.result()
-        await self._view.finish_command(line)
+            self._view.show_answer(events.Notice(runtime_module.COMMAND_STOPPED, "warning"))
+        else:
+            finished.result()
+            await self._apply(replies)
+
+    async def _run_meanwhile(self, line: str) -> None:
+        """Run a command that does not wait for the running one."""
+        replies: list[runtime_module.SenderEvent] = []
+        await self._send(line, replies)
+        await self.show_changes()
+        await self._apply(replies)
+
+    async def _send(self, line: str, replies: list[runtime_module.SenderEvent]) -> None:
+        self._view.show_command(line)
+        await self.runtime.send(self.conversation_id, events.Command(line), replies.append)
+
+    async def _apply(self, replies: list[runtime_module.SenderEvent]) -> None:
+        """Do what a command wants of its sender."""
         for event in replies:
             match event:
                 case events.Moved(conversation_id):
@@ -236,10 +196,28 @@ class InteractiveSession:
     # --- the conversation ----------------------------------------------------------------------------
 
     async def open(self, left: str | None = None) -> None:
-        """Show the conversation and start following its events."""
+        """Show the conversation and start following its events and its log."""
         await self._view.show_conversation(left)
-        self._shown.set()
+        self.approvals.conversation_id = self.conversation_id
+        self.approvals.open()
+        self.subscription = subscriptions.Subscription(self.runtime, self.conversation_id, self._deliver)
+        self.subscription.start()
         self.changed.set()
+
+    async def close(self) -> None:
+        """Show the events that were emitted so far, and stop following the conversation."""
+        subscription, self.subscription = self.subscription, None
+        if subscription is not None:
+            subscription.stop()
+            await subscription.drain()
+            await subscription.close()
+        self.approvals.close()
+
+    def abandon(self) -> None:
+        """Stop following the conversation at once."""
+        if self.subscription is not None:
+            self.subscription.abandon()
+        self.approvals.close()
 
     async def switch(self, conversation_id: str) -> None:
         """Continue in another conversation, after all events of this one have been shown."""
@@ -247,32 +225,37 @@ class InteractiveSession:
             self._view.show_answer(events.Notice("You are already in this conversation."))
             return
         left = self.conversation_id
-        self._shown.clear()
-        self._subscribed.clear()
-        if self.events is not None:
-            self.events.put(None)
-        await self.wait_for_events()
+        if self._meanwhile:
+            await asyncio.wait(self._meanwhile)
+        await self.close()
         self._view.leave_conversation()
         # Only now: the events until here belong to the conversation that was left.
         self.conversation_id = conversation_id
         self.waits_elsewhere = self._warned = False
         self._start_clock()
         await self.open(left if self.runtime.running(left) else None)
-        await self._subscribed.wait()
 
-    async def follow_events(self) -> None:
-        """Show the events of the current conversation until the runtime closes."""
-        while True:
-            await self._shown.wait()
-            with self.runtime.subscribe(self.conversation_id, can_approve=True) as subscription:
-                self.events = subscription
-                self._subscribed.set()
-                async for emitted in subscription:
-                    await self._show(emitted.event)
-            if subscription.closed:
-                return
+    async def _deliver(self, item: subscriptions.Item[None]) -> None:
+        try:
+            await self._show(item)
+        except Exception as error:
+            # Border of the view: the front end ends with this error.
+            self._error = error
+            self._failed.set()
+            raise
 
-    async def _show(self, event: events.AnyEvent) -> None:
+    async def raise_failure(self) -> None:
+        """Wait until the view fails to show something, and raise its error."""
+        await self._failed.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def _show(self, item: subscriptions.Item[None]) -> None:
+        if not isinstance(item, subscriptions.Received):
+            await self._view.show_changes()
+            self.changed.set()
+            return
+        event = item.event
         if isinstance(event, events.TurnStarted):
             self._start_clock()
         if isinstance(event, events.TurnQueued | events.TurnStarted | events.TurnFinished):
@@ -281,23 +264,24 @@ class InteractiveSession:
         if isinstance(event, STATUS_EVENTS):
             self.changed.set()
 
-    async def wait_for_events(self) -> None:
-        """Wait until all events that were emitted so far have been shown."""
-        if self.events is not None:
-            await self.events.drained()
+    async def show_changes(self) -> None:
+        """Show all events that were emitted so far, and what has changed in the log."""
+        if self.subscription is not None:
+            self.subscription.request_check()
+            await self.subscription.flush()
 
-    async def wait_for_change(self, seconds: float | None) -> bool:
-        """Wait until the status may have changed, at most this long; return whether it may have."""
+    async def wait_for_change(self, seconds: float | None) -> None:
+        """Wait until the status may have changed, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.changed.wait()
-        return self.changed.is_set()
 
     # --- leaving -------------------------------------------------------------------------------------
 
     def drop_queued(self) -> str | None:
         """Stop the running command and drop all queued messages; return a sentence if there were any."""
-        dropped = len(self.lines)
+        dropped = len(self.runtime.held)
+        self.runtime.held.clear()
         for conversation_id in self.runtime.busy():
             dropped += sum(self.runtime.drop(conversation_id, each) for each in self.runtime.waiting(conversation_id))
         if self.command is not None:

@@ -31,7 +31,7 @@ logger = logging.getLogger("holdfast.agent")
 MAX_INBOX_ENTRIES = 10_000
 REVIEW_SECONDS = 5.0
 """How long the end of a conversation waits for its memory review."""
-ADMINS_ONLY = "This command is for admins."
+ADMINS_ONLY, COMMAND_STOPPED = "This command is for admins.", "The command was stopped."
 
 SettleEntry = Callable[[types.InboxEntry, events.TurnResult | None, str, int | None], Awaitable[object]]
 """Called with an inbox entry, the result of its turn (None if it raised), the outcome, and the seq of its message."""
@@ -44,18 +44,13 @@ def discard(_: events.AnyEvent) -> None:
     """Ignore an event."""
 
 
-class Subscription:
+class EventStream:
     """The events of a conversation from now on: iterate over them, or pass `on_event`, which must be fast and must not
     raise."""
 
     def __init__(self, on_event: Callable[[events.Emitted], object] | None = None) -> None:
         self._queue: asyncio.Queue[events.Emitted | None] = asyncio.Queue()
-        self._on_event, self.closed = on_event, False
-        """`closed`: the runtime is closed, so no events follow."""
-
-    def close(self) -> None:
-        self.closed = True
-        self.put(None)
+        self._on_event = on_event
 
     def put(self, event: events.Emitted | None) -> None:
         """Deliver an event; None ends the iteration."""
@@ -67,12 +62,6 @@ class Subscription:
     async def __aiter__(self) -> AsyncIterator[events.Emitted]:
         while (event := await self._queue.get()) is not None:
             yield event
-            self._queue.task_done()
-        self._queue.task_done()
-
-    async def drained(self) -> None:
-        """Wait until all events so far were processed."""
-        await self._queue.join()
 
 
 class ConversationState:
@@ -80,7 +69,7 @@ class ConversationState:
 
     def __init__(self, conversation_id: str) -> None:
         self.conversation_id = conversation_id
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[EventStream] = []
         self.waiting: deque[tuple[events.Submit, asyncio.Future[events.TurnResult]]] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.agent: agents.AIAgent | None = None
@@ -140,8 +129,12 @@ class Runtime:
         self._states: dict[str, ConversationState] = {}
         self._titles: dict[str, str] = {}
         self._inbox_checks = set[asyncio.Task[None]]()
-        self._commands: dict[asyncio.Task[None], tuple[str, bool]] = {}
-        """Running commands: their conversation, and whether they are slow."""
+        self._commands: dict[asyncio.Task[None], tuple[str, bool, bool]] = {}
+        """Running commands: their conversation, whether other commands wait for them, and whether they are slow."""
+        self.held: deque[events.Submit] = deque()
+        """Lines that an interactive session holds back until its command ends; /queue lists and drops them."""
+        self.input_help = ""
+        """What /help adds about the keys of the front end."""
         self._hints = ExitStack()
         self._closing = self._abandoned = False
         self.send_to_chat: Callable[[str, events.Notice], object] = lambda _conversation_id, _notice: None
@@ -173,7 +166,7 @@ class Runtime:
         await self.agents.close()
         for state in self._states.values():
             for subscription in state.subscriptions:
-                subscription.close()
+                subscription.put(None)
 
     # --- events --------------------------------------------------------------------------------------
 
@@ -185,13 +178,13 @@ class Runtime:
         can_approve: bool = False,
         takes_inbox: bool = True,
         on_event: Callable[[events.Emitted], object] | None = None,
-    ) -> Iterator[Subscription]:
+    ) -> Iterator[EventStream]:
         """Subscribe to the events of a conversation during the block.
 
         `can_approve`: a person answers approval requests here; requests without such a subscriber are denied.
         `takes_inbox`: inbox entries are delivered while this subscription exists.
         """
-        state, subscription = self._state(conversation_id), Subscription(on_event)
+        state, subscription = self._state(conversation_id), EventStream(on_event)
         state.subscriptions.append(subscription)
         state.inbox_subscriptions += takes_inbox
         self.check_inbox(conversation_id)
@@ -261,8 +254,16 @@ class Runtime:
         self._discard_idle(state)
 
     async def _run_command(self, conversation_id: str, command: events.Command, emit: commands.Emit) -> None:
-        """Run a slash command to its end. Cancelling the caller, `stop` (if it is slow) and `close` cancel it."""
+        """Run a slash command to its end. Cancelling the caller, `stop` (if it is slow) and `close` cancel it.
+
+        It waits for the running command of the conversation, unless its flag says that it runs meanwhile.
+        """
         found = commands.find(command.line)
+        waits, slow = found is None or not found.during_turn, found is None or found.slow
+        while waits and (
+            running := [task for task, each in self._commands.items() if each[:2] == (conversation_id, True)]
+        ):
+            await asyncio.wait(running)
         moved: list[events.Moved] = []
 
         def record(event: events.AnyEvent) -> None:
@@ -270,7 +271,7 @@ class Runtime:
             emit(event)
 
         task = asyncio.create_task(commands.run(self, conversation_id, command.line, record, command.place))
-        self._commands[task] = (conversation_id, found is not None and found.slow)
+        self._commands[task] = (conversation_id, waits, slow)
         task.add_done_callback(self._commands.pop)
         try:
             await asyncio.wait([task])
@@ -278,7 +279,7 @@ class Runtime:
             task.cancel()
             await asyncio.wait([task])
         if task.cancelled():
-            emit(events.Notice("The command was stopped.", "warning"))
+            emit(events.Notice(COMMAND_STOPPED, "warning"))
         else:
             task.result()
         if moved and found is not None and found.opens_conversation:
@@ -316,17 +317,21 @@ class Runtime:
         return len(state.waiting) + state.in_turn if state else 0
 
     def waiting(self, conversation_id: str) -> list[events.Submit]:
-        """Return the messages that wait in this process, the next one first."""
+        """Return the messages that wait in this process, the next one first, then the lines that are held back."""
         state = self._states.get(conversation_id)
-        return [message for message, _ in state.waiting] if state else []
+        return [*(message for message, _ in (state.waiting if state else ())), *self.held]
 
     def drop(self, conversation_id: str, message: events.Submit) -> bool:
-        """Remove a waiting message and cancel its future; return whether it was still waiting."""
+        """Remove a waiting message, not another one with the same text; return whether it was still waiting."""
         state = self._states.get(conversation_id)
         for index, (waiting, future) in enumerate(state.waiting if state else ()):
             if state and waiting is message:
                 del state.waiting[index]
                 future.cancel()
+                return True
+        for index, line in enumerate(self.held):
+            if line is message:
+                del self.held[index]
                 return True
         return False
 
@@ -352,7 +357,7 @@ class Runtime:
         agent = self.agents.peek(conversation_id)
         stopped = agent is not None and agent.context_window.stop()
         if not self.is_compacting(conversation_id):  # a compaction that is being committed cannot be stopped
-            slow = [task for task, (where, is_slow) in self._commands.items() if is_slow and where == conversation_id]
+            slow = [task for task, each in self._commands.items() if each[0] == conversation_id and each[2]]
             stopped = bool([task for task in slow if task.cancel()]) or stopped
         return self.interrupt(conversation_id) or stopped
 

@@ -20,7 +20,6 @@ class SingleTurn:
     def __init__(self, runtime: runtime_module.Runtime, conversation_id: str, show: Show) -> None:
         self._runtime, self._conversation_id, self._show = runtime, conversation_id, show
         self._submitted = self._stopped = False
-        self._interrupts = set[asyncio.Task[None]]()
         self._compaction: asyncio.Task[None] | None = None
 
     async def run(self, text: str, content: types.Content | None = None) -> events.TurnResult | None:
@@ -62,9 +61,7 @@ class SingleTurn:
         if self._compaction is not None:
             self._compaction.cancel()
         elif self._submitted:
-            interrupt = asyncio.create_task(self._runtime.send(self._conversation_id, events.Interrupt()))
-            self._interrupts.add(interrupt)
-            interrupt.add_done_callback(self._interrupts.discard)
+            self._runtime.stop(self._conversation_id)
 
 
 async def run_command(runtime: runtime_module.Runtime, conversation_id: str, line: str, show: Show) -> None:
@@ -78,6 +75,6 @@ async def run_command(runtime: runtime_module.Runtime, conversation_id: str, lin
             await showing
 
 
-async def _show_events(subscription: runtime_module.Subscription, show: Show) -> None:
+async def _show_events(subscription: runtime_module.EventStream, show: Show) -> None:
     async for emitted in subscription:
         show(emitted.event)

@@ -1,7 +1,7 @@
 """Subscriptions: the events of a conversation and other processes' writes to its log, in order, for one consumer.
 
 The queue between the runtime and the consumer keeps little memory: once many items wait, adjacent deltas of a reply are
-merged, and so is the progress of a tool call. The store may be slow or down, so the log is read in a task of its own,
+merged, and so are those of a tool's progress. The store may be slow or down, so the log is read in a task of its own,
 and a consumer never waits longer than `GAP_SECONDS` for it.
 """
 
@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from holdfast import errors, events, types
 from holdfast.runtime import attachments
@@ -62,41 +64,37 @@ Item: TypeAlias = Received | LogMessage | LogChanged | T
 # --- the queue -----------------------------------------------------------------------------------------
 
 
+_PIECES = (events.TextDelta, events.ReasoningDelta, events.ToolProgress)
+
+
 class _Merged:
-    """Deltas of one kind, or the progress of one call, joined when they are taken: repeated joining is quadratic."""
+    """Pieces of one text, joined when they are taken: repeated joining is quadratic."""
 
     def __init__(self, first: Received, event: events.TextDelta | events.ReasoningDelta | events.ToolProgress) -> None:
-        self.event, self._uid = event, first.uid
-        self.texts = [event.text]
+        self._uid, self._event, self._texts = first.uid, event, [event.text]
 
-    def add(self, text: str) -> None:
-        self.texts.append(text)
-        if isinstance(self.event, events.ToolProgress) and sum(map(len, self.texts)) > 2 * PROGRESS_CHARACTERS:
-            self.texts = ["".join(self.texts)[-PROGRESS_CHARACTERS:]]
+    def add(self, event: events.AnyEvent) -> bool:
+        """Add a piece of the same text; return False for any other event."""
+        if not isinstance(event, _PIECES) or msgspec.structs.replace(event, text=self._event.text) != self._event:
+            return False
+        self._texts.append(event.text)
+        if isinstance(event, events.ToolProgress) and sum(map(len, self._texts)) > 2 * PROGRESS_CHARACTERS:
+            self._texts = ["".join(self._texts)[-PROGRESS_CHARACTERS:]]
+        return True
 
     @property
     def received(self) -> Received:
-        text = "".join(self.texts)
-        match self.event:
-            case events.ToolProgress(call_id):
-                return Received(events.ToolProgress(call_id, text[-PROGRESS_CHARACTERS:]), self._uid)
-            case events.TextDelta():
-                return Received(events.TextDelta(text), self._uid)
-            case _:
-                return Received(events.ReasoningDelta(text), self._uid)
+        text = "".join(self._texts)
+        if isinstance(self._event, events.ToolProgress):
+            text = text[-PROGRESS_CHARACTERS:]
+        return Received(msgspec.structs.replace(self._event, text=text), self._uid)
 
 
 class EventQueue(Generic[T]):
-    """Items for one consumer, in order. Any task puts, one task takes.
+    """Items for one consumer, in order. Any task puts, one task takes."""
 
-    `results_repeat_text`: the consumer's rendering of TurnFinished repeats the reply, so while many items wait, deltas
-    that the result contains are dropped.
-    """
-
-    def __init__(self, *, results_repeat_text: bool = False) -> None:
-        self._results_repeat_text = results_repeat_text
+    def __init__(self) -> None:
         self._items = deque[Item[T] | _Merged]()
-        self._progress: dict[str, _Merged] = {}
         self._not_empty = asyncio.Event()
         self._taken = 0
         self._flushes = deque[tuple[int, asyncio.Future[None]]]()
@@ -106,12 +104,10 @@ class EventQueue(Generic[T]):
         return len(self._items)
 
     def put(self, item: Item[T]) -> None:
-        if self._closed:
+        if self._closed or (isinstance(item, Received) and self._merge(item.event)):
             return
-        entry = self._merge(item) if isinstance(item, Received) else item
-        if entry is not None:
-            self._items.append(entry)
-            self._not_empty.set()
+        self._items.append(item)
+        self._not_empty.set()
 
     async def first(self) -> Item[T]:
         """Return the next item, which stays in the queue until `done` is called."""
@@ -119,8 +115,6 @@ class EventQueue(Generic[T]):
         first = self._items[0]
         if not isinstance(first, _Merged):
             return first
-        if isinstance(first.event, events.ToolProgress) and self._progress.get(first.event.call_id) is first:
-            del self._progress[first.event.call_id]
         self._items[0] = received = first.received
         return received
 
@@ -154,62 +148,22 @@ class EventQueue(Generic[T]):
         while self._items:
             await self.flush()
 
-    def _merge(self, received: Received) -> Received | _Merged | None:
-        """Return the entry to append; None where the event was merged into one that waits."""
-        is_long = len(self._items) >= COALESCE_AT
-        match received.event:
-            case events.ToolProgress(call_id, text) as event:
-                waiting = self._progress.get(call_id)
-                if is_long and waiting is not None:
-                    waiting.add(text)
-                    return None
-                self._progress[call_id] = _Merged(received, event)
-                return self._progress[call_id]
-            case events.ToolStarted(call_id) | events.ToolFinished(call_id):
-                # Providers reuse call ids: later progress belongs to another call and must not move before this event.
-                self._progress.pop(call_id, None)
-            case events.TextDelta(text) | events.ReasoningDelta(text) as event if is_long:
-                last = _deltas(self._items[-1])
-                if last is not None and type(last.event) is type(event):
-                    last.add(text)
-                    self._items[-1] = last
-                    return None
-            case events.TurnFinished(result) if is_long and self._results_repeat_text:
-                self._drop_repeated(result.final_response)
-        return received
-
-    def _drop_repeated(self, reply: str) -> None:
-        """Drop the last deltas that the reply contains. The first item is being handled and stays."""
-        kept = list[Item[T] | _Merged]()
-        while len(self._items) > 1 and not _precedes_reply(self._items[-1]):
-            last = self._items.pop()
-            deltas = _deltas(last)
-            if deltas is None or isinstance(deltas.event, events.ReasoningDelta) or "".join(deltas.texts) not in reply:
-                kept.append(last)
-        self._items.extend(reversed(kept))
+    def _merge(self, event: events.AnyEvent) -> bool:
+        """Add a piece of a text to the last item if many items wait; return whether that was possible."""
+        if len(self._items) < COALESCE_AT:
+            return False
+        last = self._items[-1]
+        if isinstance(last, Received) and isinstance(last.event, _PIECES):
+            last = _Merged(last, last.event)
+        if not isinstance(last, _Merged) or not last.add(event):
+            return False
+        self._items[-1] = last
+        return True
 
 
 def _set(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
-
-
-def _deltas(entry: object) -> _Merged | None:
-    """Return an entry that consists of deltas of a reply, ready for merging."""
-    match entry:
-        case _Merged() if not isinstance(entry.event, events.ToolProgress):
-            return entry
-        case Received(events.TextDelta() | events.ReasoningDelta() as event):
-            return _Merged(entry, event)
-        case _:
-            return None
-
-
-def _precedes_reply(entry: object) -> bool:
-    """Whether deltas before this entry belong to an earlier step than the final reply."""
-    if isinstance(entry, Received):
-        return isinstance(entry.event, events.TurnStarted | events.ToolStarted | events.ToolFinished)
-    return isinstance(entry, _Merged) and isinstance(entry.event, events.ToolProgress)
 
 
 # --- the log -------------------------------------------------------------------------------------------
@@ -265,20 +219,17 @@ class Subscription(Generic[T]):
         *,
         receive: Callable[[events.AnyEvent], Received | None] = Received,
         messages: bool = False,
-        results_repeat_text: bool = False,
         poll_seconds: float | None = None,
         on_check: Callable[[], object] = lambda: None,
     ) -> None:
         self._runtime, self._conversation_id, self._deliver = runtime, conversation_id, deliver
         self._receive, self._messages, self._on_check = receive, messages, on_check
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
-        self._queue = EventQueue[T](results_repeat_text=results_repeat_text)
-        self._delivered = 0
-        """The last seq that was delivered."""
-        self._missing = set[int]()
-        """Earlier seqs that were not, as the store did not answer in time."""
+        self._queue = EventQueue[T]()
+        self._read_seq = 0
+        """The seq up to which the log was read."""
         self._own = set[int]()
-        """Messages of this process whose MessageStored is queued."""
+        """Later messages of this process, which its events announce."""
         self._hinted = asyncio.Event()
         self._change_queued = False
         self._listening = ExitStack()
@@ -290,13 +241,13 @@ class Subscription(Generic[T]):
     async def replay(self) -> AsyncIterator[LogMessage]:
         """Yield what the log contains now, but for hidden messages; call it before `start`."""
         last = await self._last_seq()
-        async for found in self._read(self._delivered, last):
+        async for found in self._read(last):
             yield found
-        self._delivered = last
+        self._read_seq = last
 
     async def skip_history(self) -> None:
         """Deliver only what is written from now on; call it before `start`."""
-        self._delivered = await self._last_seq()
+        self._read_seq = await self._last_seq()
 
     def start(self) -> None:
         """Begin to listen, to follow the log and to deliver. May be called again after `stop`."""
@@ -375,12 +326,11 @@ class Subscription(Generic[T]):
             case LogChanged():
                 self._change_queued = False
             case LogMessage(message):
-                if self._is_delivered(message.seq):
+                if message.seq <= self._read_seq:
                     return
-                self._missing.discard(message.seq)
-                self._delivered = max(self._delivered, message.seq)
-            case Received(events.MessageStored(seq, _, role)) if self._messages:
-                await self._fill_gap(seq, role)
+                self._read_seq = message.seq
+            case Received(events.MessageStored(seq, _, "user")) if self._messages:
+                await self._fill_gap(seq)
         await self._deliver(item)
 
     # --- events of this process ----------------------------------------------------------------------
@@ -392,23 +342,19 @@ class Subscription(Generic[T]):
         if received is not None:
             self._queue.put(received)
 
-    async def _fill_gap(self, seq: int, role: types.Role) -> None:
-        """Deliver what other processes wrote before an own message.
+    async def _fill_gap(self, seq: int) -> None:
+        """Deliver what other processes wrote before the own message that begins a turn.
 
-        Within a turn nothing is read: messages of others between those of a turn are delivered after it.
+        Messages of others between those of a turn are delivered after it.
         """
-        self._own.discard(seq)
         try:
-            if role == "user":
-                async for found in self._read(self._delivered, seq - 1, GAP_SECONDS):
-                    self._delivered = found.message.seq
-                    await self._deliver(found)
-                self._delivered = max(self._delivered, seq - 1)
+            async for found in self._read(seq - 1, GAP_SECONDS):
+                self._read_seq = found.message.seq
+                await self._deliver(found)
+            self._read_seq = max(self._read_seq, seq - 1)
         except (errors.HoldfastError, TimeoutError) as error:
             why = error if isinstance(error, errors.HoldfastError) else "the store did not answer in time"
             logger.warning("messages before %d of %s are delivered later: %s", seq, self._conversation_id, why)
-        self._missing.update({*range(self._delivered + 1, seq)} - self._own)
-        self._delivered = max(self._delivered, seq)
 
     # --- writes of other processes -------------------------------------------------------------------
 
@@ -445,29 +391,25 @@ class Subscription(Generic[T]):
 
     async def _find_messages(self) -> None:
         last = await self._last_seq()
-        after = min([self._delivered, *(seq - 1 for seq in self._missing)])
-        async for found in self._read(after, last):
+        async for found in self._read(last):
             if self._runtime.running(self._conversation_id):
                 return  # It may be a message of the turn that has begun meanwhile.
-            if found.message.seq not in self._own:
-                self._queue.put(found)
-                await self._queue.flush()
-        # Those that were not found are hidden.
-        self._missing = {seq for seq in self._missing if seq > last}
-        self._delivered = max(self._delivered, last)
+            self._queue.put(found)
+            await self._queue.flush()
+        self._read_seq = max(self._read_seq, last)
 
     async def _last_seq(self) -> int:
         found = await find_conversation(self._runtime.db, self._conversation_id)
         return found.last_seq if found is not None else 0
 
-    async def _read(self, after: int, last: int, timeout: float | None = None) -> AsyncIterator[LogMessage]:
-        """Yield the messages in this range that are neither hidden nor delivered."""
+    async def _read(self, last: int, timeout: float | None = None) -> AsyncIterator[LogMessage]:
+        """Yield the messages up to `last` that were not read yet and are neither hidden nor announced by events."""
+        self._own = {seq for seq in self._own if seq > self._read_seq}
+        while self._read_seq + 1 in self._own:
+            self._read_seq += 1
         db = self._runtime.db
-        async for message, hidden in read_log(db, self._conversation_id, after, last, timeout):
-            if not hidden and not self._is_delivered(message.seq):
+        async for message, hidden in read_log(db, self._conversation_id, self._read_seq, last, timeout):
+            if not hidden and message.seq not in self._own:
                 async with asyncio.timeout(timeout):
                     images = await attachments.load_images(db, message)
                 yield LogMessage(message, images)
-
-    def _is_delivered(self, seq: int) -> bool:
-        return seq <= self._delivered and seq not in self._missing

@@ -38,7 +38,7 @@ class Marks(NamedTuple):
 PLAIN = Marks("->", "ok:", "failed:", "-", "...")
 
 
-class Piece(NamedTuple):
+class StyledText(NamedTuple):
     """Safe text and its style."""
 
     text: str
@@ -50,8 +50,6 @@ class ReplyStream(Protocol):
 
     @property
     def open(self) -> str: ...
-    @property
-    def in_code(self) -> bool: ...
     def add(self, text: str) -> str: ...
     def end(self) -> str: ...
 
@@ -78,9 +76,9 @@ class EventRenderer:
         self._replied = False
 
     @property
-    def open(self) -> list[Piece]:
+    def open(self) -> list[StyledText]:
         """The unfinished lines."""
-        reply = [Piece(f"{text}\n")] if self._reply and (text := self._reply.open) else []
+        reply = [StyledText(f"{text}\n")] if self._reply and (text := self._reply.open) else []
         return [*reply, *(self._tools.open if self._tools else ())]
 
     @property
@@ -88,12 +86,7 @@ class EventRenderer:
         """Whether Markdown is drawn, or shown as it was written."""
         return self._reply is not None
 
-    @property
-    def in_code(self) -> bool:
-        """Whether text written now would be inside a block of code."""
-        return self._reply is not None and self._flowing == "" and self._reply.in_code
-
-    def draw(self, event: events.AnyEvent) -> list[Piece]:
+    def draw(self, event: events.AnyEvent) -> list[StyledText]:
         """Draw an event below the text that was drawn before."""
         match event:
             case events.TextDelta(text):
@@ -119,39 +112,39 @@ class EventRenderer:
             case _:
                 assert_never(event)
 
-    def lines(self, text: str, style: str = "") -> list[Piece]:
+    def lines(self, text: str, style: str = "") -> list[StyledText]:
         """Draw text on lines of its own. A drawn reply continues below it: half a block would be drawn wrongly."""
         shown = "\n".join(safe_text.safe_lines(text))
         before = [] if self._reply and self._flowing == "" else self.end_line()
-        return [*before, Piece(shown, style), Piece("\n")]
+        return [*before, StyledText(shown, style), StyledText("\n")]
 
-    def notice(self, text: str) -> list[Piece]:
+    def notice(self, text: str) -> list[StyledText]:
         """Draw the first line of a notice that a program sent to the agent."""
         return self.one_line(f"{self.marks.dot} {wording.first_line(text)}", "dim")
 
-    def prose(self, text: str, style: str = "") -> list[Piece]:
+    def prose(self, text: str, style: str = "") -> list[StyledText]:
         """Draw a sentence, wrapped between words."""
         return self.lines("\n".join(safe_text.wrap(safe_text.safe(text), max(self.width(), 1))), style)
 
-    def one_line(self, text: str, style: str) -> list[Piece]:
+    def one_line(self, text: str, style: str) -> list[StyledText]:
         """Draw text on one line, clipped to the width."""
         line = safe_text.safe(text).rstrip()
         return self.lines(safe_text.clip(line, max(self.width() - 1, 1), self.marks.more), style)
 
-    def end_line(self) -> list[Piece]:
+    def end_line(self) -> list[StyledText]:
         """End the line that is being written, if there is one."""
         reply, at_line_start = self._flowing == "" and self._reply, self._at_line_start
         self._at_line_start, self._flowing = True, None
         if reply:
             rest = reply.end()
-            return [Piece(rest)] if rest else []
-        return [] if at_line_start else [Piece("\n")]
+            return [StyledText(rest)] if rest else []
+        return [] if at_line_start else [StyledText("\n")]
 
-    def end_tools(self) -> list[Piece]:
+    def end_tools(self) -> list[StyledText]:
         """End the line that is being written, and the lines of tools that never finished."""
         return [*self.end_line(), *self._tools.end()] if self._tools else []
 
-    def detail(self, asked: events.ApprovalAsked, max_lines: int | None = None) -> list[Piece]:
+    def detail(self, asked: events.ApprovalAsked, max_lines: int | None = None) -> list[StyledText]:
         """Draw the detail of an approval request, or its first lines."""
         text = asked.detail.rstrip("\n")
         lines = [f"  {line}" for line in safe_text.safe_lines(text)] if text.strip() else []
@@ -162,23 +155,23 @@ class EventRenderer:
 
     def _draw_sentence(
         self, event: events.Notice | events.TurnQueued | events.Titled | events.Compacted
-    ) -> list[Piece]:
-        text, level = wording.describe(event) or wording.Sentence("")
+    ) -> list[StyledText]:
+        text, level = wording.describe(event) or wording.EventSentence("")
         if isinstance(event, events.Compacted):
             text = f"{text} Use /recall to read the originals."
         # A title comes after the end of a reply.
         before = self.end_line() if isinstance(event, events.Titled) else []
         return [*before, *self.prose(text, LEVELS[level])]
 
-    def _draw_reply(self, text: str) -> list[Piece]:
+    def _draw_reply(self, text: str) -> list[StyledText]:
         if self._reply is None:
             return self._flow(text, "")
         before = self.end_line() if self._flowing != "" else []
         shown = self._reply.add(text)
         self._flowing, self._at_line_start = "", True
-        return [*before, Piece(shown)] if shown else before
+        return [*before, StyledText(shown)] if shown else before
 
-    def _flow(self, text: str, style: str) -> list[Piece]:
+    def _flow(self, text: str, style: str) -> list[StyledText]:
         before = self.end_line() if self._flowing != style else []
         shown = safe_text.safe_stream(text)
         if self._at_line_start and self._flowing is None:
@@ -186,9 +179,9 @@ class EventRenderer:
         if not shown:
             return before
         self._flowing, self._at_line_start = style, shown.endswith("\n")
-        return [*before, Piece(shown, style)]
+        return [*before, StyledText(shown, style)]
 
-    def _draw_tool(self, event: ToolEvent) -> list[Piece]:
+    def _draw_tool(self, event: ToolEvent) -> list[StyledText]:
         if self._tools:
             return [*self.end_line(), *self._tools.draw(event)]
         match event:
@@ -203,7 +196,7 @@ class EventRenderer:
             case _:
                 assert_never(event)
 
-    def _draw_approval(self, event: ApprovalEvent) -> list[Piece]:
+    def _draw_approval(self, event: ApprovalEvent) -> list[StyledText]:
         if self._tools:
             self._tools.handle_approval(event)
         if isinstance(event, events.ApprovalSettled):
@@ -216,7 +209,7 @@ class EventRenderer:
             *(self.prose(f"{REMEMBERS}{event.remembers}", "dim") if event.remembers else []),
         ]
 
-    def _draw_end(self, result: events.TurnResult) -> list[Piece]:
+    def _draw_end(self, result: events.TurnResult) -> list[StyledText]:
         replied, self._replied = self._replied, False
         sentence = wording.turn_finished(result)
         pieces = self.end_line()
@@ -228,7 +221,7 @@ class EventRenderer:
         return [*pieces, *self.prose(sentence.text, LEVELS[sentence.level])]
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class RunningTool(msgspec.Struct, frozen=True):
     """A running tool."""
 
     name: str
@@ -248,14 +241,14 @@ class ToolActivity:
         self, width: Callable[[], int], marks: Marks | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._width, self._marks, self._clock = width, marks or Marks(), clock
-        self._calls: dict[str, ToolCall] = {}
+        self._calls: dict[str, RunningTool] = {}
         self._approvals: dict[str, str] = {}
 
     @property
-    def open(self) -> list[Piece]:
+    def open(self) -> list[StyledText]:
         """The lines of running tools."""
-        lines = [Piece(self._line(self._marks.call, call, call.output), "dim") for call in self._calls.values()]
-        return [piece for line in lines for piece in (line, Piece("\n"))]
+        lines = [StyledText(self._line(self._marks.call, call, call.output), "dim") for call in self._calls.values()]
+        return [piece for line in lines for piece in (line, StyledText("\n"))]
 
     def handle_approval(self, event: ApprovalEvent) -> None:
         """Restart the clock of a call when it is approved: a person's thinking is not the tool's time."""
@@ -267,11 +260,11 @@ class ToolActivity:
                 if call_id in self._calls:
                     self._calls[call_id] = msgspec.structs.replace(self._calls[call_id], since=self._clock())
 
-    def draw(self, event: ToolEvent) -> list[Piece]:
+    def draw(self, event: ToolEvent) -> list[StyledText]:
         """Return the line of a call that this event finishes, if it does."""
         match event:
             case events.ToolStarted(call_id, name, arguments):
-                self._calls[call_id] = ToolCall(name, "" if arguments == "{}" else arguments, self._clock())
+                self._calls[call_id] = RunningTool(name, "" if arguments == "{}" else arguments, self._clock())
             case events.ToolProgress(call_id, text):
                 last = wording.first_line("\n".join(reversed(text.splitlines())))
                 if last and call_id in self._calls:
@@ -280,20 +273,20 @@ class ToolActivity:
                 return self._finish(event)
         return []
 
-    def end(self) -> list[Piece]:
+    def end(self) -> list[StyledText]:
         """End the turn: return the lines of calls that never finished."""
         left = self.open
         self._calls.clear()
         self._approvals.clear()
         return left
 
-    def _finish(self, event: events.ToolFinished) -> list[Piece]:
-        call = self._calls.pop(event.call_id, None) or ToolCall(event.name, "", self._clock())
+    def _finish(self, event: events.ToolFinished) -> list[StyledText]:
+        call = self._calls.pop(event.call_id, None) or RunningTool(event.name, "", self._clock())
         mark = self._marks.done if event.ok else self._marks.failed
         line = self._line(mark, call, wording.first_line(event.preview), f"{self._clock() - call.since:.1f} s")
-        return [Piece(line, "dim" if event.ok else "yellow"), Piece("\n")]
+        return [StyledText(line, "dim" if event.ok else "yellow"), StyledText("\n")]
 
-    def _line(self, mark: str, call: ToolCall, output: str, duration: str = "") -> str:
+    def _line(self, mark: str, call: RunningTool, output: str, duration: str = "") -> str:
         """Return a line that leaves the last column free, because terminals differ in how they wrap there."""
         more, room = self._marks.more, max(self._width() - 1, 1)
         output = safe_text.safe(output.strip())

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from holdfast import content_parts, errors, events, safe_text, types
-from holdfast.compaction import speaker
 from holdfast.terminal import event_text, markdown
 
 EXCHANGES = 3
@@ -14,8 +12,7 @@ MAX_MESSAGES = 60
 """The number of messages that callers read for a recap."""
 MAX_LINES = 6
 PROMPT = "> "
-UNFINISHED = "Unfinished: no reply to this is stored."
-RETRY = "Use /retry to ask again."
+UNFINISHED = "Unfinished: no reply to this is stored. Use /retry to ask again."
 NEW = "A new conversation: it is created with your first message."
 
 
@@ -31,27 +28,25 @@ def draw_recap(
     hides: Sequence[types.Hide] = (),
     *,
     running: bool = False,
-) -> list[event_text.Piece]:
+) -> list[event_text.StyledText]:
     """Draw the last exchanges: messages and replies, without tool calls and without hidden turns.
 
-    A missing reply is reported, except the last one if a turn is `running`.
+    A missing last reply is reported, unless a turn is `running`.
     """
     hidden = [(each.from_seq, each.to_seq) for each in hides if each.shown_epoch is None]
     visible = [each for each in messages if not any(low <= each.seq <= high for low, high in hidden)]
-    missing = _find_missing_replies(visible, running)
-    parts: list[tuple[str, str]] = []
-    for each in visible:
-        parts += [(_speaker(each), text)] if (text := _text(each)) else []
-        parts += [("missing", missing[each.seq])] if each.seq in missing else []
+    parts = [(_speaker(each), text) for each in visible if (text := _text(each))]
+    if not running and lacks_reply(visible):
+        parts.append(("missing", UNFINISHED))
     asked = [place for place, (role, _) in enumerate(parts) if role == "user"]
     begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
     pieces = [piece for role, text in parts[begin:] for piece in _draw_part(role, text, renderer)]
-    return [*pieces, event_text.Piece("\n")] if parts and parts[-1][0] in ("user", "program") else pieces
+    return [*pieces, event_text.StyledText("\n")] if parts and parts[-1][0] in ("user", "program") else pieces
 
 
 def draw_summary_note(
     compactions: Sequence[types.Compaction], epoch: int | None, renderer: event_text.EventRenderer
-) -> list[event_text.Piece]:
+) -> list[event_text.StyledText]:
     """Say which messages the summary of this epoch replaces; nothing if there is none."""
     for each in compactions:
         if each.epoch == epoch:
@@ -60,46 +55,26 @@ def draw_summary_note(
     return []
 
 
-def _draw_part(role: str, text: str, renderer: event_text.EventRenderer) -> list[event_text.Piece]:
+def _draw_part(role: str, text: str, renderer: event_text.EventRenderer) -> list[event_text.StyledText]:
     match role:
         case "program":
             return renderer.notice(text)
         case "missing":
-            return [*renderer.prose(text, "yellow"), event_text.Piece("\n")]
+            return [*renderer.prose(text, "yellow"), event_text.StyledText("\n")]
         case "assistant":
-            return [*_draw_reply(text, renderer), event_text.Piece("\n")]
+            return [*_draw_reply(text, renderer), event_text.StyledText("\n")]
         case _:
             return renderer.lines(_shorten(text, PROMPT, renderer), "bold")
 
 
-def _find_missing_replies(messages: Sequence[types.Message], running: bool) -> dict[int, str]:
-    """Return the seq of each message behind which a reply is missing, with the sentence to show."""
-    starts = [place for place, each in enumerate(messages) if _starts_turn(each)]
-    found: dict[int, str] = {}
-    for start, stop in pairwise([*starts, len(messages)]):
-        replies = [each for each in messages[start + 1 : stop] if _speaker(each) != "program"]
-        if stop < len(messages):
-            # A person who wrote again after interrupted work has seen that it was interrupted.
-            if not any(each.role == "assistant" for each in replies):
-                found[messages[stop - 1].seq] = UNFINISHED
-        elif not running and not (replies and _ends_turn(replies[-1])):
-            found[messages[-1].seq] = f"{UNFINISHED} {RETRY}"
-    return found
-
-
-def _starts_turn(message: types.Message) -> bool:
+def lacks_reply(messages: Sequence[types.Message]) -> bool:
+    """Return whether the last message is neither a reply without tool calls nor the notice of a program."""
+    if not messages or _speaker(messages[-1]) == "program":
+        return False
     try:
-        return message.role == "user" and speaker.begins_exchange(message)
+        return messages[-1].role != "assistant" or bool(messages[-1].tool_calls)
     except errors.StoreCorrupt:
         return False
-
-
-def _ends_turn(message: types.Message) -> bool:
-    """Return whether a message ends its turn: a reply without tool calls does."""
-    try:
-        return message.role == "assistant" and not message.tool_calls
-    except errors.StoreCorrupt:
-        return True
 
 
 def _speaker(message: types.Message) -> str:
@@ -120,7 +95,7 @@ def _text(message: types.Message) -> str:
         return ""
 
 
-def _draw_reply(text: str, renderer: event_text.EventRenderer) -> list[event_text.Piece]:
+def _draw_reply(text: str, renderer: event_text.EventRenderer) -> list[event_text.StyledText]:
     """Draw the beginning of a reply as it looked when it came."""
     if not renderer.draws_markdown:
         return renderer.lines(_shorten(text, "", renderer))
@@ -129,7 +104,7 @@ def _draw_reply(text: str, renderer: event_text.EventRenderer) -> list[event_tex
     rows = (stream.add(head) + stream.end()).rstrip("\n").split("\n")
     if len(rows) > MAX_LINES or len(head) < len(text):
         rows = [*rows[: MAX_LINES - 1], renderer.marks.more]
-    return [*renderer.end_line(), event_text.Piece("\n".join(rows)), event_text.Piece("\n")]
+    return [*renderer.end_line(), event_text.StyledText("\n".join(rows)), event_text.StyledText("\n")]
 
 
 def _shorten(text: str, before: str, renderer: event_text.EventRenderer) -> str:

@@ -17,7 +17,7 @@ Fragment = tuple[str, str]
 """A style and a text, as prompt_toolkit takes them."""
 
 
-class Status(msgspec.Struct, frozen=True):
+class ConversationStatus(msgspec.Struct, frozen=True):
     """The status of a conversation."""
 
     model: str
@@ -44,7 +44,7 @@ class StatusPoller:
 
     def __init__(self, runtime: runtime_module.Runtime, model: str) -> None:
         self._runtime = runtime
-        self.status = Status(model)
+        self.status = ConversationStatus(model)
         self._compacting_since: float | None = None
 
     async def poll(self, conversation_id: str) -> None:
@@ -60,7 +60,7 @@ class StatusPoller:
         return None if self._compacting_since is None else time.monotonic() - self._compacting_since
 
 
-async def read_status(runtime: runtime_module.Runtime, conversation_id: str) -> Status:
+async def read_status(runtime: runtime_module.Runtime, conversation_id: str) -> ConversationStatus:
     """Read the status of a conversation; raises HoldfastError if the store cannot be read."""
     agent = await runtime.agents.get(conversation_id)
     try:
@@ -71,7 +71,7 @@ async def read_status(runtime: runtime_module.Runtime, conversation_id: str) -> 
     except errors.NoSuchSession:
         used, running = {}, []
     soft, hard = compress.thresholds(agent.compaction_work())
-    return Status(
+    return ConversationStatus(
         model=agent.model.name,
         used=await agent.context_tokens(),
         window=agent.model.window,
@@ -86,7 +86,7 @@ async def read_status(runtime: runtime_module.Runtime, conversation_id: str) -> 
 
 
 def draw_status(
-    status: Status, room: int, marks: event_text.Marks, compacting: float = 0.0, turn: float | None = None
+    status: ConversationStatus, room: int, marks: event_text.Marks, compacting: float = 0.0, turn: float | None = None
 ) -> list[Fragment]:
     """Draw the line in `room` columns. `compacting` and `turn` are the seconds that each has been running."""
     parts = [("class:status", turn_time(status, marks, turn)), _window_share(status)]
@@ -113,12 +113,12 @@ def draw_status(
     return fragments
 
 
-def turn_time(status: Status, marks: event_text.Marks, seconds: float | None) -> str:
+def turn_time(status: ConversationStatus, marks: event_text.Marks, seconds: float | None) -> str:
     """Return how long the turn has been running or waiting; empty if none runs."""
     return "" if seconds is None else f"{'waiting' if status.waiting else 'answering'}{marks.more} {seconds:.0f} s"
 
 
-def counters(status: Status) -> list[str]:
+def counters(status: ConversationStatus) -> list[str]:
     """Return the queued messages, the background processes and the cost; empty texts for those that are 0."""
     return [
         f"{status.queued} queued" if status.queued else "",
@@ -132,7 +132,7 @@ def share_text(used: int, window: int) -> str:
     return f"{used / window:.0%} of {format_tokens(window)}" if window else ""
 
 
-def _window_share(status: Status) -> Fragment:
+def _window_share(status: ConversationStatus) -> Fragment:
     if status.used is None:
         return ("class:status", "")
     level = ".hard" if status.used >= status.hard else ".soft" if status.used >= status.soft else ""

@@ -14,6 +14,7 @@ from rich.text import Text
 from textual import events as keys
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.markup import escape
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
@@ -21,7 +22,7 @@ from holdfast import errors, events, types
 from holdfast.agent import commands
 from holdfast.runtime import interactive, wording
 from holdfast.runtime import runtime as runtime_module
-from holdfast.terminal import completion, event_text, recap, status_line
+from holdfast.terminal import event_text, input_completion, recap, status_line
 from holdfast.tui import (
     approval_panel,
     compaction_view,
@@ -30,7 +31,6 @@ from holdfast.tui import (
     entries,
     entry_rows,
     live_turn,
-    palette,
     prompt_input,
     suspend,
     theme,
@@ -41,10 +41,10 @@ from holdfast.tui import (
 LEAVE_WARNING = "Press Ctrl-C again to exit (or Ctrl-Q)."
 WARNING_SECONDS = 3.0
 INTERRUPTED_EXIT_CODE = 130
-# Seconds between polls of the status while something runs, and of the store while nothing does.
-POLL_SECONDS, IDLE_POLL_SECONDS = 1.0, 3.0
-# Seconds between drawings of streamed text, and of animations.
-FRAME_SECONDS, ANIMATION_SECONDS = 0.03, 0.12
+# Seconds between polls of the status while something runs.
+POLL_SECONDS = 1.0
+# Seconds between drawings of streamed text.
+FRAME_SECONDS = 0.03
 DISABLED_BEHIND_MODAL = {"cycle_focus", "exit_if_empty", "conversations", "focus_prompt", "command_palette"}
 
 
@@ -66,7 +66,6 @@ class FullScreen(App[None]):
     CSS = theme.CSS
     TITLE = "Holdfast"
     VERTICAL_BREAKPOINTS = theme.ROW_BREAKPOINTS
-    COMMANDS = App.COMMANDS | {palette.SlashCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "interrupt", priority=True, system=True),
         Binding("ctrl+q", "exit", "exit", priority=True),
@@ -88,12 +87,13 @@ class FullScreen(App[None]):
         self.ansi_theme_dark, self.ansi_theme_light = theme.CODE_DARK, theme.CODE_LIGHT
         self.theme = theme.LIGHT if options.light else theme.DARK
         self.runtime, self.marks = runtime, marks or event_text.Marks()
+        runtime.input_help = prompt_input.HELP
         self.session = interactive.InteractiveSession(runtime, options.conversation_id, self)
         self._options = options
         self.transcript = transcript.Transcript(self._reader(), self.marks, id="transcript")
         self.approval = approval_panel.ApprovalPanel()
         words = runtime.prompt_commands
-        completer = completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
+        completer = input_completion.InputCompleter(words.listed if words else tuple, self._complete_argument)
         self.prompt = prompt_input.PromptInput(completer, options.history)
         self.status = status_line.StatusPoller(runtime, options.model)
         self.transcript.live = self._live = live_turn.LiveTurn(lambda: self.status.status.model)
@@ -110,7 +110,6 @@ class FullScreen(App[None]):
         self._paint_scheduled = False
 
     def compose(self) -> ComposeResult:
-        """Create the widgets from top to bottom."""
         yield self._heading
         yield self.transcript
         yield self._progress
@@ -131,36 +130,33 @@ class FullScreen(App[None]):
         await self.session.open()
         if self._options.notice:
             self.transcript.add_notice("notice", self._options.notice)
-        self._animation = self.set_interval(ANIMATION_SECONDS, self._draw_status, pause=True)
         self._warning_timer = self.set_timer(WARNING_SECONDS, self.session.cancel_warning, pause=True)
-        for job in (self.session.follow_events(), self.session.process_lines(), self._poll_status()):
+        for job in (self.session.raise_failure(), self.session.process_lines(), self._poll_status()):
             self.run_worker(job, group="jobs")
         self.theme_changed_signal.subscribe(self, lambda _: self._apply_theme())
 
     def on_unmount(self) -> None:
-        """Remove the signal handler."""
+        """Remove the signal handler and stop following the conversation."""
+        self.session.abandon()
         with suppress(NotImplementedError, RuntimeError):
             asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
     @property
     def conversation_id(self) -> str:
-        """The current conversation."""
         return self.session.conversation_id
 
     @property
     def has_modal(self) -> bool:
-        """Whether a modal screen is open."""
         return len(self.screen_stack) > 1
 
     # --- the conversation ----------------------------------------------------------------------------
 
     async def show_conversation(self, left: str | None) -> None:
-        """Show the end of the current conversation."""
         self._turn_seq, self._stored_seq, self._turn_notices = None, 0, []
         async with self._read_lock:
             await self._show_from_end()
         if left is not None:
-            self._add_notice("notice", f"The reply continues there. Use /resume {left} to go back.")
+            self._add_notice("notice", wording.continues_elsewhere(left).text)
         self._show_queue()
 
     async def _show_from_end(self) -> None:
@@ -173,7 +169,7 @@ class FullScreen(App[None]):
             if self.runtime.running(self.conversation_id):
                 self._turn_seq = view.range.last + 1  # The event that the turn started came earlier.
             elif await transcript_source.is_unfinished(self.runtime.db, view):
-                self.transcript.add_notice("notice", f"{recap.UNFINISHED} {recap.RETRY}", "warning")
+                self.transcript.add_notice("notice", recap.UNFINISHED, "warning")
         except errors.HoldfastError as error:
             await self._show_nothing()
             await self._show_read_error(error)
@@ -194,7 +190,7 @@ class FullScreen(App[None]):
 
     def leave_conversation(self) -> None:
         """Forget the approval requests of the conversation that is left."""
-        self.approval.clear()
+        self.approval.show([])
 
     async def _refresh_transcript(self, turn_over: bool = False) -> None:
         """Show what the log has now; the live turn shows the running turn."""
@@ -233,7 +229,6 @@ class FullScreen(App[None]):
     # --- input ---------------------------------------------------------------------------------------
 
     def on_prompt_input_sent(self, sent: prompt_input.PromptInput.Sent) -> None:
-        """Process a line of the prompt."""
         self._enter(sent.line)
 
     def _enter(self, line: str) -> None:
@@ -260,20 +255,14 @@ class FullScreen(App[None]):
             self.prompt.insert(text)
 
     def on_prompt_input_offered(self, offered: prompt_input.PromptInput.Offered) -> None:
-        """Show the candidates of the completion."""
         self._candidates.update(prompt_input.draw_choices(offered.candidates, max(self.size.height // 3, 3)))
         self._candidates.set_class(bool(offered.candidates), "shown")
 
     def on_prompt_input_paged(self, paged: prompt_input.PromptInput.Paged) -> None:
-        """Scroll the transcript from the prompt."""
         self.transcript.scroll_pages(paged.step)
 
     async def _complete_argument(self, line: str) -> Sequence[commands.Candidate]:
         return await commands.complete(self.runtime, self.conversation_id, line)
-
-    def list_commands(self) -> Sequence[commands.CommandInfo]:
-        """Return the commands of the palette."""
-        return commands.list_commands(self.runtime)
 
     def run_command(self, command: commands.CommandInfo) -> None:
         """Run a command of the palette, or write it to the prompt if it needs an argument."""
@@ -281,13 +270,15 @@ class FullScreen(App[None]):
         if command.argument and not command.argument.startswith("["):
             self.prompt.remember()
             self.prompt.put(f"/{command.name} ")
-        elif command.name == "resume":
+        elif isinstance(command, commands.SlashCommand) and command.picks_conversation:
             self.action_conversations()
         else:
             self._enter(f"/{command.name}")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Return the commands of the palette that are not slash commands."""
+        """Return the commands of the palette: the slash commands, and some of the screen."""
+        for each in commands.list_commands(self.runtime):
+            yield SystemCommand(f"/{each.name}", escape(each.help), partial(self.run_command, each))
         yield SystemCommand("Theme", "Switch between the light and the dark theme.", self.action_toggle_theme)
         yield SystemCommand("Conversations", "Open another conversation.", self.action_conversations)
         if screen.query("HelpPanel"):
@@ -318,13 +309,11 @@ class FullScreen(App[None]):
             self.screen.dismiss(None)
 
     def warn_before_leaving(self) -> None:
-        """Say that the next Ctrl-C exits."""
         self.notify(LEAVE_WARNING, timeout=WARNING_SECONDS)
         self._warning_timer.stop()
         self._warning_timer = self.set_timer(WARNING_SECONDS, self.session.cancel_warning)
 
     def leave(self) -> None:
-        """Close the app."""
         self.exit()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -334,24 +323,19 @@ class FullScreen(App[None]):
         return super().check_action(action, parameters)
 
     def action_exit(self) -> None:
-        """Close the app."""
         self.exit()
 
     def action_suspend_process(self) -> None:
-        """Give the terminal to the shell."""
         suspend.suspend_app(self)
 
     def action_exit_if_empty(self) -> None:
-        """Close the app if the prompt is empty."""
         if not self.prompt.text:
             self.exit()
 
     def action_toggle_theme(self) -> None:
-        """Switch between the light and the dark theme."""
         self.theme = theme.LIGHT if self.theme == theme.DARK else theme.DARK
 
     def action_focus_prompt(self) -> None:
-        """Move the focus to the prompt."""
         self.set_focus(self.prompt)
 
     def action_cycle_focus(self) -> None:
@@ -361,40 +345,34 @@ class FullScreen(App[None]):
         self.set_focus(stops[(now + 1) % len(stops)])  # At once: the next key belongs to it.
 
     def action_conversations(self) -> None:
-        """Open the list of conversations."""
         form = entry_rows.RowFormat(0, self.transcript.theme_styles, self.marks)
         screen = conversation_list.ConversationScreen(self.runtime.db, self.runtime.owner, self.conversation_id, form)
         self.push_screen(screen, self._resume)
 
     def _resume(self, conversation_id: str | None) -> None:
         if conversation_id is not None:
-            self._enter(f"/resume {conversation_id}")
+            self._enter(commands.resume_line(conversation_id))
 
     def on_transcript_compaction_opened(self, opened: transcript.Transcript.CompactionOpened) -> None:
-        """Open the originals and the summary of a compaction."""
         shown, read = self.transcript.range, self.transcript.read
         self.push_screen(compaction_view.CompactionScreen(opened.compaction, shown, read, self.marks))
 
     # --- messages and commands -----------------------------------------------------------------------
 
     def show_command(self, line: str) -> None:
-        """Show a command before it runs."""
         self._show_queue()
         self._add_notice("notice", f"{self.marks.call} {line}")
 
-    async def finish_command(self, line: str) -> None:
-        """Show the changes of a command."""
+    async def show_changes(self) -> None:
+        if not self.runtime.running(self.conversation_id):
+            self._turn_seq = None  # A turn may have ended before this was subscribed.
         await self._refresh_transcript()
-        if line == "/help":
-            self._add_notice("answer", prompt_input.HELP)
 
-    def show_answer(self, answer: events.Answer | events.Notice) -> None:
-        """Show an answer that is no event of the conversation."""
+    def show_answer(self, answer: events.Notice) -> None:
         self._show_sentence(answer)
         self._show_queue()
 
     def show_queued(self, _: str) -> None:
-        """Show the queue."""
         self._show_queue()
 
     def show_sent(self, sent: events.Submit, result: asyncio.Future[events.TurnResult], _: bool) -> None:
@@ -422,7 +400,6 @@ class FullScreen(App[None]):
     # --- events --------------------------------------------------------------------------------------
 
     async def show_event(self, event: events.AnyEvent) -> None:
-        """Show an event of the conversation."""
         match event:
             case events.TurnStarted():
                 await self._start_turn(event)
@@ -463,8 +440,8 @@ class FullScreen(App[None]):
             self._add_notice("answer" if isinstance(event, events.Answer) else "notice", *sentence)
 
     def _handle_approval(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None:
-        first, self.approval.conversation_id = not self.approval.requests, self.conversation_id
-        self.approval.handle(event)
+        first = not self.approval.requests
+        self.approval.show(self.session.approvals.pending)
         if isinstance(event, events.ApprovalSettled):
             self._show_sentence(event)
             if not self.approval.requests and self.approval.has_focus:
@@ -473,8 +450,7 @@ class FullScreen(App[None]):
             self.approval.focus()
 
     def on_approval_panel_answered(self, answered: approval_panel.ApprovalPanel.Answered) -> None:
-        """Send an answer to the runtime."""
-        self.run_worker(self.runtime.send(answered.conversation_id, answered.answer), group="answers")
+        self.run_worker(self.runtime.send(self.conversation_id, answered.answer), group="answers")
 
     def on_approval_panel_typed(self, typed: approval_panel.ApprovalPanel.Typed) -> None:
         """Insert a key that belongs to the prompt."""
@@ -498,12 +474,7 @@ class FullScreen(App[None]):
             await self.status.poll(self.conversation_id)
             self._draw_status()
             busy = self.session.busy or self.status.status.compacting
-            (self._animation.resume if busy else self._animation.pause)()
-            timed_out = not await self.session.wait_for_change(POLL_SECONDS if busy else IDLE_POLL_SECONDS)
-            if timed_out and not (self._turn_seq and self.runtime.running(self.conversation_id)):
-                # Another process may have written, or a turn ended before this was subscribed.
-                self._turn_seq = None
-                await self._refresh_transcript()
+            await self.session.wait_for_change(POLL_SECONDS if busy else None)
 
     def _draw_status(self) -> None:
         """Draw the status line and the progress of a compaction, if they have changed."""
@@ -530,7 +501,6 @@ class FullScreen(App[None]):
         self.transcript.redraw_live()
 
     def on_resize(self) -> None:
-        """Fit the status line to the width."""
         self._draw_status()
 
     def _apply_theme(self) -> None:

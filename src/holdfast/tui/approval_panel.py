@@ -34,9 +34,9 @@ class ApprovalPanel(Vertical, can_focus=True):
     class Answered(Message):
         """A request was answered."""
 
-        def __init__(self, conversation_id: str, answer: events.Approve) -> None:
+        def __init__(self, answer: events.Approve) -> None:
             super().__init__()
-            self.conversation_id, self.answer = conversation_id, answer
+            self.answer = answer
 
     class Typed(Message):
         """A key that belongs to the prompt."""
@@ -49,7 +49,6 @@ class ApprovalPanel(Vertical, can_focus=True):
         super().__init__(id="approval")
         self.grace_seconds = grace_seconds
         self.requests: list[events.ApprovalAsked] = []
-        self.conversation_id = ""
         self._shown: events.ApprovalAsked | None = None
         self._shown_at = self._clicked_at = 0.0
 
@@ -64,27 +63,12 @@ class ApprovalPanel(Vertical, can_focus=True):
                 yield button
 
     def on_resize(self) -> None:
-        """Arrange the buttons for the width."""
         self.set_class(self.size.width < NARROW_COLUMNS, "narrow")
 
-    def handle(self, event: events.AnyEvent) -> None:
-        """Take note of an event of the conversation."""
-        match event:
-            case events.ApprovalAsked():
-                self.requests.append(event)
-            case events.ApprovalSettled(request_id):
-                self.requests = [each for each in self.requests if each.request_id != request_id]
-            case _:
-                return
-        self._show()
-
-    def clear(self) -> None:
-        """Forget all requests, because the conversation is left."""
-        self.requests = []
-        self._show()
-
-    def _show(self) -> None:
-        self.set_class(bool(self.requests), "shown")
+    def show(self, requests: list[events.ApprovalAsked]) -> None:
+        """Show the first of the pending requests."""
+        self.requests = requests
+        self.set_class(bool(requests), "shown")
         before, self._shown = self._shown, self.requests[0] if self.requests else None
         if (asked := self._shown) is None:
             return
@@ -120,7 +104,6 @@ class ApprovalPanel(Vertical, can_focus=True):
             self.scroll_relative(y=1 if event.key == "down" else -1, animate=False)
 
     def on_mouse_down(self, event: keys.MouseDown) -> None:
-        """Remember when the button was pressed."""
         self._clicked_at = event.time
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -132,4 +115,4 @@ class ApprovalPanel(Vertical, can_focus=True):
     def _answer(self, key: str) -> None:
         if self.requests and (key in "yn" or self.requests[0].remembers):
             answer = events.Approve(self.requests[0].request_id, ANSWERS[key], "at the terminal")
-            self.post_message(self.Answered(self.conversation_id, answer))
+            self.post_message(self.Answered(answer))

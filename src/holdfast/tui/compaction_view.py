@@ -44,7 +44,6 @@ class CompactionScreen(ModalScreen[None]):
         self._summary = transcript.Transcript(_read_nothing, marks, id="summary")
 
     def compose(self) -> ComposeResult:
-        """Create both sides."""
         compaction, first = self._compaction, self._range.first_seq(self._compaction)
         with Vertical(id="compared") as box:
             box.border_title = f"Compaction of {safe_text.date(compaction.at)}"
@@ -77,9 +76,7 @@ class CompactionScreen(ModalScreen[None]):
         self._originals.focus()
 
     def on_resize(self) -> None:
-        """Put the sides below each other on a narrow screen."""
         self.set_class(self.size.width < NARROW_COLUMNS, "narrow")
 
     def action_close(self) -> None:
-        """Close the screen."""
         self.dismiss(None)

@@ -11,10 +11,9 @@ from holdfast.tui import entry_rows
 
 MAX_BAR_COLUMNS = 30
 MIN_BAR_COLUMNS = 10
-PROGRESS_COLUMNS = 24
 
 
-def draw_bar(status: status_line.Status, width: int, form: entry_rows.RowFormat) -> Text:
+def draw_bar(status: status_line.ConversationStatus, width: int, form: entry_rows.RowFormat) -> Text:
     """Draw the context window: the used part, the free part, and both thresholds."""
     window, tokens, styles = status.window, status.used or 0, form.styles
     if not window or width < 1:
@@ -35,7 +34,7 @@ def draw_bar(status: status_line.Status, width: int, form: entry_rows.RowFormat)
     return bar
 
 
-def draw_status(status: status_line.Status, form: entry_rows.RowFormat, turn: float | None = None) -> Text:
+def draw_status(status: status_line.ConversationStatus, form: entry_rows.RowFormat, turn: float | None = None) -> Text:
     """Draw the bottom line: the meter, then as much of the status as there is room for."""
     marks, room = form.marks, form.width
     queued, processes, cost = status_line.counters(status)
@@ -58,21 +57,9 @@ def draw_status(status: status_line.Status, form: entry_rows.RowFormat, turn: fl
 
 
 def draw_progress(progress: base.Progress | None, seconds: float, form: entry_rows.RowFormat) -> Text:
-    """Draw a running compaction: its stage, and a moving bar, as its duration is unknown."""
-    text = f"Compacting{_stage(progress)}{form.marks.more} {seconds:.0f} s "
-    styles, width = form.styles, min(PROGRESS_COLUMNS, form.width - safe_text.cells(text))
-    if width < 4:
-        return Text(form.clip(text, form.width), styles.compaction)
-    step, length = int(seconds * 8), max(width // 4, 1)
-    way = width - length
-    place = way - abs(step % (2 * way) - way) if way else 0
-    full, free = ("=", "-") if form.is_ascii else ("━", "─")
-    return Text.assemble(
-        (text, styles.compaction),
-        (free * place, styles.dim),
-        (full * length, styles.compaction),
-        (free * (width - place - length), styles.dim),
-    )
+    """Draw a running compaction: its stage, and how long it has been running."""
+    text = f"Compacting{_stage(progress)}{form.marks.more} {seconds:.0f} s"
+    return Text(form.clip(text, form.width), form.styles.compaction)
 
 
 def _stage(progress: base.Progress | None) -> str:

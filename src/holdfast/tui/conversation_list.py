@@ -20,8 +20,8 @@ from holdfast import errors, safe_text, types
 from holdfast.store import async_db
 from holdfast.tui import entry_rows
 
-LIST_LIMIT = 1_000
-"""Conversations read with one query."""
+LIST_LIMIT = 10_000
+"""The most recent conversations that can be filtered."""
 MAX_OFFERED = 200
 SEARCH_LIMITS = (50, 2_000)
 """Limits of the first search, and of a second one if the first was full: one conversation may have all the hits."""
@@ -47,7 +47,6 @@ class ConversationScreen(ModalScreen[str | None]):
         self._offered = 0
 
     def compose(self) -> ComposeResult:
-        """Create the filter, the list and the lineage beside it."""
         with Vertical(id="list") as box:
             box.border_title = "Conversations"
             box.border_subtitle = "Enter: open, Esc: cancel"
@@ -57,7 +56,6 @@ class ConversationScreen(ModalScreen[str | None]):
                 yield Static(id="lineage", markup=False)
 
     async def on_mount(self) -> None:
-        """Start reading the list."""
         self.query_one("#found", OptionList).can_focus = False
         self.on_resize()
         self.query_one("#filter").focus()
@@ -70,22 +68,15 @@ class ConversationScreen(ModalScreen[str | None]):
     # --- searching -----------------------------------------------------------------------------------
 
     async def _read_all(self) -> None:
-        """Read all conversations; the most recent ones are shown before the rest is read."""
-        skip = 0
         try:
-            while True:
-                found = await self._db.list_sessions(owner=self._owner, limit=LIST_LIMIT, skip=skip)
-                self._heads |= {head.conversation_id: head for head in found}
-                if skip == 0 or len(found) < LIST_LIMIT:
-                    self.on_input_changed()
-                if len(found) < LIST_LIMIT:
-                    return
-                skip += LIST_LIMIT
+            found = await self._db.list_sessions(owner=self._owner, limit=LIST_LIMIT)
         except errors.HoldfastError as error:
             self._offer((), str(error))
+        else:
+            self._heads = {head.conversation_id: head for head in found}
+            self.on_input_changed()
 
     def on_input_changed(self) -> None:
-        """Search again."""
         self.run_worker(self._search(self.query_one("#filter", Input).value), exclusive=True, group="search")
 
     async def _search(self, text: str) -> None:
@@ -138,13 +129,12 @@ class ConversationScreen(ModalScreen[str | None]):
     # --- lineage -------------------------------------------------------------------------------------
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Show the lineage of the highlighted conversation."""
         self.run_worker(self._show_lineage(event.option.id or ""), exclusive=True, group="lineage")
 
     async def _show_lineage(self, conversation_id: str) -> None:
         pane = self.query_one("#lineage", Static)
         try:
-            lineage = Lineage(
+            lineage = ConversationLineage(
                 await self._db.conversation(conversation_id),
                 await self._db.sessions(conversation_id),
                 await self._db.compactions(conversation_id),
@@ -164,23 +154,19 @@ class ConversationScreen(ModalScreen[str | None]):
     # --- picking -------------------------------------------------------------------------------------
 
     def action_move(self, step: int) -> None:
-        """Highlight another conversation."""
         found = self.query_one("#found", OptionList)
         if found.highlighted is not None:
             found.highlighted = min(max(found.highlighted + step, 0), self._offered - 1)
 
     def action_cancel(self) -> None:
-        """Close the list."""
         self.dismiss(None)
 
     def on_input_submitted(self) -> None:
-        """Pick the highlighted conversation."""
         option = self.query_one("#found", OptionList).highlighted_option
         if option is not None:
             self.dismiss(option.id)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Pick the conversation that was clicked."""
         self.dismiss(event.option.id)
 
 
@@ -188,7 +174,7 @@ def _name(head: types.Session) -> str:
     return f"{head.title or ''} {head.conversation_id}".casefold()
 
 
-class Lineage(msgspec.Struct, frozen=True):
+class ConversationLineage(msgspec.Struct, frozen=True):
     """A conversation with its sessions, compactions and the titles of its branches."""
 
     conversation: types.Conversation
@@ -197,7 +183,7 @@ class Lineage(msgspec.Struct, frozen=True):
     branches: Sequence[str]
 
 
-def draw_lineage(lineage: Lineage, form: entry_rows.RowFormat) -> list[Text]:
+def draw_lineage(lineage: ConversationLineage, form: entry_rows.RowFormat) -> list[Text]:
     """Draw the lineage as a tree."""
     conversation, started = lineage.conversation, {each.session_id: each for each in lineage.compactions}
     stem, branch, end = ("|  ", "|- ", "`- ") if form.is_ascii else ("│  ", "├─ ", "└─ ")

@@ -69,13 +69,6 @@ class TranscriptRange(msgspec.Struct, frozen=True):
         base = next((each for each in self.compactions if each.epoch == compaction.base_epoch), None)
         return base.cut_seq + 1 if base else 1
 
-    def compaction_beyond(self, first: int, last: int, step: int) -> types.Compaction | None:
-        """Return the nearest compaction that cuts before the first message given, or after the last one."""
-        ordered = sorted(self.compactions, key=compaction_key)
-        if step < 0:
-            return next((each for each in reversed(ordered) if each.cut_seq < first), None)
-        return next((each for each in ordered if last < each.cut_seq <= self.last), None)
-
 
 def build_entries(
     messages: Sequence[types.Message],
@@ -112,7 +105,6 @@ def _tool_calls(message: types.Message) -> Sequence[types.ToolCall]:
 
 
 def call_keys(messages: Sequence[types.Message], call_ids: set[str]) -> set[Key]:
-    """Return the keys of these calls."""
     return {
         (message.seq, place)
         for message in messages
@@ -167,7 +159,6 @@ def _text(content: types.Content) -> str:
 
 
 def compaction_key(compaction: types.Compaction) -> Key:
-    """Return the key of a compaction's entry."""
     return (compaction.cut_seq, BEHIND_MESSAGE + compaction.epoch)
 
 

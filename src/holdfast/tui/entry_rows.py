@@ -85,8 +85,7 @@ class RowFormat(msgspec.Struct, frozen=True):
         return "▾" if opened else "▸"
 
     def clip(self, text: str, room: int | None = None) -> str:
-        """Clip a text to the room there is."""
-        return safe_text.clip(text, self.room if room is None else room, self.marks.more)
+        return safe_text.clipped(text, self.room if room is None else room, self.marks.more)
 
 
 def draw_entry(entry: entries.Entry, form: RowFormat, opened: bool = False) -> list[Row]:
@@ -102,7 +101,6 @@ def draw_entry(entry: entries.Entry, form: RowFormat, opened: bool = False) -> l
 
 
 def draw_below(above: Sequence[Row], entry: entries.Entry, form: RowFormat, opened: bool) -> list[Row]:
-    """Draw an entry below other rows."""
     return [*separator(above, entry), *draw_entry(entry, form, opened)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import lru_cache
 
 import msgspec
 from rich.text import Text
@@ -32,7 +32,6 @@ class StreamedReply:
         self._form: entry_rows.RowFormat | None = None
 
     def add(self, text: str) -> None:
-        """Add a piece of the reply."""
         self.text += text
         if self._form is not None:
             self._rows += entry_rows.draw_reply(self.model, self._draw_complete(text, self._form), self._form)[1:-1]
@@ -52,11 +51,8 @@ class StreamedReply:
         return entry_rows.decode_rows(self._stream.add(text), form.room)
 
 
-class CachedRows(NamedTuple):
-    """Rows, and what they were drawn from."""
-
-    source: tuple[entries.Entry, entry_rows.RowFormat, bool]
-    rows: list[entry_rows.Row]
+# With each frame, only entries that have changed are drawn.
+_draw_entry = lru_cache(maxsize=128)(entry_rows.draw_entry)
 
 
 class LiveTurn:
@@ -67,14 +63,13 @@ class LiveTurn:
         self._parts: list[entries.Entry | StreamedReply] = []
         self._calls: dict[str, int] = {}
         self._reply: StreamedReply | None = None
-        self._cache: dict[entries.Key, CachedRows] = {}
         self._count = 0
         self.queued: Sequence[str] = ()
         """The messages that wait for their turn."""
 
     def clear(self) -> None:
         """Remove everything but the queued messages."""
-        self._parts, self._calls, self._reply, self._cache = [], {}, None, {}
+        self._parts, self._calls, self._reply = [], {}, None
 
     @property
     def is_empty(self) -> bool:
@@ -106,7 +101,6 @@ class LiveTurn:
         return True
 
     def add_notice(self, kind: entries.Kind, text: str, level: events.Level = "info") -> None:
-        """Add an entry that is not a message."""
         self._append(entries.Entry(self._new_key(), kind, text, level=level))
 
     def opened_calls(self, opened: set[entries.Key]) -> set[str]:
@@ -114,7 +108,6 @@ class LiveTurn:
         return {call_id for call_id, place in self._calls.items() if self._parts[place].key in opened}
 
     def entry(self, key: entries.Key) -> entries.Entry | None:
-        """Return the entry with this key."""
         return next((each for each in self._parts if isinstance(each, entries.Entry) and each.key == key), None)
 
     def rows(self, form: entry_rows.RowFormat, opened: set[entries.Key]) -> list[entry_rows.Row]:
@@ -124,19 +117,11 @@ class LiveTurn:
             if isinstance(each, StreamedReply):
                 rows += each.rows(form)
             else:
-                rows += self._draw(rows, each, form, each.key in opened)
+                rows += [*entry_rows.separator(rows, each), *_draw_entry(each, form, each.key in opened)]
         for place, text in enumerate(self.queued):
-            rows += self._draw(rows, entries.Entry((QUEUED_SEQ, place), "queued", text), form, False)
+            queued = entries.Entry((QUEUED_SEQ, place), "queued", text)
+            rows += [*entry_rows.separator(rows, queued), *_draw_entry(queued, form, False)]
         return rows
-
-    def _draw(
-        self, above: Sequence[entry_rows.Row], entry: entries.Entry, form: entry_rows.RowFormat, opened: bool
-    ) -> list[entry_rows.Row]:
-        """Draw an entry; with each frame only if it has changed."""
-        found, source = self._cache.get(entry.key), (entry, form, opened)
-        if found is None or found.source != source:
-            found = self._cache[entry.key] = CachedRows(source, entry_rows.draw_entry(entry, form, opened))
-        return [*entry_rows.separator(above, entry), *found.rows]
 
     def _new_key(self) -> entries.Key:
         self._count += 1

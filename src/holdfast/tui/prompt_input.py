@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 from textual import events as keys
 from textual.binding import Binding, BindingType
@@ -16,8 +16,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from holdfast import safe_text
-from holdfast.agent import commands
-from holdfast.terminal import completion, input_history
+from holdfast.terminal import input_completion, input_history
 
 HELP = "\n".join(
     (
@@ -30,12 +29,6 @@ HELP = "\n".join(
 )
 PLACEHOLDER = "Message. Ctrl-P: commands, Ctrl-O: conversations."
 SHORT_PLACEHOLDER = "Message. Ctrl-P: commands."
-
-
-class Choice(commands.Candidate, frozen=True):
-    """A candidate for the text before the cursor; `shown` is its text in the list."""
-
-    shown: str = ""
 
 
 class PromptInput(TextArea):
@@ -54,7 +47,7 @@ class PromptInput(TextArea):
     class Offered(Message):
         """The candidates have changed; there may be none."""
 
-        def __init__(self, candidates: Sequence[Choice]) -> None:
+        def __init__(self, candidates: Sequence[Completion]) -> None:
             super().__init__()
             self.candidates = candidates
 
@@ -65,7 +58,7 @@ class PromptInput(TextArea):
             super().__init__()
             self.step = step
 
-    def __init__(self, completer: completion.InputCompleter, history_path: str) -> None:
+    def __init__(self, completer: input_completion.InputCompleter, history_path: str) -> None:
         super().__init__(id="prompt", show_line_numbers=False, tab_behavior="focus", placeholder=PLACEHOLDER)
         self.highlight_cursor_line = False
         self._completer = completer
@@ -75,7 +68,6 @@ class PromptInput(TextArea):
         self._edited: dict[int, str] = {}
 
     def on_resize(self) -> None:
-        """Choose the placeholder for the width."""
         fits = safe_text.cells(PLACEHOLDER) <= self.content_size.width
         self.placeholder = PLACEHOLDER if fits else SHORT_PLACEHOLDER
 
@@ -148,34 +140,25 @@ class PromptInput(TextArea):
 
     @property
     def _before(self) -> str:
-        """The text before the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     async def _complete(self, before: str) -> None:
-        found = await find_choices(self._completer, before)
+        offers = self._completer.get_completions_async(Document(before), CompleteEvent(completion_requested=True))
+        found = [each async for each in offers]
         if self._before != before or not found:
             return
-        prefix = _common_prefix([each.value for each in found])
+        prefix = _common_prefix([before[: len(before) + each.start_position] + each.text for each in found])
         if len(prefix) > len(before):
             self.replace(prefix, (0, 0), self.cursor_location, maintain_selection_offset=False)
         self.post_message(self.Offered(found if len(found) > 1 else ()))
 
 
-async def find_choices(completer: completion.InputCompleter, before: str) -> list[Choice]:
-    """Return the candidates for the text before the cursor."""
-    offers = completer.get_completions_async(Document(before), CompleteEvent(completion_requested=True))
-    return [
-        Choice(
-            before[: len(before) + each.start_position] + each.text, each.display_meta_text, each.display_text.strip()
-        )
-        async for each in offers
-    ]
-
-
-def draw_choices(candidates: Sequence[Choice], rows: int) -> str:
+def draw_choices(candidates: Sequence[Completion], rows: int) -> str:
     """Return the candidates, one per row, in at most so many rows."""
     count = rows if len(candidates) <= rows else rows - 1
-    shown = [safe_text.safe(f"{each.shown}  {each.help}".rstrip()) for each in candidates[:count]]
+    shown = [
+        safe_text.safe(f"{each.display_text.strip()}  {each.display_meta_text}".rstrip()) for each in candidates[:count]
+    ]
     left = len(candidates) - count
     return "\n".join([*shown, *([f"and {left} more"] if left > 0 else [])])
 

@@ -81,7 +81,6 @@ class Transcript(ScrollView, can_focus=True):
         self._generation = 0
         self._opened = set[entries.Key]()
         self._selected: entries.Key | None = None
-        self._sought: entries.Key | None = None
         self._live_rows: list[entry_rows.Row] = []
         self._form = entry_rows.RowFormat(0)
         self._follows, self._arranging = True, False
@@ -154,7 +153,6 @@ class Transcript(ScrollView, can_focus=True):
         self._arrange_around(visible)
 
     def redraw_live(self) -> None:
-        """Draw the live turn again."""
         self._draw_live()
         self._arrange()
 
@@ -227,7 +225,6 @@ class Transcript(ScrollView, can_focus=True):
                 self._follow_end()
         finally:
             self._arranging = False
-        self._scroll_to_sought()
         self._pages.evict(self._seen())
         self.refresh()
 
@@ -286,7 +283,6 @@ class Transcript(ScrollView, can_focus=True):
 
     @property
     def theme_styles(self) -> entry_rows.EntryStyles:
-        """The styles of the current theme."""
         return self._form.styles
 
     def _read_styles(self) -> entry_rows.EntryStyles:
@@ -304,11 +300,9 @@ class Transcript(ScrollView, can_focus=True):
             self._redraw()
 
     def on_resize(self) -> None:
-        """Fit the rows to the new width."""
         self.update_format()
 
     def notify_style_update(self) -> None:
-        """Draw the rows in the new styles."""
         super().notify_style_update()
         if self.is_mounted:
             self.call_after_refresh(self.update_format)
@@ -331,7 +325,6 @@ class Transcript(ScrollView, can_focus=True):
         return page.rows[within] if page and page.rows and within < len(page.rows) else None
 
     def render_line(self, y: int) -> Strip:
-        """Draw one row of the screen."""
         row, width, base = y + self.scroll_offset.y, self.size.width, self.rich_style
         found = self._row(row)
         if found is None:
@@ -372,7 +365,6 @@ class Transcript(ScrollView, can_focus=True):
         return "\n".join(line.rstrip() for line in lines), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
-        """Draw the selection."""
         super().selection_updated(selection)
         self.refresh()
 
@@ -397,46 +389,19 @@ class Transcript(ScrollView, can_focus=True):
         stop = transcript_pages.next_stop(self._find_stops(), selected, screen, step)
         if stop is not None:
             self._selected = stop.key
-            self._scroll_into_view(stop.row)
-        elif (compaction := self._compaction_beyond(step)) is not None:
-            self._sought = self._selected = entries.compaction_key(compaction)
-            self._follows = False
-            self.scroll_to(y=self._heights.top(self._page_of(compaction.cut_seq)), animate=False)
-            self._arrange()
+            if stop.row not in screen:
+                self.scroll_to(y=max(stop.row - self.size.height // 2, 0), animate=False)
+        else:
+            self.scroll_pages(step)
         self.refresh()
 
     def _find_stops(self) -> list[transcript_pages.Stop]:
         """Return the entries around the screen that can be opened."""
-        around = self._drawn_around()
+        around = self._pages.drawn_around(self._heights.locate(self.scroll_offset.y)[0])
         parts = [(self._heights.top(page), self._pages[page].rows or []) for page in around if page in self._pages]
         if around.stop == self._heights.pages:
             parts.append((self._heights.total, self._live_rows))
         return transcript_pages.find_stops(parts)
-
-    def _drawn_around(self) -> range:
-        """Return the pages that are drawn without a gap around the first row of the screen."""
-        return self._pages.drawn_around(self._heights.locate(self.scroll_offset.y)[0])
-
-    def _compaction_beyond(self, step: int) -> types.Compaction | None:
-        around = self._drawn_around()
-        return self.range.compaction_beyond(self._span(around.start)[0], self._span(around.stop - 1)[1], step)
-
-    def _scroll_into_view(self, row: int) -> None:
-        if not self.scroll_offset.y <= row < self.scroll_offset.y + self.size.height:
-            self.scroll_to(y=max(row - self.size.height // 2, 0), animate=False)
-
-    def _scroll_to_sought(self) -> None:
-        """Scroll to the compaction that was sought once its page is drawn; forget it if the person scrolls away."""
-        if (key := self._sought) is None:
-            return
-        page = self._page_of(key[0])
-        if self._pages.is_drawn(page) or page not in self._seen():
-            self._sought = None
-        if self._pages.is_drawn(page):
-            rows = self._pages[page].rows or ()
-            place = next((n for n, each in enumerate(rows) if each.key == key), None)
-            if place is not None:
-                self._scroll_into_view(self._heights.top(page) + place)
 
     def action_open(self) -> None:
         """Open or close the selected entry."""
@@ -479,15 +444,12 @@ class Transcript(ScrollView, can_focus=True):
         self.scroll_relative(y=step * max(self.size.height - 2, 1), animate=False)
 
     def action_page_up(self) -> None:
-        """Scroll up by a screen."""
         self.scroll_pages(-1)
 
     def action_page_down(self) -> None:
-        """Scroll down by a screen."""
         self.scroll_pages(1)
 
     def action_to_top(self) -> None:
-        """Scroll to the first message."""
         self._follows = False
         self.scroll_to(y=0, animate=False)
 

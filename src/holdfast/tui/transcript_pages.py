@@ -32,7 +32,6 @@ class Page(msgspec.Struct):
 
     @property
     def size(self) -> int:
-        """The number of characters."""
         return sum(len(each.body) for each in self.messages)
 
 
@@ -40,7 +39,6 @@ class PageCache(OrderedDict[int, Page]):
     """Pages by number, least recently seen first."""
 
     def is_drawn(self, page: int) -> bool:
-        """Return whether the rows of a page are there."""
         return page in self and self[page].rows is not None
 
     def drawn_around(self, page: int) -> range:
@@ -77,16 +75,13 @@ class PageHeights:
 
     @property
     def pages(self) -> int:
-        """The number of pages."""
         return len(self._rows)
 
     @property
     def total(self) -> int:
-        """The number of rows."""
         return self._page_ends()[-1]
 
     def top(self, page: int) -> int:
-        """Return the first row of a page."""
         return self._page_ends()[page - 1] if page else 0
 
     def locate(self, row: int) -> tuple[int, int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast import errors, safe_text, types
+from holdfast import safe_text, types
 from holdfast.store import async_db
-from holdfast.terminal import event_text
+from holdfast.terminal import event_text, recap
 from holdfast.tui import entries
 
 
@@ -43,12 +43,7 @@ def _epochs(conversation: types.Conversation) -> tuple[str, int, int | None]:
 async def is_unfinished(db: async_db.AsyncSessionDB, view: ConversationView) -> bool:
     """Return whether the last message has no reply, and no process is working on one."""
     last = await db.transcript(view.conversation.id, max(view.range.last - 1, 0), view.range.last)
-    try:
-        if not last or (last[-1].role == "assistant" and not last[-1].tool_calls):
-            return False
-    except errors.StoreCorrupt:
-        return False
-    return not any(
+    return recap.lacks_reply(last) and not any(
         each.conversation_id == view.conversation.id and each.purpose == "turn" and each.state == "held"
         for each in await db.leases()
     )

@@ -12,7 +12,7 @@ from prompt_toolkit.document import Document
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import runtime
-from holdfast.terminal import completion
+from holdfast.terminal import input_completion
 from holdfast.tools import base as tools_port
 from holdfast.tools.mcp import servers
 from tests.tools.mcp import stage
@@ -115,7 +115,7 @@ def test_a_prompt_is_a_command_in_every_list_of_them() -> None:
             assert isinstance(helped, events.Answer)
             assert "/raw:greet who=… [how=…]" in helped.text
             assert "Greets." in helped.text
-            words = completion.InputCompleter(others.listed)
+            words = input_completion.InputCompleter(others.listed)
             for typed in ("/raw", "/raw:g"):
                 found = words.get_completions(Document(typed), CompleteEvent(text_inserted=True))
                 assert "/raw:greet " in [each.text for each in found]

@@ -45,6 +45,11 @@ def find(line: str) -> base.SlashCommand | None:
     return COMMANDS.get(split(line)[0].lower()) if is_command(line) else None
 
 
+def resume_line(conversation_id: str) -> str:
+    """Return the command line that continues a conversation."""
+    return f"/{next(each.name for each in COMMANDS.values() if each.picks_conversation)} {conversation_id}"
+
+
 def runs_during_turn(line: str) -> bool:
     """Whether a line is a command that runs at once while a turn or another command is running."""
     command = find(line)

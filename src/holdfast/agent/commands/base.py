@@ -68,6 +68,10 @@ class CommandHost(Protocol):
     @property
     def models(self) -> Models | None: ...
     @property
+    def input_help(self) -> str:
+        """What the help adds about the keys of the front end."""
+
+    @property
     def approvals(self) -> approvals.Approvals: ...
     @property
     def agents(self) -> agent_cache.AgentCache: ...
@@ -127,6 +131,8 @@ class SlashCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it must not overlap with messages that the same client sends: it changes the log or the queue."""
     opens_conversation: bool = False
     """Whether it continues in a new conversation, and so leaves the current one."""
+    picks_conversation: bool = False
+    """Whether its argument is another conversation, which a front end may offer in a list."""
     admin_only: Callable[[str], bool] = lambda _argument: False
     """Whether the command with this argument affects more than the sender's conversation."""
     places: frozenset[events.Place] = EVERYWHERE

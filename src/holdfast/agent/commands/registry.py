@@ -48,6 +48,8 @@ async def _help(invocation: base.Invocation) -> None:
     if not invocation.argument:
         width = max(len(_form(each)) for each in listed)
         invocation.answer("\n".join(f"{_form(each):{width}}  {each.help}" for each in listed))
+        if invocation.host.input_help:
+            invocation.answer(f"\n{invocation.host.input_help}")
         return
     name = invocation.argument.lstrip("/")
     found = {each.name: each for each in (*listed, *COMMANDS.values())}.get(name.lower())
@@ -136,6 +138,7 @@ _ALL = (
         completes=conversations.complete_resume,
         places=IN_ONE_PLACE,
         instead="-r ID continues another conversation.",
+        picks_conversation=True,
     ),
     base.SlashCommand(
         name="branch",

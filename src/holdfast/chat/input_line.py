@@ -25,7 +25,8 @@ from prompt_toolkit.output import color_depth
 
 from holdfast import safe_text
 from holdfast.chat import renderer
-from holdfast.terminal import completion, event_text, input_history
+from holdfast.runtime import interactive
+from holdfast.terminal import event_text, input_completion, input_history
 
 MARK = "> "
 # Seconds between drawings of output; typed text is drawn at once.
@@ -33,12 +34,11 @@ FRAME_SECONDS = 0.04
 # A question waits until the person has not typed for this long.
 TYPING_PAUSE_SECONDS = 0.7
 
-HELP = (
-    "Enter sends, Alt-Enter starts a new line, Tab completes commands, arguments and paths.",
-    "Messages sent during a reply are queued: /queue lists them. /steer TEXT adds to the running turn.",
-    "Ctrl-C clears the line; at an empty prompt it interrupts the reply, and twice exits. Ctrl-D exits.",
-    "//text sends a message that starts with a slash.",
-)
+HELP = """\
+Enter sends, Alt-Enter starts a new line, Tab completes commands, arguments and paths.
+Messages sent during a reply are queued: /queue lists them. /steer TEXT adds to the running turn.
+Ctrl-C clears the line; at an empty prompt it interrupts the reply, and twice exits. Ctrl-D exits.
+//text sends a message that starts with a slash."""
 
 STYLE = styles.Style(
     [
@@ -65,23 +65,6 @@ class TextOutput(Protocol):
     def style(self, line: str, *names: str) -> str: ...
 
 
-class LineHandler(Protocol):
-    """Processes the input of a person."""
-
-    def enter(self, line: str) -> None: ...
-    def interrupt(self) -> None: ...
-    def leave(self) -> None: ...
-
-
-class Surroundings(NamedTuple):
-    """The text around the prompt, requested for each drawing."""
-
-    open: Callable[[], Sequence[event_text.Piece]]
-    """The unfinished text above the prompt."""
-    status: Callable[[], Any]
-    """The status line below it."""
-
-
 class TerminalDevice(NamedTuple):
     """A terminal other than that of this process."""
 
@@ -89,7 +72,7 @@ class TerminalDevice(NamedTuple):
     output: renderer.TerminalOutput | None = None
 
 
-class Question(NamedTuple):
+class LineRequest(NamedTuple):
     """A question that takes the next line."""
 
     text: str
@@ -98,32 +81,38 @@ class Question(NamedTuple):
     """The text at the prompt when the question was asked."""
 
 
-class Prompt:
-    """One editable line below all output."""
+class PromptLine:
+    """One editable line below all output.
+
+    `draw_open` returns the unfinished text above the prompt, `draw_status` the line below it.
+    """
 
     def __init__(
         self,
         output: TextOutput,
-        surroundings: Surroundings,
-        handler: LineHandler,
+        session: interactive.InteractiveSession,
+        completer: input_completion.InputCompleter,
+        *,
+        draw_open: Callable[[], Sequence[event_text.StyledText]],
+        draw_status: Callable[[], Any],
         history_path: str,
-        completer: completion.InputCompleter,
         device: TerminalDevice | None = None,
     ) -> None:
         device = device or TerminalDevice()
-        self._output, self._surroundings, self._handler = output, surroundings, handler
+        self._output, self._handler = output, session
+        self._draw_open, self._draw_status = draw_open, draw_status
         self._terminal = device.output or renderer.TerminalOutput(sys.stdout, renderer.terminal_size)
         self._finished: list[str] = []
-        self._line: list[event_text.Piece] = []
+        self._line: list[event_text.StyledText] = []
         self._blank = True
-        self._question: Question | None = None
+        self._question: LineRequest | None = None
         self._frame: asyncio.TimerHandle | None = None
         self._drawn_at = self._pressed_at = -TYPING_PAUSE_SECONDS
         self._session = self._create_session(history_path, completer, device.keys)
         self._session.app.key_processor.before_key_press += self._note_key
 
     def _create_session(
-        self, history_path: str, completer: completion.InputCompleter, source: Input | None
+        self, history_path: str, completer: input_completion.InputCompleter, source: Input | None
     ) -> PromptSession[str]:
         colour = self._output.colour
         session: PromptSession[str] = PromptSession(
@@ -134,7 +123,7 @@ class Prompt:
             completer=completer,
             complete_while_typing=filters.Condition(_is_typing_command),
             key_bindings=self._key_bindings(),
-            bottom_toolbar=self._surroundings.status,
+            bottom_toolbar=self._draw_status,
             style=STYLE,
             color_depth=color_depth.ColorDepth.DEPTH_4_BIT if colour else color_depth.ColorDepth.DEPTH_1_BIT,
             input=source,
@@ -198,7 +187,6 @@ class Prompt:
 
     @property
     def columns(self) -> int:
-        """The width of the terminal."""
         return self._terminal.get_size().columns
 
     async def run(self) -> None:
@@ -218,17 +206,17 @@ class Prompt:
         if app.is_running and not app.is_done:
             app.exit(result="")
 
-    def write(self, pieces: Sequence[event_text.Piece]) -> None:
+    def write(self, pieces: Sequence[event_text.StyledText]) -> None:
         """Print whole rows above the prompt; the rest of the text is unfinished."""
         for text, style in pieces:
             whole, newline, rest = text.rpartition("\n")
             if newline:
-                row = [*self._line, event_text.Piece(whole, style)]
+                row = [*self._line, event_text.StyledText(whole, style)]
                 styled = [self._output.style(each, name) if name and each else each for each, name in row]
                 self._finished += [*styled, "\n"]
                 self._blank = not any(piece.text for piece in row) or whole.endswith("\n")
                 self._line = []
-            self._line += [event_text.Piece(rest, style)] if rest else []
+            self._line += [event_text.StyledText(rest, style)] if rest else []
         if self._session.app.is_running:
             self.redraw()
         else:
@@ -236,11 +224,11 @@ class Prompt:
 
     def echo(self, line: str) -> None:
         """Print a line that was typed, wrapped between words."""
-        before = [] if self._blank else [event_text.Piece("\n")]
+        before = [] if self._blank else [event_text.StyledText("\n")]
         room = max(self.columns - len(MARK), 1)
-        rows = [row for each in line.split("\n") for row in safe_text.wrap(each, room)]
-        text = event_text.Piece("\n  ".join(rows))
-        self.write([*before, event_text.Piece(MARK, "bold"), text, event_text.Piece("\n")])
+        rows = [row for each in line.split("\n") for row in safe_text.wrapped(each, room)]
+        text = event_text.StyledText("\n  ".join(rows))
+        self.write([*before, event_text.StyledText(MARK, "bold"), text, event_text.StyledText("\n")])
 
     def redraw(self) -> None:
         """Draw the text around the prompt again, with the next frame."""
@@ -259,7 +247,7 @@ class Prompt:
         loop, buffer = asyncio.get_running_loop(), self._session.default_buffer
         while buffer.text and (rest := self._pressed_at + TYPING_PAUSE_SECONDS - loop.time()) > 0:
             await asyncio.sleep(rest)
-        self._question = question = Question(text, loop.create_future(), buffer.document)
+        self._question = question = LineRequest(text, loop.create_future(), buffer.document)
         buffer.reset()
         self._session.app.invalidate()
         try:
@@ -268,7 +256,6 @@ class Prompt:
             self._end_question(question)
 
     def remember(self, line: str) -> None:
-        """Add a line to the history."""
         self._session.default_buffer.history.append_string(line)
 
     def draft(self, line: str) -> None:
@@ -288,14 +275,14 @@ class Prompt:
         buffer.reset()
         self._handler.enter(text)
 
-    def _answer(self, question: Question, text: str | None) -> None:
+    def _answer(self, question: LineRequest, text: str | None) -> None:
         question.answer.set_result(text)
         # At once: the next key is not part of the answer.
         self._end_question(question)
         # The line is finished, so the next question need not wait.
         self._pressed_at = -TYPING_PAUSE_SECONDS
 
-    def _end_question(self, question: Question) -> None:
+    def _end_question(self, question: LineRequest) -> None:
         if self._question is question:
             self._question = None
             self._session.default_buffer.reset(question.before)
@@ -327,18 +314,18 @@ class Prompt:
     def _format_tail(self) -> formatted_text.FormattedText:
         return formatted_text.FormattedText([(f"class:{style}" if style else "", text) for text, style in self._tail()])
 
-    def _tail(self) -> list[event_text.Piece]:
+    def _tail(self) -> list[event_text.StyledText]:
         """Return the end of the unfinished text: no more than the terminal has room for."""
-        size, tail = self._terminal.get_size(), list[event_text.Piece]()
+        size, tail = self._terminal.get_size(), list[event_text.StyledText]()
         room = size.columns * size.rows
-        pieces = [*self._line, *([event_text.Piece("\n")] if self._line else ()), *self._surroundings.open()]
+        pieces = [*self._line, *([event_text.StyledText("\n")] if self._line else ()), *self._draw_open()]
         for text, style in reversed(pieces):
             if room <= 0:
                 break
-            tail.insert(0, event_text.Piece(self._encodable(text[-room:]), style))
+            tail.insert(0, event_text.StyledText(self._encodable(text[-room:]), style))
             room -= len(text)
         if tail:
-            tail[-1] = event_text.Piece(tail[-1].text.removesuffix("\n"), tail[-1].style)
+            tail[-1] = event_text.StyledText(tail[-1].text.removesuffix("\n"), tail[-1].style)
         return tail
 
     def _end_of_tail(self) -> Point:
@@ -357,7 +344,7 @@ class Prompt:
 
 
 def _is_typing_command() -> bool:
-    return completion.is_command_name(get_app().current_buffer.document.text_before_cursor)
+    return input_completion.is_command_name(get_app().current_buffer.document.text_before_cursor)
 
 
 def complete(event: KeyPressEvent) -> None:
@@ -365,7 +352,7 @@ def complete(event: KeyPressEvent) -> None:
     buffer = event.current_buffer
     if buffer.complete_state is not None:
         buffer.complete_next()
-    elif completion.is_argument(buffer.document.text_before_cursor):
+    elif input_completion.is_argument(buffer.document.text_before_cursor):
         event.app.create_background_task(_complete_argument(buffer))
     else:
         # Looked up synchronously: a Tab pressed while the menu is being built would be lost.
