@@ -226,7 +226,7 @@ class PromptLine:
         """Print a line that was typed, wrapped between words."""
         before = [] if self._blank else [event_text.StyledText("\n")]
         room = max(self.columns - len(MARK), 1)
-        rows = [row for each in line.split("\n") for row in safe_text.wrapped(each, room)]
+        rows = [row for each in line.split("\n") for row in safe_text.wrap(each, room)]
         text = event_text.StyledText("\n  ".join(rows))
         self.write([*before, event_text.StyledText(MARK, "bold"), text, event_text.StyledText("\n")])
 

@@ -85,7 +85,7 @@ class RowFormat(msgspec.Struct, frozen=True):
         return "▾" if opened else "▸"
 
     def clip(self, text: str, room: int | None = None) -> str:
-        return safe_text.clipped(text, self.room if room is None else room, self.marks.more)
+        return safe_text.clip(text, self.room if room is None else room, self.marks.more)
 
 
 def draw_entry(entry: entries.Entry, form: RowFormat, opened: bool = False) -> list[Row]:
