@@ -234,7 +234,7 @@ def test_unexpected_exception_after_the_commit_leaves_the_outcome_compacted() ->
 
         one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
         work = msgspec.structs.replace(one.context_window._work(), moved=fail_to_follow)
-        made = await compress.compress(work, compress.Options(force=True))
+        made = await compress.compress(work, compress.CompactionRequest(force=True))
         db.context = works  # type: ignore[method-assign]
         assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
         assert [each.uid for each in made.messages] == [each.uid for each in await db.context("talk")]

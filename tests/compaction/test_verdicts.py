@@ -32,7 +32,7 @@ def test_a_context_that_cannot_be_read_after_the_commit_changes_no_outcome() -> 
 
         db.commit_compaction = commit  # type: ignore[method-assign]
         work = one.compaction_work()
-        made = await compress.compress(work, compress.Options())
+        made = await compress.compress(work, compress.CompactionRequest())
         db.context = reads  # type: ignore[method-assign]
         head, after = await db.head("talk"), await db.context("talk")
         assert (made.outcome, made.session_id, made.model) == (Outcome.COMPACTED, head.id, "writer")

@@ -330,7 +330,7 @@ class AIAgent:
         The outcome says what happened; unless it is COMPACTED, messages and session are unchanged. `force` ignores
         cool-down and frequency limits; `focus` gets most of the summary.
         """
-        asked = compress.Options(
+        asked = compress.CompactionRequest(
             expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
         )
         before = tuple(await self.context_cache.messages())

@@ -164,13 +164,15 @@ class ContextWindow:
     def start_background(self, turn: str, emit: Emit) -> None:
         """Start a background compaction unless one is running. Messages do not cancel it; closing does."""
         if self._background and not self.is_compacting:
-            self._start(self._compact(compress.Options(turn=turn), emit)).add_done_callback(self._add_background_usage)
+            self._start(self._compact(compress.CompactionRequest(turn=turn), emit)).add_done_callback(
+                self._add_background_usage
+            )
 
     def _add_background_usage(self, task: CompactionTask) -> None:
         if not task.cancelled() and task.exception() is None:
             self.background_usage += task.result().usage
 
-    async def compact(self, asked: compress.Options, emit: Emit) -> base.CompactionResult:
+    async def compact(self, asked: compress.CompactionRequest, emit: Emit) -> base.CompactionResult:
         """Compact now and wait for it, after compactions that are running. `stop` and `close` cancel it."""
 
         def report(progress: base.Progress) -> None:
@@ -237,7 +239,7 @@ class ContextWindow:
                 return
         if self.is_compacting:
             return
-        compaction = await self._start(self._compact(compress.Options(turn=turn), emit))
+        compaction = await self._start(self._compact(compress.CompactionRequest(turn=turn), emit))
         self.usage += compaction.usage
         if compaction.outcome is base.Outcome.BUSY:
             await self._wait_for(self._wait_for_other_process)
@@ -246,7 +248,7 @@ class ContextWindow:
     async def _extract_in_turn(self, turn: str, emit: Emit) -> None:
         """Compact without a model, with an extract: the conversation must continue even if no summary is possible."""
         if not self.is_compacting:
-            await self._start(self._compact(compress.Options(turn=turn, force=True), emit, use_model=False))
+            await self._start(self._compact(compress.CompactionRequest(turn=turn, force=True), emit, use_model=False))
             self._cache.invalidate()
 
     async def _wait_for(self, wait: Callable[[], Awaitable[object]]) -> None:
@@ -286,7 +288,7 @@ class ContextWindow:
         return msgspec.structs.replace(work, window=min(work.window, window), policy=unreserved)
 
     async def _compact(
-        self, asked: compress.Options, emit: Emit, *, by_user: bool = False, use_model: bool = True
+        self, asked: compress.CompactionRequest, emit: Emit, *, by_user: bool = False, use_model: bool = True
     ) -> base.CompactionResult:
         task = asyncio.current_task()
         assert task in self._running

@@ -38,7 +38,7 @@ STEERED = speaker.STEERED
 Emit = Callable[[events.AnyEvent], None]
 
 
-class LimitReached(Exception):
+class TurnLimitReached(Exception):
     """The turn reached its limit of steps or cost."""
 
     def __init__(self, reason: events.Exit, sentence: str) -> None:
@@ -94,7 +94,7 @@ class TurnLoop:
         return (self.spent.cost or 0.0) + (self._window.background_usage.cost or 0.0)
 
     async def run(self) -> None:
-        """Take steps until the model calls no tool. Raises LimitReached, ModelError or OutputInvalid."""
+        """Take steps until the model calls no tool. Raises TurnLimitReached, ModelError or OutputInvalid."""
         for warning in await self._tools.freshen():
             self._emit(events.Notice(warning, "warning"))
         await self._take_steps()
@@ -128,14 +128,16 @@ class TurnLoop:
 
     def _check_limits(self) -> None:
         if self.api_calls >= self._limits.steps:
-            raise LimitReached("steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue.")
+            raise TurnLimitReached(
+                "steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue."
+            )
         if self._limits.cost is None:
             return
         if self.cost >= self._limits.cost:
             spent, limit = f"${self.cost:.2f}", f"${self._limits.cost:.2f}"
-            raise LimitReached("cost", f"I stopped: this turn has cost about {spent}; its limit is {limit}.")
+            raise TurnLimitReached("cost", f"I stopped: this turn has cost about {spent}; its limit is {limit}.")
         if self._unpriced is not None:
-            raise LimitReached(
+            raise TurnLimitReached(
                 "cost",
                 f"I stopped: the cost limit of this turn (${self._limits.cost:.2f}) cannot be enforced, because the "
                 f"price of {self._unpriced} is not known. Set `price` for it in the settings, or leave the limit out.",

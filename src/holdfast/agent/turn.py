@@ -335,7 +335,7 @@ class _Turn:
         match error:
             case None:
                 return self._finish("completed", output=running.output)
-            case loop.LimitReached():
+            case loop.TurnLimitReached():
                 await running.append_own_answer(error.sentence)
                 return self._finish(error.reason, error.sentence)
             case errors.OutputInvalid():

@@ -87,7 +87,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.meter.of(message)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one compaction."""
 
     expected: str | None = None
@@ -173,14 +173,14 @@ def _limit_after(job: Job, before: int, manual: bool) -> float:
 # --- the protocol ----------------------------------------------------------------------------------------
 
 
-async def compress(job: Job, options: Options) -> base.CompactionResult:
+async def compress(job: Job, options: CompactionRequest) -> base.CompactionResult:
     """Compact the conversation, or return why not. Errors become outcomes; only a cancellation is raised."""
     bill = _Bill()
     result = await _attempt(job, options, bill)
     return msgspec.structs.replace(result, usage=bill.total)
 
 
-async def _attempt(job: Job, options: Options, bill: _Bill) -> base.CompactionResult:
+async def _attempt(job: Job, options: CompactionRequest, bill: _Bill) -> base.CompactionResult:
     head = options.expected or job.conversation_id
     try:
         if not options.force:
@@ -210,7 +210,7 @@ async def _attempt(job: Job, options: Options, bill: _Bill) -> base.CompactionRe
         await _release(job, start)
 
 
-async def _run(job: Job, options: Options, start: _Start, bill: _Bill) -> base.CompactionResult:
+async def _run(job: Job, options: CompactionRequest, start: _Start, bill: _Bill) -> base.CompactionResult:
     snapshot = start.snapshot
     if options.expected is not None and snapshot.head_id != options.expected:
         return _result(base.Outcome.NOTHING_TO_DO, options.expected, "The conversation was already compacted.")
@@ -312,7 +312,9 @@ class _Draft(msgspec.Struct, frozen=True):
     """The messages that the summary replaces, redacted."""
 
 
-async def _write_draft(job: Job, options: Options, context: types.Context, plan: cut.Cut, bill: _Bill) -> _Draft:
+async def _write_draft(
+    job: Job, options: CompactionRequest, context: types.Context, plan: cut.Cut, bill: _Bill
+) -> _Draft:
     await hooks.run(job.hooks.before, context.session_id, job.hooks.limit)
     before = await time_slices.run_in_thread(job.size, context)
     request = await time_slices.run_in_thread(_build_request, job, options, context, plan, bill)
@@ -338,7 +340,7 @@ async def _write_draft(job: Job, options: Options, context: types.Context, plan:
 
 
 def _build_request(
-    job: Job, options: Options, context: types.Context, plan: cut.Cut, bill: _Bill
+    job: Job, options: CompactionRequest, context: types.Context, plan: cut.Cut, bill: _Bill
 ) -> base.SummaryRequest:
     limit = job.summary_budget
     previous = sentences.redact(summary.remove_mark(context.summary)) if context.summary else None
@@ -454,7 +456,7 @@ async def _release(job: Job, start: _Start) -> None:
 # --- the budget ------------------------------------------------------------------------------------------
 
 
-async def _count_attempt(job: Job, options: Options, head: str) -> base.CompactionResult | None:
+async def _count_attempt(job: Job, options: CompactionRequest, head: str) -> base.CompactionResult | None:
     """Count the attempt in the budget, or return why it is not allowed."""
     for _ in range(MAX_SWAPS):
         version, stored = await _read_budget(job)
@@ -494,7 +496,7 @@ def _is_credible(usage: object) -> bool:
     return are_counts and (cost is None or (isinstance(cost, int | float) and 0 <= cost < MAX_CREDIBLE_USAGE))
 
 
-def _failure(job: Job, options: Options) -> Callable[[budget.Budget], budget.Budget]:
+def _failure(job: Job, options: CompactionRequest) -> Callable[[budget.Budget], budget.Budget]:
     """Return the change after a failure. A failed manual attempt starts no cooldown for automatic ones."""
     if options.force:
         return budget.close_attempt
