@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import base, budget, compress, hooks, policy, summary
+from holdfast.compaction import base, budget, policy, summary
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from tests.agent import stage
@@ -215,29 +214,6 @@ def test_an_account_that_cannot_be_closed_changes_no_outcome() -> None:
         db.update_budget = once  # type: ignore[method-assign]
         assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
         db.update_budget = works  # type: ignore[method-assign]
-
-    stage.run(story)
-
-
-def test_unexpected_exception_after_the_commit_leaves_the_outcome_compacted() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-
-        def fail_to_follow(_: str) -> None:
-            raise KeyError("a cache")
-
-        async def fail_to_read(*_: object) -> Any:
-            raise RuntimeError("a reader")
-
-        async def break_reading(_: str) -> None:
-            db.context = fail_to_read  # type: ignore[method-assign]
-
-        one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
-        work = msgspec.structs.replace(one.context_window._work(), moved=fail_to_follow)
-        made = await compress.compress(work, compress.CompactionRequest(force=True))
-        db.context = works  # type: ignore[method-assign]
-        assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
-        assert [each.uid for each in made.messages] == [each.uid for each in await db.context("talk")]
 
     stage.run(story)
 

@@ -31,15 +31,12 @@ def test_a_context_that_cannot_be_read_after_the_commit_changes_no_outcome() -> 
             return head
 
         db.commit_compaction = commit  # type: ignore[method-assign]
-        work = one.compaction_work()
-        made = await compress.compress(work, compress.CompactionRequest())
+        made = await one.compress_context()
         db.context = reads  # type: ignore[method-assign]
         head, after = await db.head("talk"), await db.context("talk")
         assert (made.outcome, made.session_id, made.model) == (Outcome.COMPACTED, head.id, "writer")
-        assert [(each.seq, each.uid, each.role, each.body) for each in made.messages] == [
-            (each.seq, each.uid, each.role, each.body) for each in after
-        ]
-        assert (made.after, made.after < made.before) == (work.size(after), True)
+        assert made.messages == ()
+        assert (made.after, made.after < made.before) == (one.compaction_work().size(after), True)
         # It counts as one that was made, and there is no pause.
         assert (await one.compress_context(force=True, keep_exchanges=1)).outcome is Outcome.COMPACTED
 

@@ -330,15 +330,19 @@ class AIAgent:
         The outcome says what happened; unless it is COMPACTED, messages and session are unchanged. `force` ignores
         cool-down and frequency limits; `focus` gets most of the summary.
         """
-        asked = compress.CompactionRequest(
+        request = compress.CompactionRequest(
             expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
         )
-        before = tuple(await self.context_cache.messages())
+        messages = tuple(await self.context_cache.messages())
         with current_session.working_for(self.conversation_id, self.db.db, self.name):
-            result = await self.context_window.compact(asked, self._filtered(emit))
+            result = await self.context_window.compact(request, self._filtered(emit))
         if result.outcome is compaction_base.Outcome.COMPACTED:
-            return result
-        return msgspec.structs.replace(result, messages=before, session_id=self.session_id)
+            try:
+                messages = tuple(await self.context_cache.messages())
+            except Exception as error:  # noqa: BLE001 -- the compaction is committed, so its outcome stays
+                logger.warning("the context after a compaction could not be read: %s", error)
+                messages = ()
+        return msgspec.structs.replace(result, messages=messages, session_id=self.session_id)
 
     # --- end -----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from holdfast.agent import context_cache, context_window, output, settings, turn
 from holdfast.compaction import speaker
 from holdfast.model import base as models
 from holdfast.model import provider_errors, reply_builder, tokens
-from holdfast.store import message_codec, validation
+from holdfast.store import held_lease, message_codec, validation
 from holdfast.tools import base as tools_base
 from holdfast.tools import registry
 
@@ -53,7 +53,7 @@ class TurnLoop:
     def __init__(
         self,
         *,
-        turn: turn_lease.HeldTurn,
+        turn: held_lease.HeldLease,
         uid: str,
         cache: context_cache.ContextCache,
         window: context_window.ContextWindow,
@@ -272,7 +272,7 @@ class TurnLoop:
         return await finish_despite_cancel(self._append(stamped))
 
     async def _append(self, message: types.NewMessage) -> types.Receipt:
-        (receipt,) = await self._turn.append([message])
+        receipt = await turn_lease.append(self._turn, message)
         if message.role == "tool":
             self._open_calls.pop(message.tool_call_id or "", None)
         for call in map(message_codec.to_tool_call, message.tool_calls):

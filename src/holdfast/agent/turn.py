@@ -28,7 +28,7 @@ from holdfast.agent import (
 )
 from holdfast.model import base as models
 from holdfast.model import tokens
-from holdfast.store import async_db, leases, message_codec
+from holdfast.store import async_db, held_lease, leases, message_codec
 from holdfast.tools import registry
 
 UNFINISHED = "The answer to this message was not finished."
@@ -173,7 +173,7 @@ class _Turn:
 
     # --- lease ---------------------------------------------------------------------------------------
 
-    async def _acquire(self, stack: AsyncExitStack) -> turn_lease.HeldTurn:
+    async def _acquire(self, stack: AsyncExitStack) -> held_lease.HeldLease:
         """Acquire the turn lease; a conversation that does not exist yet is created with this message."""
         try:
             return await stack.enter_async_context(self._wait_for_lease())
@@ -182,7 +182,7 @@ class _Turn:
         except errors.NoSuchSession:
             pass
         try:
-            return await stack.enter_async_context(turn_lease.hold(self._services.db, await self._create()))
+            return await stack.enter_async_context(held_lease.hold(self._services.db, await self._create()))
         except errors.IdTaken:
             # Another process created it in between: this is an ordinary turn.
             return await stack.enter_async_context(self._wait_for_lease())
@@ -198,7 +198,7 @@ class _Turn:
             creation = db.begin_conversation(
                 conversation_id, self._message, conversation, self._services.turns.lease_ttl_seconds
             )
-            self._first, lease = await async_db.await_or_release(creation, lambda both: turn_lease.release(db, both[1]))
+            self._first, lease = await async_db.await_or_release(creation, lambda both: held_lease.release(db, both[1]))
         except Exception as error:
             if not leases.is_lock_failure(error):
                 raise
@@ -206,7 +206,7 @@ class _Turn:
             return await turn_lease.without_lease(db, conversation_id, error, self._warn)
         return lease
 
-    def _wait_for_lease(self) -> AbstractAsyncContextManager[turn_lease.HeldTurn]:
+    def _wait_for_lease(self) -> AbstractAsyncContextManager[held_lease.HeldLease]:
         return turn_lease.begin(
             self._services.db,
             self._services.cache.conversation_id,
@@ -222,7 +222,7 @@ class _Turn:
 
     # --- under the lease -----------------------------------------------------------------------------
 
-    async def _run_leased(self, held: turn_lease.HeldTurn) -> events.TurnResult:
+    async def _run_leased(self, held: held_lease.HeldLease) -> events.TurnResult:
         services, snapshot = self._services, held.snapshot
         cache, folder = services.cache, services.conversation.folder
         cache.conversation_id, cache.session_id = snapshot.conversation_id, snapshot.head_id
@@ -253,7 +253,7 @@ class _Turn:
         cache.folder_seq = result.messages[-1].seq if result.messages else 0
         return result
 
-    async def _create_loop(self, held: turn_lease.HeldTurn) -> loop.TurnLoop:
+    async def _create_loop(self, held: held_lease.HeldLease) -> loop.TurnLoop:
         services, request = self._services, self._request
         output_section = request.output_format.instructions if request.output_format else ""
         client_section = system_prompt.client_section(request.instructions)
@@ -324,7 +324,7 @@ class _Turn:
     # --- outcome -------------------------------------------------------------------------------------
 
     async def _outcome(
-        self, running: loop.TurnLoop, task: asyncio.Task[None], held: turn_lease.HeldTurn
+        self, running: loop.TurnLoop, task: asyncio.Task[None], held: held_lease.HeldLease
     ) -> events.TurnResult:
         if held.lost:
             raise held.renewal_error or errors.LeaseLost()

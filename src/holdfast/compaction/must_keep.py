@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast import types
-from holdfast.compaction import sentences, summary_format, time_slices
+from holdfast.compaction import sentences, summary_format
 from holdfast.model import tokens
 
 MAX_REQUESTS = 40
@@ -31,26 +31,21 @@ _ROLE_WEIGHTS = {"user": 2.0, "": 1.5, "assistant": 0.7, "system": 0.3, "tool": 
 _CUE_WEIGHTS = {"decision": 0.8, "keep": 0.6, "limit": 0.5}
 
 
-def select(
-    messages: Sequence[types.Message],
-    previous: str | None,
-    budget: int,
-    estimate: Callable[[str], int] = tokens.estimate,
-) -> tuple[str, ...]:
+def select(messages: Sequence[types.Message], previous: str | None, budget: int) -> tuple[str, ...]:
     """Return open requests, then the most important facts, verbatim, as many as fit into `budget` tokens."""
     earlier = summary_format.parse(previous)
     spoken = sentences.split_messages(sentences.drop_summaries(messages))
     requests = [each.text for each in reversed(find_open_requests(spoken, earlier))]
     facts = _rank_facts([*earlier, *sentences.select_informative(spoken)])
-    kept = _take_fitting(requests, budget // 2, estimate)
-    left = budget - sum(estimate(text) + 1 for text in kept)
-    return (*kept, *_take_fitting(_drop_contained(facts, kept), left, estimate))
+    kept = _take_fitting(requests, budget // 2)
+    left = budget - sum(tokens.estimate(text) + 1 for text in kept)
+    return (*kept, *_take_fitting(_drop_contained(facts, kept), left))
 
 
-def _take_fitting(texts: Iterable[str], budget: int, estimate: Callable[[str], int]) -> list[str]:
+def _take_fitting(texts: Iterable[str], budget: int) -> list[str]:
     kept, misfits = [], 0
     for text in texts:
-        size = estimate(text) + 1
+        size = tokens.estimate(text) + 1
         if size <= budget:
             kept.append(text)
             budget -= size
@@ -80,7 +75,6 @@ def _rank_facts(spoken: Sequence[sentences.Sentence]) -> list[str]:
     worth = {fact: value + 0.3 * math.log(count[fact]) for fact, value in best.items()}
     seen: Counter[str] = Counter()
     for fact in sorted(worth, key=lambda fact: (-worth[fact], fact.text)):
-        time_slices.yield_cpu()
         worth[fact] *= CROWDING ** seen[fact.kind]
         seen[fact.kind] += 1
     return [fact.text for fact in sorted(worth, key=lambda fact: (-worth[fact], fact.text))]
@@ -115,7 +109,6 @@ def find_open_requests(
     # A request may lack the words of a request, so the last unanswered message of the user counts as one.
     last: list[sentences.Sentence] = []
     for (_, role), group in groupby(spoken, key=lambda each: (each.seq, each.role)):
-        time_slices.yield_cpu()
         lines = list(group)
         if role not in ("user", "assistant"):
             continue
@@ -206,14 +199,12 @@ class Fact(msgspec.Struct, frozen=True):
 
 def find_facts(text: str) -> tuple[Fact, ...]:
     """Return the facts of one line, in order, without duplicates."""
-    time_slices.yield_cpu()
     facts = (_build_fact(match, text) for match in _FACT.finditer(text))
     return tuple(dict.fromkeys(fact for fact in facts if fact is not None))
 
 
 def find_files(text: str) -> list[str]:
     """Return the files that one line names."""
-    time_slices.yield_cpu()
     if not _FILE_HINT.search(text):
         return []
     names = (match[0].rstrip(".,:;/-") for match in _FILES.finditer(_URL.sub(" ", text)))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from holdfast import errors
-
-Pressure = Literal["none", "soft", "hard"]
 
 HOUR = 3600.0
 MIN_USABLE_SHARE = 0.05
@@ -75,28 +71,11 @@ def _find_problem(policy: CompactionPolicy) -> str:
     return ""
 
 
-class FixedTokens(msgspec.Struct, frozen=True):
-    """The tokens that every request has besides its messages."""
-
-    system: int = 0
-    tools: int = 0
-
-
-def usable_tokens(window: int, reserved: int, fixed: FixedTokens) -> int:
+def usable_tokens(window: int, reserved: int, system: int, tools: int) -> int:
     """Return the tokens of a window that are left for messages. Raises NoRoom, which names the largest part."""
-    usable = window - reserved - fixed.system - fixed.tools
+    usable = window - reserved - system - tools
     if usable < max(1, window * MIN_USABLE_SHARE):
-        parts = {"the reserved output": reserved, "the system prompt": fixed.system, "the tools": fixed.tools}
+        parts = {"the reserved output": reserved, "the system prompt": system, "the tools": tools}
         part = max(parts, key=parts.__getitem__)
         raise errors.NoRoom(part, parts[part], window)
     return usable
-
-
-def pressure(used: int, usable: int, policy: CompactionPolicy, *, undone: bool = False) -> Pressure:
-    """Return how urgent a compaction is, given the tokens of the messages and the tokens usable for them.
-
-    If the user has undone the last compaction, the next one waits for the hard threshold.
-    """
-    if used >= policy.hard * usable:
-        return "hard"
-    return "soft" if used >= policy.soft * usable and not undone else "none"

@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from holdfast import content_parts, errors, types
+from holdfast import content_parts, errors, redaction, types
 from holdfast.compaction import base, ledger, sentences, speaker, summary_format, time_slices
 from holdfast.model import base as models
 from holdfast.model import reply_builder, tokens
@@ -255,7 +255,6 @@ def _render_messages(messages: Sequence[types.Message], budget: int) -> str:
     max_length = min(MAX_MESSAGE_LENGTH, budget)
     lines: list[str] = []
     for message in reversed(messages):
-        time_slices.yield_cpu()
         line = _render_message(message, max_length)
         budget -= tokens.estimate(line) + 1
         if budget < 0:
@@ -271,7 +270,7 @@ def _render_message(message: types.Message, max_length: int) -> str:
         text = f"{text[: max_length // 2]} […] {text[-max_length // 4 :]}"
     calls = "".join(f" [calls {call.name} {_render_arguments(call)}]" for call in message.tool_calls)
     # Messages are redacted before they get here; a custom caller may not have done so.
-    return f"[{message.seq} {speaker.role_of(message)}] " + sentences.escape_tags(sentences.redact(text + calls))
+    return f"[{message.seq} {speaker.role_of(message)}] " + sentences.escape_tags(redaction.redact(text + calls))
 
 
 def _render_arguments(call: types.ToolCall) -> str:

@@ -186,7 +186,9 @@ def _check_pin(work: compress.Job, context: types.Context, pinned: list[int], se
     if seq not in cut.visible_seqs(context):
         raise _not_in_context(seq)
     share = int(work.usable * work.policy.pinned)
-    before, after = (set(cut.find_excess_pins(context, work.size_of, share, pins)) for pins in (pinned, [*pinned, seq]))
+    before, after = (
+        set(cut.find_excess_pins(context, work.meter.of, share, pins)) for pins in (pinned, [*pinned, seq])
+    )
     if after - before:
         size = work.size([each for each in context if each.seq == seq])
         raise errors.InvalidArgument(
