@@ -96,9 +96,9 @@ async def charge(_: types.Usage) -> None:
 
 
 async def reviewed(model: base.Model, notes: memory.Notes, messages: list[types.Message], **given: Any) -> None:
-    looking = agent_memory.Review(model, notes, charge, **given)
-    looking.start(agent_memory.ReviewRequest(messages))
-    while looking.is_running:
+    looking = agent_memory.AgentMemory(notes, model, charge, **given)
+    looking.start_review(agent_memory.ReviewRequest(messages))
+    while looking.is_reviewing:
         await asyncio.sleep(0)
 
 

@@ -109,7 +109,7 @@ class AIAgent:
         )
         self.tools = registry.Registry(
             self.approvals.guarded([*map(_tool, tools), *self.memory.tools]),
-            self.approvals.gate(lambda: self.conversation_id, lambda: self._emit),
+            self.approvals.gate(lambda: self.conversation_id, self._forward),
             keep=self._store_output,
             more=tool_source,
         )
@@ -124,47 +124,32 @@ class AIAgent:
             self.context_cache, self.compaction_work, compaction.background
         )
         self.title = titles.PendingTitle(conversation.title)
-        self._turns, self._conversation = turns, conversation
-        self._announcements = project_files.Announcements(() if turns.quiet else self.context_files)
-        self._control = turn.TurnControl()
+        self.turns = turns
+        self.announcements = project_files.Announcements(() if turns.quiet else self.context_files)
+        self.new_conversation = types.NewConversation(
+            source=conversation.source,
+            owner=conversation.owner,
+            route=conversation.route,
+            model=self.model.name,
+            folder=store_titles.local_folder(conversation.folder) if conversation.record_folder else None,
+        )
+        self._turn: turn.Turn | None = None
         self._lock = asyncio.Lock()
         self._emit: Emit = _discard
         """The listener of the current turn, or of the last one: a review continues after its turn."""
         self._hooks_called = self._leave_after_turn = False
 
     def _create_memory(self, memory: settings.MemorySettings, owner: str) -> agent_memory.AgentMemory:
-        def notify(notice: events.Notice) -> None:
-            self._emit(notice)
-
         async def charge(used: types.Usage) -> None:
             await usage.charge_review(self.db, self.conversation_id, used)
 
-        notes = agent_memory.Notes(self.db, owner, lambda: self.conversation_id, notify) if memory.enabled else None
+        if not memory.enabled:
+            return agent_memory.AgentMemory()
+        notes = agent_memory.Notes(self.db, owner, lambda: self.conversation_id, self._forward)
         return agent_memory.AgentMemory(notes, self.model if memory.review else None, charge)
 
-    def _turn_services(self) -> turn.TurnServices:
-        conversation = self._conversation
-        return turn.TurnServices(
-            db=self.db,
-            model=self.model,
-            tools=self.tools,
-            prompt=self.prompt,
-            cache=self.context_cache,
-            window=self.context_window,
-            meter=self.meter,
-            title=self.title,
-            files=self._announcements,
-            limits=self.limits,
-            turns=self._turns,
-            conversation=types.NewConversation(
-                source=conversation.source,
-                owner=conversation.owner,
-                route=conversation.route,
-                model=self.model.name,
-                folder=store_titles.local_folder(conversation.folder) if conversation.record_folder else None,
-            ),
-            clock=self.clock,
-        )
+    def _forward(self, event: events.AnyEvent) -> None:
+        self._emit(event)
 
     async def __aenter__(self) -> Self:
         return self
@@ -236,17 +221,17 @@ class AIAgent:
         emit = self._filtered(emit)
         async with self._lock:
             self._hooks_called = False
-            self._control.begin()
             self._emit = emit
+            self._turn = taken = turn.Turn(self, request, emit)
             with current_session.working_for(self.conversation_id, self.db.db, self.name):
-                outcome = await turn.take(self._turn_services(), request, self._control, emit)
-        emit(events.TurnFinished(outcome.result))
+                result = await taken.take()
+        emit(events.TurnFinished(result))
         # A read-only agent changes nothing, and so takes no notes.
         if not content_parts.notice_kind(request.content) and self.approvals.mode != "read-only":
-            self.memory.review(outcome.result, outcome.allowance)
+            self.memory.review(result, None if self.limits.cost is None else self.limits.cost - taken.cost)
         if self._leave_after_turn:
             await self.leave()
-        return outcome.result
+        return result
 
     async def stream(self, text: str, **options: Any) -> AsyncGenerator[events.AnyEvent, None]:
         """Answer one message and yield the events of the turn as they happen; the last one is TurnFinished.
@@ -279,24 +264,27 @@ class AIAgent:
 
     def refuse_turn(self, emit: Emit) -> events.TurnResult:
         """Return and emit the result of a turn that was stopped before anything of it was stored."""
-        result = turn.interrupted_before_start(self._turn_services())
+        result = turn.Turn(self, turn.TurnRequest(text="", content=""), emit).refuse()
         emit(events.TurnFinished(result))
         return result
 
     def interrupt(self) -> bool:
         """Stop the running turn, its model request and its tools; stored messages stay. Return whether one ran."""
-        if self.busy:
-            self._control.interrupt()
-        return self.busy
-
-    def steer(self, text: str, uid: str | None = None) -> bool:
-        """Pass a message to the running turn before its next step. Return whether a turn accepted it."""
-        return self._control.steer(events.Steer(text, uid))
+        return self._stop_turn()
 
     def abandon(self) -> bool:
         """Stop the running turn and write nothing about it, so that another process resumes it."""
-        self._control.is_abandoned = self.busy
-        return self.interrupt()
+        return self._stop_turn(abandon=True)
+
+    def _stop_turn(self, abandon: bool = False) -> bool:
+        if not self.busy or self._turn is None:
+            return False
+        self._turn.interrupt(abandon=abandon)
+        return True
+
+    def steer(self, text: str, uid: str | None = None) -> bool:
+        """Pass a message to the running turn before its next step. Return whether a turn accepted it."""
+        return self.busy and self._turn is not None and self._turn.steer(events.Steer(text, uid))
 
     # --- compaction ----------------------------------------------------------------------------------
 
@@ -313,7 +301,7 @@ class AIAgent:
             policy=self.policy,
             hooks=self.hooks,
             clock=self.clock,
-            ttl=self._turns.lease_ttl_seconds,
+            ttl=self.turns.lease_ttl_seconds,
             moved=self.context_cache.move,
         )
 
@@ -390,7 +378,7 @@ class AIAgent:
             if not isinstance(event, events.Notice | events.Compacted):
                 emit(event)
 
-        return without_notices if self._turns.quiet else emit
+        return without_notices if self.turns.quiet else emit
 
     async def _store_output(self, text: str) -> str:
         """Store a tool output that is too long for the context; return its id."""

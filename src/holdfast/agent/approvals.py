@@ -14,13 +14,13 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from holdfast import errors, events, redaction, types
 from holdfast.agent import loop
-from holdfast.store import message_codec
+from holdfast.store import async_mirror, message_codec
 from holdfast.tools import base
 from holdfast.tools.permissions import rules
 
@@ -40,17 +40,6 @@ Approve = Callable[[base.Act], Awaitable[bool | events.Answered]]
 """A function of the embedding program that decides instead of a person."""
 
 
-class PermissionStore(Protocol):
-    """The store of grants and audit records. Its methods raise StoreError if they fail."""
-
-    async def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]: ...
-    async def grant(self, owner: str, rule: str, *, session_id: str | None = None, by: str) -> types.Grant: ...
-    async def begin_audit(
-        self, session_id: str, call_id: str, tool: str, summary: str, allowed: bool, by: str
-    ) -> int: ...
-    async def end_audit(self, audit_id: int, ok: bool) -> bool: ...
-
-
 class Decision(msgspec.Struct, frozen=True):
     """Whether an action is allowed, who decided, and the reason sent to the model if it is not."""
 
@@ -66,7 +55,6 @@ class PendingApproval(msgspec.Struct, frozen=True):
     """An action that waits for an answer."""
 
     asked: events.ApprovalAsked
-    conversation_id: str
     rules: tuple[str, ...]
     decision: asyncio.Future[Decision]
     reads_only: bool = False
@@ -82,7 +70,7 @@ class Approvals:
 
     def __init__(
         self,
-        store: PermissionStore,
+        store: async_mirror.AsyncPermissions,
         *,
         law: rules.Law | None = None,
         owner: str = "",
@@ -140,7 +128,7 @@ class Approvals:
         lasting = given.answer != "once" and bool(pending.rules)
         try:
             if lasting:
-                return await self._grant(pending, given.answer, who)
+                return await self._grant(conversation_id, pending.rules, given.answer, who)
         finally:
             _decide(pending, Decision(True, f"{who}: {given.answer if lasting else 'once'}"))
         return None if given.answer == "once" else "Allowed this once: such an action needs approval every time."
@@ -150,25 +138,26 @@ class Approvals:
         if (pending := self._pending.pop((conversation_id, request_id), None)) is not None:
             _decide(pending, Decision(False, "nobody", why))
 
-    async def _grant(self, pending: PendingApproval, answer: events.Answered, who: str) -> str | None:
-        target = pending.conversation_id if answer == "conversation" else None
+    async def _grant(self, where: str, granted: Sequence[str], answer: events.Answered, who: str) -> str | None:
+        """Store the rules of a lasting answer; return a sentence if that failed."""
         try:
-            for rule in pending.rules:
-                await self._store.grant(self.owner, rule, session_id=target, by=who)
+            for rule in granted:
+                session_id = where if answer == "conversation" else None
+                await self._store.grant(self.owner, rule, session_id=session_id, by=who)
         except errors.HoldfastError as error:
             return f"Allowed this once; the permission could not be stored: {error}"
         return None
 
     # --- the agent -----------------------------------------------------------------------------------
 
-    def gate(self, conversation_id: Callable[[], str], emit: Callable[[], Emit]) -> base.Gate:
+    def gate(self, conversation_id: Callable[[], str], emit: Emit) -> base.Gate:
         """Return the gate through which the plans of one agent's tools pass."""
 
         @asynccontextmanager
         async def gate(call: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
             where = conversation_id()
             try:
-                decision = await self._decide_act(where, call, act, emit())
+                decision = await self._decide_act(where, call, act, emit)
             except asyncio.CancelledError:
                 await self._record_refusal(where, call, act, "interrupted")
                 raise
@@ -268,9 +257,7 @@ class Approvals:
             self._numbers[where],
         )
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._pending[where, asked.request_id] = PendingApproval(
-            asked, where, verdict.remembers, future, act.kind == "look"
-        )
+        self._pending[where, asked.request_id] = PendingApproval(asked, verdict.remembers, future, act.kind == "look")
         decision = Decision(False, "interrupted", "The turn was interrupted.")
         try:
             emit(asked)
@@ -292,15 +279,10 @@ class Approvals:
             return Decision(True, "the program: once")
         if answer not in ("conversation", "always"):
             return Decision(False, "the program: no", "The program denied it.")
-        try:
-            for rule in verdict.remembers:
-                await self._store.grant(
-                    self.owner, rule, session_id=where if answer == "conversation" else None, by="program"
-                )
-        except errors.HoldfastError as error:
-            logger.warning("could not store a permission: %s", error)
-            return Decision(True, "the program: once")
-        return Decision(True, f"the program: {answer if verdict.remembers else 'once'}")
+        problem = await self._grant(where, verdict.remembers, answer, "program")
+        if problem:
+            logger.warning("%s", problem)
+        return Decision(True, f"the program: {'once' if problem or not verdict.remembers else answer}")
 
     # --- audit log -----------------------------------------------------------------------------------
 

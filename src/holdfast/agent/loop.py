@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from hashlib import blake2b
-from typing import Any, TypeVar, assert_never
+from typing import Any, Protocol, TypeVar, assert_never
 
 import msgspec
 
 from holdfast import content_parts, errors, events, types
-from holdfast.agent import context_cache, context_window, output, settings, turn_lease
+from holdfast.agent import (
+    context_cache,
+    context_files,
+    context_window,
+    output,
+    settings,
+    system_prompt,
+    titles,
+    turn_lease,
+)
 from holdfast.compaction import speaker
 from holdfast.model import base as models
 from holdfast.model import provider_errors, reply_builder, tokens
-from holdfast.store import held_lease, message_codec, validation
+from holdfast.store import async_db, held_lease, message_codec, validation
 from holdfast.tools import base as tools_base
 from holdfast.tools import registry
 
@@ -47,28 +55,41 @@ class TurnLimitReached(Exception):
         self.sentence = sentence
 
 
+class TurnHost(Protocol):
+    """What the turns of one agent share; AIAgent implements it."""
+
+    db: async_db.AsyncSessionDB
+    model: models.Model
+    tools: registry.Registry
+    prompt: system_prompt.SystemPrompt
+    context_cache: context_cache.ContextCache
+    context_window: context_window.ContextWindow
+    meter: tokens.Meter
+    title: titles.PendingTitle
+    announcements: context_files.Announcements
+    limits: settings.Limits
+    turns: settings.TurnSettings
+    new_conversation: types.NewConversation
+    """The attributes of the conversation if its first message creates it."""
+    clock: Callable[[], float]
+
+
 class TurnLoop:
     """The running loop of one turn. `run` is called once."""
 
     def __init__(
         self,
-        *,
-        turn: held_lease.HeldLease,
+        host: TurnHost,
+        held: held_lease.HeldLease,
         uid: str,
-        cache: context_cache.ContextCache,
-        window: context_window.ContextWindow,
-        model: models.Model,
-        tools: registry.Registry,
         system: str,
-        meter: tokens.Meter,
-        limits: settings.Limits,
         emit: Emit,
+        max_output: int | None = None,
         output_format: output.OutputFormat | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._turn, self._uid, self._cache, self._window = turn, uid, cache, window
-        self._model, self._tools, self._system, self._limits = model, tools, system, limits
-        self._meter, self._emit, self._format, self._clock = meter, emit, output_format, clock
+        self._host, self._held, self._uid, self._system, self._emit = host, held, uid, system, emit
+        self._limits, self._format = host.limits.with_output(max_output), output_format
+        self._tools, self._window = host.tools, host.context_window
         self._gathered: reply_builder.ReplyBuilder | None = None
         self._open_calls: dict[str, types.ToolCall] = {}
         self.steering: list[events.Steer] = []
@@ -165,17 +186,17 @@ class TurnLoop:
             tools=self._tools.specs,
             max_output=self._limits.output,
         )
-        estimated = self._meter.count(self._system, request.tools, request.messages)
+        estimated = self._host.meter.count(self._system, request.tools, request.messages)
         self.api_calls += 1
-        self._gathered = gathered = reply_builder.ReplyBuilder(self._model.name)
-        async with aclosing(self._model.stream(request)) as deltas:
+        self._gathered = gathered = reply_builder.ReplyBuilder(self._host.model.name)
+        async with aclosing(self._host.model.stream(request)) as deltas:
             async for delta in deltas:
                 gathered.add(delta)
                 self._emit_delta(delta)
         if gathered.finish is None:
-            raise errors.ModelCut(model=self._model.name)
+            raise errors.ModelCut(model=self._host.model.name)
         self._gathered = None
-        self._meter.correct(estimated, gathered.usage.input)
+        self._host.meter.correct(estimated, gathered.usage.input)
         return gathered.reply()
 
     def _emit_delta(self, delta: models.Delta) -> None:
@@ -199,9 +220,9 @@ class TurnLoop:
         """Append a complete reply. The calls of one that reached the output limit are dropped: they may be cut."""
         self.usage += reply.usage
         if reply.usage.cost is None and reply.usage.input + reply.usage.output:
-            self._unpriced = reply.model or self._model.name
+            self._unpriced = reply.model or self._host.model.name
         content = content_parts.encode(reply.parts)
-        calls = with_unique_ids(reply.calls)
+        calls = reply_builder.with_unique_ids(reply.calls)
         if reply.finish == "length":
             content, calls, self.is_truncated = _mark_cut(content, OUTPUT_LIMIT), (), True
         self.is_refused = reply.finish == "refused"
@@ -248,7 +269,7 @@ class TurnLoop:
         def report(text: str) -> None:
             self._emit(events.ToolProgress(call.id, text))
 
-        with tools_base.calling(tools_base.Calling(call.id, self._turn.snapshot.conversation_id, report)):
+        with tools_base.calling(tools_base.Calling(call.id, self._held.snapshot.conversation_id, report)):
             result = await self._tools.run(call)
         await self.append(types.NewMessage(role="tool", content=result.content, tool_call_id=call.id))
         preview = content_parts.text(result.content)[:PREVIEW_CHARS]
@@ -267,17 +288,17 @@ class TurnLoop:
         stamped = msgspec.structs.replace(
             message,
             uid=message.uid or message_codec.generate_uid(),
-            at=self._clock() if message.at is None else message.at,
+            at=self._host.clock() if message.at is None else message.at,
         )
         return await finish_despite_cancel(self._append(stamped))
 
     async def _append(self, message: types.NewMessage) -> types.Receipt:
-        receipt = await turn_lease.append(self._turn, message)
+        receipt = await turn_lease.append(self._held, message)
         if message.role == "tool":
             self._open_calls.pop(message.tool_call_id or "", None)
         for call in map(message_codec.to_tool_call, message.tool_calls):
             self._open_calls[call.id] = call
-        self.messages.append(self._cache.add(receipt, message))
+        self.messages.append(self._host.context_cache.add(receipt, message))
         self._emit(events.MessageStored(receipt.seq, receipt.uid, message.role))
         return receipt
 
@@ -326,17 +347,6 @@ def _mark_cut(content: types.Content, why: str) -> types.Content:
     """Return an unfinished reply with a mark at its end that says why it ends there."""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return [*(part for part in parts if part.get("type") != "text" or part.get("text")), content_parts.cut(why)]
-
-
-def with_unique_ids(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:
-    """Return the calls with unique ids: some servers send none, or the same for all."""
-    seen = set[str]()
-    unique = []
-    for call in calls:
-        unique_id = call.id if call.id and call.id not in seen else f"call_{message_codec.generate_uid()}"
-        seen.add(unique_id)
-        unique.append(call if unique_id == call.id else msgspec.structs.replace(call, id=unique_id))
-    return tuple(unique)
 
 
 async def finish_despite_cancel(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -220,7 +220,9 @@ async def _run(job: Job, request: CompactionRequest, held: held_lease.HeldLease,
     pins = await job.db.pins(job.conversation_id)
     plan = await time_slices.run_in_thread(plan_cut, job, context, request.keep_exchanges, pins, request.force)
     if plan is None:
-        why = explain_nothing_to_do(job, context, request.keep_exchanges, request.force)
+        why = await time_slices.run_in_thread(
+            explain_nothing_to_do, job, context, request.keep_exchanges, request.force
+        )
         return _result(base.Outcome.NOTHING_TO_DO, head, why)
     refusal = await budget.update(
         job.db,
@@ -306,7 +308,7 @@ async def _write_draft(
     job: Job, request: CompactionRequest, context: types.Context, plan: cut.Cut, bill: _Bill
 ) -> _Draft:
     await hooks.run(job.hooks.before, context.session_id, job.hooks.limit)
-    before = job.size(context)
+    before = await time_slices.run_in_thread(job.size, context)
     wanted = await time_slices.run_in_thread(_build_summary_request, job, request.focus, context, plan, bill)
     limit = _limit_after(job, before, request.force)
 
