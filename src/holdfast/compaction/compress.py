@@ -38,8 +38,8 @@ T = TypeVar("T")
 MIN_SUMMARY_TOKENS = 200
 MUST_KEEP_FRACTION = 4
 """A summary's budget is divided by this for the texts that it must contain."""
-FALLBACK_FRACTIONS = (2, 4, 16, 64)
-"""If even the extract is too long, it is made again with the budget divided by each of these."""
+MIN_EXTRACT_TOKENS = 50
+"""If less is left for a summary, no attempt is made."""
 # The commit would be refused, so no model is asked.
 ENDED = "The conversation has ended. Send a message to continue it, then compact it."
 
@@ -70,11 +70,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def usable(self) -> int:
         """The tokens of the window that are left for messages. Raises NoRoom if there are none."""
         return policy.usable_tokens(self.window, self.policy.reserved(self.window), *self.fixed)
-
-    @property
-    def summary_budget(self) -> int:
-        """The maximum number of tokens of a summary."""
-        return max(MIN_SUMMARY_TOKENS, int(self.usable * self.policy.summary))
 
     def size(self, messages: Sequence[types.Message]) -> int:
         """Return the tokens of messages, without system prompt and tools."""
@@ -125,11 +120,7 @@ def plan_cut(
     )
     if found is None:
         return None
-    # If even the smallest summary would be rejected, no attempt is made.
-    smallest = _fallback_budget(job.summary_budget, FALLBACK_FRACTIONS[-1])
-    smallest_size = job.meter.of(_as_message(summary.MARK)) + job.meter.factor * smallest
-    limit = _limit_after(job, job.size(context), manual)
-    return found if job.size(found.staying) + smallest_size <= limit else None
+    return found if _summary_budget(job, context, found, manual) >= MIN_EXTRACT_TOKENS else None
 
 
 def explain_nothing_to_do(
@@ -156,6 +147,14 @@ def _limit_after(job: Job, before: int, manual: bool) -> float:
     """
     shrunk = before * (1 - job.policy.least_shrink)
     return max(shrunk, job.policy.soft * job.usable) if manual else shrunk
+
+
+def _summary_budget(job: Job, context: types.Context, plan: cut.Cut, manual: bool) -> int:
+    """Return the maximum tokens of the summary: its share of the window, or less if the context must shrink more."""
+    limit = _limit_after(job, job.size(context), manual)
+    left = limit - job.size(plan.staying) - job.meter.of(_as_message(summary.MARK))
+    share = max(MIN_SUMMARY_TOKENS, int(job.usable * job.policy.summary))
+    return min(share, int(left / job.meter.factor) - 1)
 
 
 # --- the protocol ----------------------------------------------------------------------------------------
@@ -235,7 +234,8 @@ async def _run(job: Job, request: CompactionRequest, held: held_lease.HeldLease,
     draft = await _cancel_if_lost(held, _write_draft(job, request, context, plan, bill))
     if draft.written is None:
         await _close_attempt(job, bill, _failure(job, request))
-        return _result(base.Outcome.FAILED, head, f"No summary was accepted: {_join(draft.problems)}.")
+        problems = _join([*draft.problems, "an extract would save too little"])
+        return _result(base.Outcome.FAILED, head, f"No summary was accepted: {problems}.")
     request.reaching(base.Progress("writing", len(plan.going)))
     return await _commit(job, held, plan, draft, draft.written, bill)
 
@@ -309,46 +309,40 @@ async def _write_draft(
 ) -> _Draft:
     await hooks.run(job.hooks.before, context.session_id, job.hooks.limit)
     before = await time_slices.run_in_thread(job.size, context)
-    wanted = await time_slices.run_in_thread(_build_summary_request, job, request.focus, context, plan, bill)
+    wanted = await time_slices.run_in_thread(_build_summary_request, job, request, context, plan, bill)
     limit = _limit_after(job, before, request.force)
 
     def size_after(text: str) -> int:
         return job.size([_as_message(text), *plan.staying])
 
-    def write_smaller_extract() -> summary.Written | None:
-        # Without the texts that must be kept: those that do not fit are in the ledger.
-        for fraction in FALLBACK_FRACTIONS:
-            smaller = _fallback_budget(wanted.budget, fraction)
-            text = summary.add_mark(extract.extract(msgspec.structs.replace(wanted, budget=smaller, must_keep=())))
-            if size_after(text) <= limit:
-                return summary.Written(text, None)
-        return None
+    def write_extract() -> summary.Written | None:
+        # Texts to keep that do not fit into the extract are in the ledger.
+        text = summary.add_mark(extract.extract(wanted))
+        return summary.Written(text, None) if size_after(text) <= limit else None
 
     gate = summary.gate(wanted, before, size_after, limit)
-    written, problems = await summary.write(wanted, job.summarizers, extract.extract, gate, job.policy.deadline)
+    written, problems = await summary.write(wanted, job.summarizers, gate, job.policy.deadline)
     if written is None:
-        written = await time_slices.run_in_thread(write_smaller_extract)
+        if problems:
+            logger.warning("the summary is an extract: no summary by a model was accepted")
+        written = await time_slices.run_in_thread(write_extract)
     return _Draft(written, problems, before, wanted.messages)
 
 
 def _build_summary_request(
-    job: Job, focus: str | None, context: types.Context, plan: cut.Cut, bill: _Bill
+    job: Job, request: CompactionRequest, context: types.Context, plan: cut.Cut, bill: _Bill
 ) -> base.SummaryRequest:
-    limit = job.summary_budget
+    limit = _summary_budget(job, context, plan, request.force)
     previous = redaction.redact(summary.remove_mark(context.summary)) if context.summary else None
     going = tuple(map(_redact, plan.going))
     return base.SummaryRequest(
         messages=going,
         previous=previous,
-        focus=focus,
+        focus=request.focus,
         budget=limit,
         must_keep=must_keep.select(going, previous, limit // MUST_KEEP_FRACTION),
         spent=bill.add,
     )
-
-
-def _fallback_budget(limit: int, fraction: int) -> int:
-    return max(50, limit // fraction)
 
 
 def _redact(message: types.Message) -> types.Message:

@@ -6,7 +6,7 @@ message, if its turn has outgrown the tail, and a call whose result came after t
 next cut may summarize them.
 
 Pinned are the first exchange and the messages that users pinned. They have a share of the window, filled from the
-oldest on; a pinned group that does not fit is summarized, and the cut names it. Pins of users are read at every cut, so
+oldest on; a pinned group that does not fit is summarized. Pins of users are read at every cut, so
 they are also carried only: after an unpin, the next cut may summarize the message.
 """
 
@@ -42,10 +42,6 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of `going`."""
     staying: tuple[types.Message, ...]
     """The messages of the new context, without the summary, in order."""
-    running: tuple[types.ToolCall, ...] = ()
-    """Calls in `going` that have no result yet. Their results will be shown as notes."""
-    unpinned: tuple[int, ...] = ()
-    """Pinned messages that are summarized, because pinned messages would take too much of the window."""
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -73,10 +69,6 @@ class _Group(msgspec.Struct, frozen=True):
 
     def reaches_beyond(self, seq: int) -> bool:
         return any(message.seq > seq for message in self.messages)
-
-    def open_calls(self) -> list[types.ToolCall]:
-        answered = {message.tool_call_id for message in self.messages[1:]}
-        return [call for call in self.head.tool_calls if self.head.role == "assistant" and call.id not in answered]
 
 
 def find_cut(
@@ -126,8 +118,6 @@ def find_cut(
         going=_messages(going),
         tokens=tokens,
         staying=_messages(kept + tail),
-        running=tuple(call for group in going for call in group.open_calls()),
-        unpinned=_seqs([before[place] for place in wanted if place not in fitting | carried], cut_seq),
     )
 
 

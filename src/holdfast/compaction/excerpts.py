@@ -24,8 +24,6 @@ RETRY_SHARES = (0.9, 0.8, 0.6, 0.3, 0.0)
 # Messages are shortened in steps, to these fractions of the budget and to these numbers of tokens.
 BUDGET_FRACTIONS, TOKEN_LEVELS = (8, 32), (1_024, 256, 64)
 
-_TEXT_PARTS = ("text", "note", "cut")
-
 
 def shorten(message: types.Message, tokens: int, size: cut.Size) -> types.Message:
     """Return the message in at most `tokens` tokens, or as short as possible if the pointers alone take more."""
@@ -103,8 +101,8 @@ def _rewrite(message: types.Message, keep: int, images: bool) -> types.Message:
         if part.get("type") == "image" and not images:
             return {"type": "text", "text": f"[An image is left out; recall message {message.seq}]"}
         text = part.get("text")
-        # Reasoning stays: its provider accepts it only unchanged.
-        is_text = part.get("type") in _TEXT_PARTS and isinstance(text, str)
+        # Reasoning stays: its provider accepts it only unchanged. Notes of the program are short.
+        is_text = part.get("type") == "text" and isinstance(text, str)
         return {**part, "text": shorten_text(str(text))} if is_text else part
 
     content = message.content

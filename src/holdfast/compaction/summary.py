@@ -1,8 +1,8 @@
-"""Write the summary of a compaction: ask the summarizers in order, check each result, fall back to the extract.
+"""Write the summary of a compaction: ask the summarizers in order and check each result.
 
 A summary updates the earlier one. It is accepted only if the context shrinks, by the same token meter that triggered
 the compaction, and if it contains everything that must be kept. A summarizer that is rejected twice, raises or times
-out is followed by the next one; the last fallback is the extract, which needs no model.
+out is followed by the next one.
 """
 
 from __future__ import annotations
@@ -94,11 +94,10 @@ Gate = Callable[[str], list[str]]
 async def write(
     request: base.SummaryRequest,
     summarizers: Sequence[base.Summarizer],
-    extract: Callable[[base.SummaryRequest], str],
     gate: Gate,
     deadline: float,
 ) -> tuple[Written | None, list[str]]:
-    """Return the first accepted summary, None if even the extract was rejected, and the problems of the others.
+    """Return the first accepted summary, None if there is none, and the problems of the others.
 
     All summarizers together have `deadline` seconds.
     """
@@ -121,15 +120,7 @@ async def write(
                 break  # The summarizer raised or timed out: it is not tried again.
             reasons = f"The last try was refused: {'; '.join(wrong[:5])}"
             attempt = msgspec.structs.replace(request, focus=". ".join(filter(None, (request.focus, reasons))))
-    if problems:
-        logger.warning("the summary is an extract: no summary by a model was accepted")
-
-    def try_extract() -> tuple[str, list[str]]:
-        text = add_mark(extract(request))
-        return text, gate(text)
-
-    text, wrong = await time_slices.run_in_thread(try_extract)
-    return (None if wrong else Written(text, None)), problems + [f"extract: {each}" for each in wrong]
+    return None, problems
 
 
 async def _try(
