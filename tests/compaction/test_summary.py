@@ -86,10 +86,9 @@ class Named(Writer):
     ("given", "kept"),
     [
         ("a/model", "a/model"),
-        ("", "summarizer"),
-        (123, "Named"),
+        ("", "Named"),
+        (123, "123"),
         (None, "Named"),
-        ("raises", "Named"),
         ("a\nb\x1b", "a b"),
         ("\ud800", "summarizer"),
         ("x" * 300, "x" * summary.MAX_NAME_LENGTH),

@@ -45,7 +45,7 @@ class ContextWindow:
         """Whether the current turn may still wait for other compactions."""
         self._ceiling: int | None = None
         self._overflows = 0
-        self._sent_size = 0
+        self._sent: Sequence[types.Message] = ()
         self._shortened: tuple[object, Sequence[types.Message]] = (None, ())
         self._reported: set[base.Outcome] = set()
         self.truncated: events.Truncated | None = None
@@ -64,20 +64,16 @@ class ContextWindow:
 
     async def messages(self, turn: str, emit: Emit) -> Sequence[types.Message]:
         """Return the messages for the next request. Raises NoRoom if not even the prompt fits."""
-        job = self._job()
-        sent = await self._fit(job, turn, emit)
-        self._sent_size = job.size(sent)
-        if sent and sent is self._shortened[1]:
-            self._report_truncation(turn, await self._cache.messages(), sent, emit)
-        return sent
+        self._sent = await self._fit(self._job(), turn, emit)
+        if self._sent and self._sent is self._shortened[1]:
+            self._report_truncation(turn, await self._cache.messages(), emit)
+        return self._sent
 
-    def _report_truncation(
-        self, turn: str, stored: Sequence[types.Message], sent: Sequence[types.Message], emit: Emit
-    ) -> None:
+    def _report_truncation(self, turn: str, stored: Sequence[types.Message], emit: Emit) -> None:
         """Report, once per turn, that the model is not sent all of the user's message."""
         originals = {message.uid: message for message in stored}
         first_seq = next((message.seq for message in stored if message.uid == turn), stored[-1].seq)
-        pairs = [(originals.get(each.uid, each), each) for each in sent if each.seq >= first_seq]
+        pairs = [(originals.get(each.uid, each), each) for each in self._sent if each.seq >= first_seq]
         changed = [pair for pair in pairs if speaker.is_ask(pair[0]) and pair[0].body != pair[1].body]
         if changed:
             was_reported, self.truncated = self.truncated is not None, _truncation(changed)
@@ -110,10 +106,11 @@ class ContextWindow:
         self._overflows += 1
         if self._overflows > MAX_OVERFLOWS:
             return False
-        self._ceiling = int(self._sent_size * SHRINK_FACTOR)
-        await self._compact_in_turn(turn, emit)
         job = self._job()
-        return job.size(await self._shorten(job)) < self._sent_size
+        sent_size = job.size(self._sent)
+        self._ceiling = int(sent_size * SHRINK_FACTOR)
+        await self._compact_in_turn(turn, emit)
+        return job.size(await self._shorten(job)) < sent_size
 
     def _usable(self, job: compress.Job) -> int:
         return job.usable if self._ceiling is None else min(job.usable, self._ceiling)

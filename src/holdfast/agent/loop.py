@@ -27,7 +27,7 @@ from holdfast.agent import (
 )
 from holdfast.compaction import speaker
 from holdfast.model import base as models
-from holdfast.model import provider_errors, reply_builder, tokens
+from holdfast.model import reply_builder, tokens
 from holdfast.store import async_db, held_lease, message_codec, validation
 from holdfast.tools import base as tools_base
 from holdfast.tools import registry
@@ -171,13 +171,10 @@ class TurnLoop:
         while True:
             try:
                 return await self._request()
-            except Exception as error:
-                overflow = _as_overflow(error)
-                if overflow is None:
-                    raise
+            except errors.ContextOverflow:
                 has_begun = self._gathered is not None and self._gathered.begun
                 if has_begun or not await self._window.shrink(self._uid, self._emit):
-                    raise overflow from error
+                    raise
 
     async def _request(self) -> models.Reply:
         request = models.Request(
@@ -323,18 +320,6 @@ class TurnLoop:
         """Append a sentence of the program as the answer."""
         self.answer = sentence
         await self.append(types.NewMessage(role="assistant", content=sentence))
-
-
-def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
-    """Return the error as a ContextOverflow if its type or text says so: custom adapters may raise anything."""
-    if isinstance(error, errors.ContextOverflow):
-        return error
-    if isinstance(error, errors.HoldfastError) and (not isinstance(error, errors.ModelError) or error.retryable):
-        return None
-    if not provider_errors.is_overflow(str(error)):
-        return None
-    text = provider_errors.redact(str(error)).rstrip(".")
-    return errors.ContextOverflow(f"The conversation is too large for the model: {text}. {provider_errors.COMPACT}")
 
 
 def steering_uid(uid: str | None = None) -> str:

@@ -123,19 +123,11 @@ def plan_cut(
     return found if _summary_budget(job, context, found, manual) >= MIN_EXTRACT_TOKENS else None
 
 
-def explain_nothing_to_do(
-    job: Job, context: types.Context, keep_exchanges: int | None = None, manual: bool = False
-) -> str:
+def explain_nothing_to_do(job: Job, context: types.Context) -> str:
     """Explain why nothing of this context is worth a summary."""
     count = "1 message" if len(context) == 1 else f"{len(context)} messages"
-    if keep_exchanges is not None and keep_exchanges > 1:
-        kept = f"the last {keep_exchanges} exchanges"
-    elif manual or keep_exchanges is not None:
-        kept = "the last exchange"
-    else:
-        kept = f"the last ~{int(job.usable * job.policy.tail):,} tokens"
     return (
-        f"Nothing to compact: {kept} and pinned messages stay verbatim, and too little of the conversation "
+        "Nothing to compact: the last messages and pinned ones stay verbatim, and too little of the conversation "
         f"({count}, ~{job.size(context):,} tokens) is left to summarize."
     )
 
@@ -219,9 +211,7 @@ async def _run(job: Job, request: CompactionRequest, held: held_lease.HeldLease,
     pins = await job.db.pins(job.conversation_id)
     plan = await time_slices.run_in_thread(plan_cut, job, context, request.keep_exchanges, pins, request.force)
     if plan is None:
-        why = await time_slices.run_in_thread(
-            explain_nothing_to_do, job, context, request.keep_exchanges, request.force
-        )
+        why = await time_slices.run_in_thread(explain_nothing_to_do, job, context)
         return _result(base.Outcome.NOTHING_TO_DO, head, why)
     refusal = await budget.update(
         job.db,

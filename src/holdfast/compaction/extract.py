@@ -19,18 +19,6 @@ from holdfast.model import tokens
 Estimate = Callable[[str], int]
 
 FOCUS_SHARE = 0.75
-# How much of the budget a section may take before the other sections had theirs. Facts may take what is left.
-_SECTION_SHARES = {
-    summary_format.GOAL: 0.08,
-    summary_format.LIMITS: 0.2,
-    summary_format.DECISIONS: 0.25,
-    summary_format.DONE: 0.15,
-    summary_format.DOING: 0.08,
-    summary_format.ASKS: 0.25,
-    summary_format.FILES: 0.1,
-    summary_format.COMMANDS: 0.06,
-    summary_format.ERRORS: 0.1,
-}
 _ROLE_WEIGHTS = {"user": 1.0, "": 0.7, "assistant": 0.5, "system": 0.2, "tool": 0.1}
 _CUE_WEIGHTS = {"decision": 1.0, "keep": 0.6, "limit": 0.5, "goal": 0.2, "done": 0.2, "error": 0.1}
 RECENT_MESSAGES = 6
@@ -58,7 +46,9 @@ def extract(request: base.SummaryRequest, estimate: Estimate = tokens.estimate) 
     selection.keep(request.must_keep, candidates)
     if request.focus:
         selection.fill(_match_focus(request.focus, candidates), FOCUS_SHARE)
-    selection.fill_sections(candidates)
+    # First what is new, then whatever fits.
+    selection.fill(candidates, new_only=True)
+    selection.fill(candidates)
     return selection.render()
 
 
@@ -178,17 +168,12 @@ class _Selection:
     """The summary as it grows, and the tokens that are left."""
 
     def __init__(self, budget: int, estimate: Estimate) -> None:
-        self._budget = budget
-        self._estimate = estimate
+        self._budget, self._left, self._estimate = budget, budget, estimate
         self._taken: dict[str, _Candidate] = {}
         self._bare: dict[str, int] = {}
         """Texts that must be kept and whose sentence is not taken, with their cost."""
         self._facts: set[str] = set()
-        self._spent: dict[str, int] = {}
-
-    @property
-    def _left(self) -> int:
-        return self._budget - sum(self._spent.values()) - sum(self._bare.values())
+        self._sections: set[str] = set()
 
     def keep(self, texts: Sequence[str], candidates: Sequence[_Candidate]) -> None:
         """Take what must be kept: each text alone, or within its sentence if that fits."""
@@ -196,50 +181,40 @@ class _Selection:
             cost = self._estimate(f"> {text}\n")
             if cost <= self._left - self._heading_cost(summary_format.FACTS):
                 self._bare[text] = cost
+                self._left -= cost
         for text in list(self._bare):
-            if text in self._bare:
-                candidate = next((each for each in candidates if text in each.sentence.text), None)
-                if candidate is not None:
-                    self._replace_bare(candidate)
+            candidate = next((each for each in candidates if text in each.sentence.text), None)
+            if text in self._bare and candidate is not None:
+                self._replace_bare(candidate)
 
     def _replace_bare(self, candidate: _Candidate) -> None:
         freed = {text: cost for text, cost in self._bare.items() if text in candidate.sentence.text}
-        if self._cost(candidate) - sum(freed.values()) <= self._left:
-            for text in freed:
+        if self._cost(candidate) <= self._left + sum(freed.values()):
+            for text, cost in freed.items():
                 del self._bare[text]
+                self._left += cost
             self._take(candidate)
 
-    def fill(self, candidates: Iterable[_Candidate], share: float) -> None:
-        """Take candidates in order, up to a share of the tokens that are left."""
+    def fill(self, candidates: Iterable[_Candidate], share: float = 1.0, *, new_only: bool = False) -> None:
+        """Take candidates in order, up to a share of the tokens that are left; `new_only`: those with new facts."""
         reserve = self._left * (1 - share)
         for each in candidates:
-            if self._left - self._cost(each) >= reserve:
-                self._take(each)
-
-    def fill_sections(self, candidates: Sequence[_Candidate]) -> None:
-        """Take candidates with new facts, each section up to its share; then all candidates that fit."""
-        for each in candidates:
-            section = each.sentence.section
-            limit = _SECTION_SHARES.get(section, 1.0) * self._budget
             is_new = not each.facts or not each.facts <= self._facts
-            if is_new and self._spent.get(section, 0) + each.cost <= limit and self._cost(each) <= self._left:
-                self._take(each)
-        for each in candidates:
-            if self._cost(each) <= self._left:
+            if (is_new or not new_only) and self._left - self._cost(each) >= reserve:
                 self._take(each)
 
     def _take(self, each: _Candidate) -> None:
         if each.sentence.text not in self._taken:
-            cost = self._cost(each)
+            self._left -= self._cost(each)
             self._taken[each.sentence.text] = each
             self._facts |= each.facts
-            self._spent[each.sentence.section] = self._spent.get(each.sentence.section, 0) + cost
+            self._sections.add(each.sentence.section)
 
     def _cost(self, each: _Candidate) -> int:
         return each.cost + self._heading_cost(each.sentence.section)
 
     def _heading_cost(self, section: str) -> int:
-        return 0 if section in self._spent else self._estimate(summary_format.render_heading(section)) + 1
+        return 0 if section in self._sections else self._estimate(summary_format.render_heading(section)) + 1
 
     def render(self) -> str:
         """Return the summary. Costs are estimates of parts: if the whole exceeds the budget, the last ones go."""

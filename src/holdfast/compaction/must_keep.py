@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
@@ -39,7 +39,8 @@ def select(messages: Sequence[types.Message], previous: str | None, budget: int)
     facts = _rank_facts([*earlier, *sentences.select_informative(spoken)])
     kept = _take_fitting(requests, budget // 2)
     left = budget - sum(tokens.estimate(text) + 1 for text in kept)
-    return (*kept, *_take_fitting(_drop_contained(facts, kept), left))
+    new = [fact for fact in facts if not any(fact in text for text in kept)]
+    return (*kept, *_take_fitting(new, left))
 
 
 def _take_fitting(texts: Iterable[str], budget: int) -> list[str]:
@@ -52,15 +53,6 @@ def _take_fitting(texts: Iterable[str], budget: int) -> list[str]:
         elif (misfits := misfits + 1) > MAX_MISFITS:
             break
     return kept
-
-
-def _drop_contained(texts: Sequence[str], kept: Sequence[str]) -> Iterator[str]:
-    """Yield the texts that are not part of another one."""
-    whole = "\n".join(kept)
-    for text in texts:
-        if text not in whole:
-            whole += "\n" + text
-            yield text
 
 
 def _rank_facts(spoken: Sequence[sentences.Sentence]) -> list[str]:
@@ -151,8 +143,6 @@ _FILE = (
     r"(?<![\w/:])(?:~|\.{1,2})?/[\w.@+\-]{1,60}(?:/[\w.@+\-]{1,60}){0,20}/?|\b[A-Za-z]:\\[\w\\.\-]{2,120}"
     rf"|(?<![\w/:])(?:[\w.@+\-]{{1,60}}/){{1,20}}[\w.@+\-]{{1,60}}|\b[\w\-]{{1,60}}\.(?:{_ENDINGS})\b"
 )
-_FILES = re.compile(_FILE)
-_URL = re.compile(r"\b[a-z]{2,8}://\S+")
 _FILE_HINT = re.compile(r"[/\\]|\w\.[a-z]")
 # Repetitions are bounded, so that a long line of slashes or digits takes no quadratic time.
 _FACT = re.compile(
@@ -205,10 +195,7 @@ def find_facts(text: str) -> tuple[Fact, ...]:
 
 def find_files(text: str) -> list[str]:
     """Return the files that one line names."""
-    if not _FILE_HINT.search(text):
-        return []
-    names = (match[0].rstrip(".,:;/-") for match in _FILES.finditer(_URL.sub(" ", text)))
-    return [name for name in names if _is_file(name)]
+    return [fact.text for fact in find_facts(text) if fact.kind == "file"] if _FILE_HINT.search(text) else []
 
 
 def find_named_files(messages: Sequence[types.Message], spoken: Sequence[sentences.Sentence]) -> list[str]:

@@ -15,7 +15,7 @@ from contextlib import aclosing
 import msgspec
 
 from holdfast import content_parts, errors, redaction, types
-from holdfast.compaction import base, ledger, sentences, speaker, summary_format, time_slices
+from holdfast.compaction import base, hooks, ledger, sentences, speaker, summary_format, time_slices
 from holdfast.model import base as models
 from holdfast.model import reply_builder, tokens
 from holdfast.store import message_codec
@@ -23,7 +23,6 @@ from holdfast.store import message_codec
 logger = logging.getLogger("holdfast.compaction")
 
 MAX_TRIES = 2
-CANCEL_TIMEOUT = 1.0
 MAX_OVERRUN = 1.5
 """A summary may have this many times its budget."""
 MAX_MESSAGE_LENGTH = 4_000
@@ -127,37 +126,20 @@ async def _try(
     summarizer: base.Summarizer, request: base.SummaryRequest, gate: Gate, deadline: float
 ) -> tuple[str, list[str]]:
     """Ask a summarizer once and return its summary with its problems. It may raise anything, or hang."""
-    task = asyncio.ensure_future(_call(summarizer, request))
-    try:
-        await asyncio.wait([task], timeout=deadline)
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=CANCEL_TIMEOUT)
+    task = await hooks.run_limited(lambda: summarizer.summarize(request), deadline)
     if not task.done() or task.cancelled():
         return "", ["timed out or was cancelled"]
-    text, problem = task.result()
-    if problem:
-        return "", [problem]
-    return await time_slices.run_in_thread(_check, text, gate)
+    if error := task.exception():
+        if isinstance(error, errors.HoldfastError):
+            return "", [str(error)]
+        logger.error("a summarizer failed", exc_info=error)
+        return "", [type(error).__name__]
+    return await time_slices.run_in_thread(_check, task.result(), gate)
 
 
-async def _call(summarizer: base.Summarizer, request: base.SummaryRequest) -> tuple[str, str]:
+def _check(returned: object, gate: Gate) -> tuple[str, list[str]]:
     try:
-        text = await summarizer.summarize(request)
-    except errors.HoldfastError as error:
-        return "", str(error)
-    except Exception as error:
-        logger.exception("a summarizer failed")
-        return "", type(error).__name__
-    if not isinstance(text, str) or not text.strip():
-        return "", "returned no text"
-    return text, ""
-
-
-def _check(returned: str, gate: Gate) -> tuple[str, list[str]]:
-    try:
-        text = add_mark(returned)
+        text = add_mark(returned if isinstance(returned, str) else "")
         message_codec.encode(text)
     except errors.InvalidArgument as error:
         return "", [str(error)]
@@ -166,14 +148,8 @@ def _check(returned: str, gate: Gate) -> tuple[str, list[str]]:
 
 def _find_name(summarizer: base.Summarizer) -> str:
     """Return the name of a summarizer in a form that can be stored."""
-    try:
-        name = getattr(summarizer, "name", None)
-    except Exception:
-        logger.exception("the name of a summarizer could not be read")
-        name = None
-    name = name if isinstance(name, str) else type(summarizer).__name__
-    printable = "".join(filter(str.isprintable, sentences.fold(name)))
-    return printable[:MAX_NAME_LENGTH].strip() or "summarizer"
+    name = getattr(summarizer, "name", None) or type(summarizer).__name__
+    return "".join(filter(str.isprintable, sentences.fold(str(name))))[:MAX_NAME_LENGTH].strip() or "summarizer"
 
 
 def gate(request: base.SummaryRequest, before: int, after: Callable[[str], int], limit: float) -> Gate:

@@ -74,7 +74,7 @@ async def _preview(agent: agents.AIAgent, keep_exchanges: int | None = None) -> 
     pins = await work.db.pins(work.conversation_id)
     found = await asyncio.to_thread(compress.plan_cut, work, context, keep_exchanges, pins, True)
     if found is None:
-        return await asyncio.to_thread(compress.explain_nothing_to_do, work, context, keep_exchanges, True)
+        return await asyncio.to_thread(compress.explain_nothing_to_do, work, context)
     tokens = sum(map(work.meter.of, found.going))
     pinned = f" Pinned, so kept: {', '.join(map(str, found.pinned))}." if found.pinned else ""
     return (
