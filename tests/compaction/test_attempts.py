@@ -334,13 +334,13 @@ def test_another_process_is_named_only_where_it_is_one() -> None:
         made = await agent(db).compress_context()
         assert (made.outcome, made.reason) == (
             Outcome.BUSY,
-            "A compaction of this conversation is already running.",
+            "This process is already compacting this conversation.",
         )
         first.cancel()
         await asyncio.wait([first])
         await db.acquire_lease("talk", "compact", "elsewhere:17:abc")
         made = await agent(db).compress_context(force=True)
-        assert (made.outcome, made.reason) == (Outcome.BUSY, "Another process is compacting this conversation.")
+        assert (made.outcome, made.reason) == (Outcome.BUSY, "Another process is already compacting this conversation.")
 
     stage.run(story)
 

@@ -107,8 +107,9 @@ class AIAgent:
         self.approvals = permissions or approvals.Approvals(
             self.db.permissions, owner=conversation.owner, approve=approve
         )
+        own_tools = [each if isinstance(each, tools_base.Tool) else decorator.tool(each) for each in tools]
         self.tools = registry.Registry(
-            self.approvals.guarded([*map(_tool, tools), *self.memory.tools]),
+            self.approvals.guarded([*own_tools, *self.memory.tools]),
             self.approvals.gate(lambda: self.conversation_id, self._forward),
             keep=self._store_output,
             more=tool_source,
@@ -360,11 +361,9 @@ class AIAgent:
                 await compaction_hooks.run(self.hooks.closing, head_id, self.hooks.limit)
 
     async def _head_id(self) -> str | None:
-        """Return the head; if the store fails, the session this agent knows; None before the first message."""
+        """Return the head; if the store fails, the session this agent knows; None if there is no conversation."""
         try:
             return (await self.db.head(self.conversation_id)).id
-        except errors.ConversationDeleted:
-            return self.session_id
         except errors.NoSuchSession:
             return None
         except Exception as error:  # noqa: BLE001 -- hooks are called even if the store fails
@@ -397,10 +396,6 @@ def _store(store: Store) -> async_db.AsyncSessionDB:
     if isinstance(store, async_db.AsyncSessionDB):
         return store
     return async_db.AsyncSessionDB(store if isinstance(store, db.SessionDB) else db.SessionDB(store))
-
-
-def _tool(tool: ToolLike) -> tools_base.Tool:
-    return tool if isinstance(tool, tools_base.Tool) else decorator.tool(tool)
 
 
 def _summarizers(

@@ -186,29 +186,31 @@ class Approvals:
         return [self._guarded(tool) for tool in tools]
 
     def _guarded(self, tool: base.Tool) -> base.Tool:
+        # A search shows file contents, as reading does.
+        names = ("search_files", "read_file") if tool.spec.name == "search_files" else (tool.spec.name,)
+
+        def is_hidden(path: str) -> bool:
+            return any(rules.forbids(self.law, name, path) for name in names)
+
         async def run(arguments: base.Arguments) -> types.Content | base.Plan:
-            act = _planned_read(tool.spec.name, arguments, self.law.folder)
-            verdict = rules.decide(act, self.law)
-            # The rules for command lines are applied to the plan.
-            if verdict.say == "deny" and act.tool not in rules.RUNNERS:
-                await self._record_call(act, verdict.by)
-                raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
-            if self.mode == "read-only" and tool.alters(arguments):
-                await self._record_call(act, _READ_ONLY.by)
-                raise errors.NotAllowed(f"Not allowed: {act.tool}. {_READ_ONLY.why}")
+            act, now = _planned_read(tool.spec.name, arguments, self.law.folder), base.current()
+            verdict, by = rules.decide(act, self.law), "the tool: never"
             try:
-                with base.calling(msgspec.structs.replace(base.current(), hidden=self._hidden(act.tool))):
+                # The rules for command lines are applied to the plan.
+                if verdict.say == "deny" and act.tool not in rules.RUNNERS:
+                    by = verdict.by
+                    raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
+                if self.mode == "read-only" and tool.alters(arguments):
+                    by = _READ_ONLY.by
+                    raise errors.NotAllowed(f"Not allowed: {act.tool}. {_READ_ONLY.why}")
+                with base.calling(msgspec.structs.replace(now, hidden=is_hidden)):
                     return await tool.run(arguments)
             except errors.NotAllowed:
-                await self._record_call(act, "the tool: never")
+                call = types.ToolCall(now.call_id, act.tool, {})
+                await self._record_refusal(now.conversation_id, call, act, by)
                 raise
 
         return msgspec.structs.replace(tool, run=run)
-
-    def _hidden(self, tool: str) -> Callable[[str], bool]:
-        """Return a predicate for paths that a tool must not show: a search shows file contents, as reading does."""
-        names = ("search_files", "read_file") if tool == "search_files" else (tool,)
-        return lambda path: any(rules.forbids(self.law, name, path) for name in names)
 
     # --- decisions -----------------------------------------------------------------------------------
 
@@ -295,11 +297,6 @@ class Approvals:
         except errors.HoldfastError as error:
             logger.warning("could not record an action in the audit log: %s", error)
             raise errors.NotAllowed(f"Not allowed: {act.summary} {NOT_RECORDED}") from None
-
-    async def _record_call(self, act: base.Act, by: str) -> None:
-        """Record the refusal of the current call."""
-        now = base.current()
-        await self._record_refusal(now.conversation_id, types.ToolCall(now.call_id, act.tool, {}), act, by)
 
     async def _record_refusal(self, where: str, call: types.ToolCall, act: base.Act, by: str) -> None:
         """Record a refusal; it holds even if it cannot be recorded."""

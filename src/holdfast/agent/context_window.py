@@ -85,8 +85,9 @@ class ContextWindow:
         messages, usable = await self._cache.messages(), self._usable(job)
         size = job.size(messages)
         if size < job.policy.hard * usable:
+            is_soft = size >= job.policy.soft * usable and not self.is_compacting
             # After the user undid a compaction, the next one waits for the hard threshold.
-            if size >= job.policy.soft * usable and not self.is_compacting and not await self._is_undone(job):
+            if is_soft and (await job.db.conversation(job.conversation_id)).redo_epoch is None:
                 self.start_background(turn, emit)
             return messages
         shortened = await self._shorten(job)
@@ -115,9 +116,6 @@ class ContextWindow:
     def _usable(self, job: compress.Job) -> int:
         return job.usable if self._ceiling is None else min(job.usable, self._ceiling)
 
-    async def _is_undone(self, job: compress.Job) -> bool:
-        return (await job.db.conversation(job.conversation_id)).redo_epoch is not None
-
     async def _shorten(self, job: compress.Job) -> Sequence[types.Message]:
         """Return the context with old tool outputs shortened until it is below the hard threshold."""
         messages = await self._cache.messages()
@@ -132,14 +130,6 @@ class ContextWindow:
             )
             self._shortened = (key, shortened)
         return self._shortened[1]
-
-    def _job_within_ceiling(self) -> compress.Job:
-        """Return the parameters of a compaction, with the smaller window if a provider rejected a request."""
-        job = self._job()
-        if self._ceiling is None:
-            return job
-        unreserved = msgspec.structs.replace(job.policy, reserved_output=0)
-        return msgspec.structs.replace(job, window=min(job.window, self._ceiling + sum(job.fixed)), policy=unreserved)
 
     # --- compactions ---------------------------------------------------------------------------------
 
@@ -192,12 +182,9 @@ class ContextWindow:
 
     def stop(self) -> bool:
         """Cancel requested compactions; return whether there was one to cancel."""
+        stages = {task: progress.stage for task, progress in self._running.items() if progress is not None}
         # A compaction that is being committed is not cancelled: it may be in the store already.
-        return bool([task for task in self._requested if not self._is_committing(task) and task.cancel()])
-
-    def _is_committing(self, task: CompactionTask) -> bool:
-        progress = self._running.get(task)
-        return progress is not None and progress.stage == "writing"
+        return bool([task for task in self._requested if stages.get(task) != "writing" and task.cancel()])
 
     async def wait(self) -> None:
         """Wait for running compactions, for as long as a summary may take."""
@@ -267,7 +254,11 @@ class ContextWindow:
                 emit(events.Notice(f"Summarizing {many} ({size}) …"))
 
         report(base.Progress("reading"))
-        job = self._job_within_ceiling()
+        job = self._job()
+        if self._ceiling is not None:
+            window = min(job.window, self._ceiling + sum(job.fixed))
+            unreserved = msgspec.structs.replace(job.policy, reserved_output=0)
+            job = msgspec.structs.replace(job, window=window, policy=unreserved)
         if not use_model:
             job = msgspec.structs.replace(job, summarizers=())
         result = await compress.compress(job, msgspec.structs.replace(request, reaching=report))

@@ -260,8 +260,7 @@ class TurnLoop:
             await asyncio.wait(tasks)
 
     async def _run_tool(self, call: types.ToolCall) -> None:
-        arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
-        self._emit(events.ToolStarted(call.id, call.name, arguments))
+        self._emit(events.ToolStarted(call.id, call.name, call.arguments_text))
 
         def report(text: str) -> None:
             self._emit(events.ToolProgress(call.id, text))

@@ -262,9 +262,12 @@ class Turn:
                 raise error
             case errors.ModelError():
                 await self._abort(running, loop.CONNECTION_LOST)
+                if isinstance(error, errors.ModelCut):
+                    return self._finish("cut", str(error))
                 # A retry helps only if the model has said nothing and may answer later.
-                retry = f" {RETRY}" if error.retryable and not isinstance(error, errors.ModelCut) else ""
-                return self._finish(_exit_reason(error), f"{error}{retry}")
+                retry = f" {RETRY}" if error.retryable else ""
+                reason: events.Exit = "overflow" if isinstance(error, errors.ContextOverflow) else "model"
+                return self._finish(reason, f"{error}{retry}")
             case _:
                 await self._abort(running, loop.CONNECTION_LOST)
                 raise error
@@ -296,9 +299,3 @@ class Turn:
             truncated=self._host.context_window.truncated if running else None,
             output=output,
         )
-
-
-def _exit_reason(error: errors.ModelError) -> events.Exit:
-    if isinstance(error, errors.ContextOverflow):
-        return "overflow"
-    return "cut" if isinstance(error, errors.ModelCut) else "model"

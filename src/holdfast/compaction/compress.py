@@ -169,7 +169,9 @@ async def _attempt(job: Job, request: CompactionRequest, bill: _Bill) -> base.Co
                 return _result(refusal.outcome, head, refusal.reason, refusal.seconds)
         began = await _begin(job)
     except errors.Busy as error:
-        return _result(base.Outcome.BUSY, head, _explain_busy(error.holder), error.expires_in)
+        who = "This" if leases.is_this_process(error.holder) else "Another"
+        reason = f"{who} process is already compacting this conversation."
+        return _result(base.Outcome.BUSY, head, reason, error.expires_in)
     except Exception as error:  # noqa: BLE001 -- a failed compaction must not fail the turn
         return _result(base.Outcome.FAILED, head, f"The compaction could not start. {_explain(error)}")
     async with held_lease.hold(job.db, began) as held:
@@ -345,13 +347,11 @@ def _redact(message: types.Message) -> types.Message:
             {**part, "text": redaction.redact(part["text"])} if isinstance(part.get("text"), str) else part
             for part in content
         ]
-    calls = [msgspec.structs.replace(call, arguments=_redact_arguments(call.arguments)) for call in message.tool_calls]
+    calls = [
+        msgspec.structs.replace(call, arguments=redaction.redact(call.arguments_text)) for call in message.tool_calls
+    ]
     body = message_codec.encode(content, calls, message.tool_call_id)
     return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
-
-
-def _redact_arguments(arguments: str | dict[str, Any]) -> str:
-    return redaction.redact(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
 def _as_message(text: str) -> types.Message:
@@ -423,12 +423,6 @@ def _explain(error: Exception) -> str:
         return str(error)
     logger.error("a compaction failed unexpectedly", exc_info=error)
     return f"Internal error: {type(error).__name__}: {error}"
-
-
-def _explain_busy(holder: str) -> str:
-    if leases.is_this_process(holder):
-        return "A compaction of this conversation is already running."
-    return "Another process is compacting this conversation."
 
 
 def _explain_lost(error: errors.HoldfastError, head: str) -> str:

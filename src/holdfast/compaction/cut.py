@@ -90,7 +90,8 @@ def find_cut(
     the last cut, and `min_tokens` does not apply if these are more than one exchange.
     """
     groups = _groups(context, size)
-    before, after = _split(groups, context.cut_seq)
+    before = [group for group in groups if group.head.seq <= context.cut_seq]
+    after = groups[len(before) :]
     if manual:
         tail_tokens = min(tail_tokens, sum(group.tokens for group in after) // 3)
         min_tokens = 0 if _exchange_start(after, 1) else min_tokens
@@ -151,11 +152,6 @@ def _groups(context: types.Context, size: Size) -> list[_Group]:
     return [_Group(tuple(group), sum(map(size, group))) for group in found]
 
 
-def _split(groups: list[_Group], cut_seq: int) -> tuple[list[_Group], list[_Group]]:
-    place = next((place for place, group in enumerate(groups) if group.head.seq > cut_seq), len(groups))
-    return groups[:place], groups[place:]
-
-
 # --- the tail --------------------------------------------------------------------------------------------
 
 
@@ -187,7 +183,7 @@ def _find_pinned(
     groups: Sequence[_Group], context: types.Context, pinned: Collection[int], keep_first: bool = True
 ) -> list[int]:
     """Return the groups pinned by earlier cuts and by users and, at the first cut, the first exchange."""
-    carried = _carried_before(context)
+    carried = set(context.compaction.ledger.get(CARRIED, ())) if context.compaction else set()
     by_users = set(pinned)
     found = {
         place
@@ -199,11 +195,6 @@ def _find_pinned(
     if keep_first and context.compaction is None:
         found |= _find_first_exchange(groups)
     return sorted(found)
-
-
-def _carried_before(context: types.Context) -> set[int]:
-    carried = context.compaction.ledger.get(CARRIED, ()) if context.compaction else ()
-    return {seq for seq in carried if isinstance(seq, int)} if isinstance(carried, list | tuple) else set()
 
 
 def _find_first_exchange(groups: Sequence[_Group]) -> set[int]:

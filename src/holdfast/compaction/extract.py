@@ -41,7 +41,10 @@ def extract(request: base.SummaryRequest, estimate: Estimate = tokens.estimate) 
     messages = sentences.drop_summaries(request.messages)
     previous = redaction.redact(_find_previous(request))
     cached_estimate = lru_cache(maxsize=None)(estimate)
-    candidates = _build_candidates(_collect(messages, summary_format.parse(previous)), cached_estimate)
+    pool = _collect(messages, summary_format.parse(previous))
+    last = max((each.seq for each in pool), default=0) or 1
+    candidates = [_build_candidate(each, each.seq / last, cached_estimate) for each in pool]
+    candidates.sort(key=lambda each: -each.worth / (each.cost + 4) ** 0.5)
     selection = _Selection(request.budget, cached_estimate)
     selection.keep(request.must_keep, candidates)
     if request.focus:
@@ -128,13 +131,6 @@ def _list_commands(messages: Sequence[types.Message]) -> list[sentences.Sentence
         if len(commands) >= MAX_COMMANDS:
             break
     return [sentences.build_sentence(seq, "", text, summary_format.COMMANDS) for text, seq in commands.items()]
-
-
-def _build_candidates(pool: Sequence[sentences.Sentence], estimate: Estimate) -> list[_Candidate]:
-    """Return the candidates, those with the most worth for their size first."""
-    last = max((each.seq for each in pool), default=0) or 1
-    found = [_build_candidate(each, each.seq / last, estimate) for each in pool]
-    return sorted(found, key=lambda each: -each.worth / (each.cost + 4) ** 0.5)
 
 
 def _build_candidate(sentence: sentences.Sentence, recency: float, estimate: Estimate) -> _Candidate:

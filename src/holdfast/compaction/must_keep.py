@@ -111,16 +111,14 @@ def find_open_requests(
             unanswered += [line for line in lines if line.cues & {"ask", "question"}]
             last = [] if unanswered or "done" in lines[0].cues else lines[:1]
         else:
-            lasting += [request for request in unanswered if "ask" in request.cues] if _puts_off(lines) else []
+            is_done = any("done" in line.cues for line in lines)
+            if not is_done and any(_PUT_OFF.search(line.text) for line in lines):
+                lasting += [request for request in unanswered if "ask" in request.cues]
             unanswered, last = [], []
         lasting = lasting[-MAX_REQUESTS:]
     by_text = {each.text: each for each in [*lasting, *unanswered, *last]}
     found = sorted(by_text.values(), key=lambda each: each.seq)[-MAX_REQUESTS:]
     return [msgspec.structs.replace(each, section=summary_format.ASKS) for each in found]
-
-
-def _puts_off(lines: Sequence[sentences.Sentence]) -> bool:
-    return any(_PUT_OFF.search(line.text) for line in lines) and not any("done" in line.cues for line in lines)
 
 
 def _closes(line: sentences.Sentence, request: sentences.Sentence) -> bool:

@@ -235,11 +235,6 @@ def _render_message(message: types.Message, max_length: int) -> str:
     text = content_parts.text(message.content)
     if len(text) > max_length:
         text = f"{text[: max_length // 2]} […] {text[-max_length // 4 :]}"
-    calls = "".join(f" [calls {call.name} {_render_arguments(call)}]" for call in message.tool_calls)
+    calls = "".join(f" [calls {call.name} {call.arguments_text[:MAX_ARGUMENTS_LENGTH]}]" for call in message.tool_calls)
     # Messages are redacted before they get here; a custom caller may not have done so.
     return f"[{message.seq} {speaker.role_of(message)}] " + sentences.escape_tags(redaction.redact(text + calls))
-
-
-def _render_arguments(call: types.ToolCall) -> str:
-    arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
-    return arguments[:MAX_ARGUMENTS_LENGTH]
