@@ -280,7 +280,7 @@ def test_old_tool_outputs_are_shortened_before_anybody_waits() -> None:
         assert agent.meter.count(agent.prompt.text, (), shown) < WINDOW
         await stuck.reached.wait()  # beside it, a summary is being made all the same
         _, budget = await db.budget("talk")
-        assert budget["attempts"] == 1
+        assert budget["begun"]
         await agent.close()
 
     stage.run(story)

@@ -157,7 +157,7 @@ def test_how_far_a_compaction_is_is_never_how_far_another_one_was() -> None:
         assert agent.context_window.progress.stage == "summing up"
         go.set()
         assert [(await each).outcome.value for each in (first, second)] == ["compacted", "nothing_to_do"]
-        agent.context_window.start_background("turn", lambda _: None)
+        agent.context_window.start_background(lambda _: None)
         assert (agent.context_window.is_compacting, agent.context_window.progress) == (True, None)
         await agent.close()
 

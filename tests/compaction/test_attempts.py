@@ -246,13 +246,13 @@ def test_a_success_is_noted_also_where_another_wrote_into_the_budget_meanwhile()
             counted.append(1)
             if len(counted) == 2:  # the first counts the attempt, the second how it ended
                 version, body = await db.budget("talk")
-                assert await works("talk", version, {**body, "turn": "of another"})
+                assert await works("talk", version, {**body, "reviews": {"input": 7}})
             return await works(*given)
 
         db.update_budget = overtaken  # type: ignore[method-assign]
         assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
         found = budget.parse((await db.budget("talk"))[1])
-        assert (found.recent, found.begun, found.turn) == ((clock(),), 0.0, "of another")
+        assert (found.recent, found.begun, found.reviews.input) == ((clock(),), 0.0, 7)
 
     stage.run(story)
 

@@ -361,9 +361,11 @@ class AIAgent:
                 await compaction_hooks.run(self.hooks.closing, head_id, self.hooks.limit)
 
     async def _head_id(self) -> str | None:
-        """Return the head; if the store fails, the session this agent knows; None if there is no conversation."""
+        """Return the head; if it cannot be read, the session this agent knows; None before the first message."""
         try:
             return (await self.db.head(self.conversation_id)).id
+        except errors.ConversationDeleted:
+            return self.session_id
         except errors.NoSuchSession:
             return None
         except Exception as error:  # noqa: BLE001 -- hooks are called even if the store fails

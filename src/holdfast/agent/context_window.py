@@ -64,7 +64,7 @@ class ContextWindow:
 
     async def messages(self, turn: str, emit: Emit) -> Sequence[types.Message]:
         """Return the messages for the next request. Raises NoRoom if not even the prompt fits."""
-        self._sent = await self._fit(self._job(), turn, emit)
+        self._sent = await self._fit(self._job(), emit)
         if self._sent and self._sent is self._shortened[1]:
             self._report_truncation(turn, await self._cache.messages(), emit)
         return self._sent
@@ -81,28 +81,28 @@ class ContextWindow:
                 text = _truncation_text(self.truncated, self._job().window)
                 emit(events.Notice(text, "warning", to_chats=True))
 
-    async def _fit(self, job: compress.Job, turn: str, emit: Emit) -> Sequence[types.Message]:
+    async def _fit(self, job: compress.Job, emit: Emit) -> Sequence[types.Message]:
         messages, usable = await self._cache.messages(), self._usable(job)
         size = job.size(messages)
         if size < job.policy.hard * usable:
             is_soft = size >= job.policy.soft * usable and not self.is_compacting
             # After the user undid a compaction, the next one waits for the hard threshold.
             if is_soft and (await job.db.conversation(job.conversation_id)).redo_epoch is None:
-                self.start_background(turn, emit)
+                self.start_background(emit)
             return messages
         shortened = await self._shorten(job)
         if job.size(shortened) < job.policy.hard * usable:
-            self.start_background(turn, emit)
+            self.start_background(emit)
             return shortened
-        await self._compact_in_turn(turn, emit)
+        await self._compact_in_turn(emit)
         shortened = await self._shorten(job)
         if job.size(shortened) >= usable and not self.is_compacting:
             # The conversation must continue even if no summary is possible: an extract needs no model.
-            await self._start(self._compact(compress.CompactionRequest(turn=turn, force=True), emit, use_model=False))
+            await self._start(self._compact(compress.CompactionRequest(force=True), emit, use_model=False))
             shortened = await self._shorten(job)
         return shortened
 
-    async def shrink(self, turn: str, emit: Emit) -> bool:
+    async def shrink(self, emit: Emit) -> bool:
         """Shrink the context after a provider rejected a request as too large; return whether a retry is worthwhile."""
         self._overflows += 1
         if self._overflows > MAX_OVERFLOWS:
@@ -110,7 +110,7 @@ class ContextWindow:
         job = self._job()
         sent_size = job.size(self._sent)
         self._ceiling = int(sent_size * SHRINK_FACTOR)
-        await self._compact_in_turn(turn, emit)
+        await self._compact_in_turn(emit)
         return job.size(await self._shorten(job)) < sent_size
 
     def _usable(self, job: compress.Job) -> int:
@@ -143,10 +143,10 @@ class ContextWindow:
         """The progress of the running compaction; None if none runs or it has not begun yet."""
         return next((progress for progress in self._running.values() if progress is not None), None)
 
-    def start_background(self, turn: str, emit: Emit) -> None:
+    def start_background(self, emit: Emit) -> None:
         """Start a background compaction unless one is running. Messages do not cancel it; closing does."""
         if self._background and not self.is_compacting:
-            task = self._start(self._compact(compress.CompactionRequest(turn=turn), emit))
+            task = self._start(self._compact(compress.CompactionRequest(), emit))
             task.add_done_callback(self._add_background_usage)
 
     def _add_background_usage(self, task: CompactionTask) -> None:
@@ -203,7 +203,7 @@ class ContextWindow:
         task.add_done_callback(self._running.pop)
         return task
 
-    async def _compact_in_turn(self, turn: str, emit: Emit) -> None:
+    async def _compact_in_turn(self, emit: Emit) -> None:
         """Compact for a turn that cannot continue otherwise, or wait for a compaction that is running."""
         if others := frozenset(self._running):
             await self._wait_for(asyncio.wait(others))
@@ -211,7 +211,7 @@ class ContextWindow:
                 return
         if self.is_compacting:
             return
-        compaction = await self._start(self._compact(compress.CompactionRequest(turn=turn), emit))
+        compaction = await self._start(self._compact(compress.CompactionRequest(), emit))
         self.usage += compaction.usage
         if compaction.outcome is base.Outcome.BUSY:
             await self._wait_for(self._wait_for_other_process())

@@ -173,7 +173,7 @@ class TurnLoop:
                 return await self._request()
             except errors.ContextOverflow:
                 has_begun = self._gathered is not None and self._gathered.begun
-                if has_begun or not await self._window.shrink(self._uid, self._emit):
+                if has_begun or not await self._window.shrink(self._emit):
                     raise
 
     async def _request(self) -> models.Reply:

@@ -28,9 +28,6 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
     failures: int = 0
     """Failures in a row."""
     cool_until: float = 0.0
-    turn: str | None = None
-    """The turn of the last attempt; `attempts` is the number of its attempts."""
-    attempts: int = 0
     begun: float = 0.0
     """When the running attempt began; 0 if none is running."""
     recent: tuple[float, ...] = ()
@@ -47,7 +44,7 @@ class Refusal(msgspec.Struct, frozen=True):
     outcome: base.Outcome
     reason: str
     seconds: float | None = None
-    """Until the next attempt is allowed; None: until the next turn."""
+    """Until the next attempt is allowed, if known."""
 
 
 def parse(body: Mapping[str, Any]) -> Budget:
@@ -78,19 +75,26 @@ async def update(
 
 
 def begin_attempt(
-    budget: Budget, policy: policies.CompactionPolicy, now: float, turn: str | None, force: bool = False
+    budget: Budget, policy: policies.CompactionPolicy, now: float, force: bool = False
 ) -> Budget | Refusal:
     """Count an attempt, or refuse it. The caller holds the lease, so an attempt that is still open has failed.
 
-    `turn` is the uid of the turn that asks, None outside of a turn. With `force`, no limit applies.
+    With `force`, no limit applies.
     """
     if budget.begun:
         budget = record_failure(budget, policy, budget.begun)
-    attempts = budget.attempts if turn is not None and turn == budget.turn else 0
-    if not force and (refusal := _refuse(budget, policy, now, attempts)) is not None:
-        return refusal
-    if turn is not None:
-        budget = msgspec.structs.replace(budget, turn=turn, attempts=attempts + 1)
+    recent = _within_last_hour(budget.recent, now)
+    # The cooldown is checked first: it ends by itself, so it must not be reported as exhausted.
+    if not force and (cooling := check_cooldown(budget, policy, now)):
+        return cooling
+    if not force and len(recent) >= policy.an_hour:
+        wait = recent[-policy.an_hour] + policies.HOUR - now
+        return Refusal(
+            base.Outcome.EXHAUSTED,
+            f"This conversation was compacted {len(recent)} times within an hour. Type /compact to compact it anyway, "
+            f"wait {max(1, round(wait / 60))} min, or start a new conversation.",
+            wait,
+        )
     return msgspec.structs.replace(budget, begun=now)
 
 
@@ -118,28 +122,6 @@ def record_failure(budget: Budget, policy: policies.CompactionPolicy, now: float
 def close_attempt(budget: Budget) -> Budget:
     """Return the budget after an attempt that ended without a failure: another process was faster."""
     return msgspec.structs.replace(budget, begun=0.0)
-
-
-def _refuse(budget: Budget, policy: policies.CompactionPolicy, now: float, attempts: int) -> Refusal | None:
-    # The cooldown is checked first: it ends by itself, so it must not be reported as exhausted.
-    if cooling := check_cooldown(budget, policy, now):
-        return cooling
-    if attempts >= policy.attempts_a_turn:
-        return Refusal(
-            base.Outcome.EXHAUSTED,
-            f"This turn has made {attempts} attempts to compact. Type /compact to try again, or start a new "
-            "conversation.",
-        )
-    recent = _within_last_hour(budget.recent, now)
-    if len(recent) >= policy.an_hour:
-        wait = recent[-policy.an_hour] + policies.HOUR - now
-        return Refusal(
-            base.Outcome.EXHAUSTED,
-            f"This conversation was compacted {len(recent)} times within an hour. Type /compact to compact it anyway, "
-            f"wait {max(1, round(wait / 60))} min, or start a new conversation.",
-            wait,
-        )
-    return None
 
 
 def _within_last_hour(times: tuple[float, ...], now: float) -> tuple[float, ...]:

@@ -81,8 +81,6 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     expected: str | None = None
     """The session that the caller takes for the head; if it is not, the conversation was compacted meanwhile."""
-    turn: str | None = None
-    """The uid of the turn that asks; its attempts are limited."""
     focus: str | None = None
     force: bool = False
     """The user asked for it: no cooldown, no limit per hour and, in a small conversation, no minimum shrinkage."""
@@ -218,7 +216,7 @@ async def _run(job: Job, request: CompactionRequest, held: held_lease.HeldLease,
     refusal = await budget.update(
         job.db,
         job.conversation_id,
-        lambda stored: budget.begin_attempt(stored, job.policy, job.clock(), request.turn, request.force),
+        lambda stored: budget.begin_attempt(stored, job.policy, job.clock(), request.force),
     )
     if refusal is not None:
         return _result(refusal.outcome, head, refusal.reason, refusal.seconds)

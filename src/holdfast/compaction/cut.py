@@ -183,7 +183,8 @@ def _find_pinned(
     groups: Sequence[_Group], context: types.Context, pinned: Collection[int], keep_first: bool = True
 ) -> list[int]:
     """Return the groups pinned by earlier cuts and by users and, at the first cut, the first exchange."""
-    carried = set(context.compaction.ledger.get(CARRIED, ())) if context.compaction else set()
+    stored = context.compaction.ledger.get(CARRIED) if context.compaction else None
+    carried = {seq for seq in stored if isinstance(seq, int)} if isinstance(stored, list) else set[int]()
     by_users = set(pinned)
     found = {
         place

@@ -27,8 +27,6 @@ class CompactionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share that the summary may take."""
     least_shrink: float = 0.10
     """A summary is rejected unless the context shrinks by this share."""
-    attempts_a_turn: int = 3
-    """How many attempts one turn may make."""
     an_hour: int = 6
     """How many compactions a conversation may have per hour; manual ones count, but are never refused."""
     cooldowns: tuple[float, ...] = (30.0, 120.0, 600.0)
@@ -62,8 +60,8 @@ def _find_problem(policy: CompactionPolicy) -> str:
         return "`tail`, `pinned` and `summary` must not be negative, and their sum must be below `soft`."
     if not 0 <= policy.least_shrink < 1:
         return "`least_shrink` must be at least 0 and below 1."
-    if policy.attempts_a_turn < 1 or not 1 <= policy.an_hour <= MAX_PER_HOUR:
-        return f"`attempts_a_turn` must be at least 1, and `an_hour` must be from 1 to {MAX_PER_HOUR}."
+    if not 1 <= policy.an_hour <= MAX_PER_HOUR:
+        return f"`an_hour` must be from 1 to {MAX_PER_HOUR}."
     if not policy.deadline > 0 or not all(0 <= seconds <= HOUR for seconds in policy.cooldowns):
         return "`deadline` must be above 0 seconds, and `cooldowns` must be from 0 to 3,600 seconds each."
     if policy.reserved_output is not None and policy.reserved_output < 0:
