@@ -228,7 +228,7 @@ def test_after_an_undo_an_agent_that_compacted_beside_its_turns_waits_for_the_ha
 
 def filling(agent: AIAgent, messages: Sequence[types.Message], share: float) -> str:
     """A text with which the conversation takes this share of what messages may take."""
-    work = agent.compaction_work()
+    work = agent.compaction_job()
     missing = int(work.usable * share) - work.size(messages)
     return "word " * (missing - 20)
 

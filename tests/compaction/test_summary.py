@@ -346,7 +346,7 @@ def test_where_even_the_extract_is_too_long_it_takes_ever_less_room_and_off_the_
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         roomy = policy.CompactionPolicy(summary=0.2)
-        before, staying = sizes(agent(db, compaction_policy=roomy).compaction_work(), await db.context("talk"))
+        before, staying = sizes(agent(db, compaction_policy=roomy).compaction_job(), await db.context("talk"))
         mark = tokens.estimate(summary.MARK) + 20
         for room in (80, 100, 150, 250, 400, 700):
             name = f"room{room}"

@@ -39,7 +39,7 @@ def asking(*script: Any) -> summary.ModelSummarizer:
 
 
 async def used(db: AsyncSessionDB) -> types.Usage:
-    return (await usage.used(db, "talk")).get(usage.SUMMARIES, types.Usage())
+    return (await usage.read(db, "talk")).get(usage.SUMMARIES, types.Usage())
 
 
 def test_what_a_summary_used_is_in_the_outcome_and_in_the_store() -> None:

@@ -109,7 +109,7 @@ class AIAgent:
         )
         own_tools = [each if isinstance(each, tools_base.Tool) else decorator.tool(each) for each in tools]
         self.tools = registry.Registry(
-            self.approvals.guarded([*own_tools, *self.memory.tools]),
+            self.approvals.guard([*own_tools, *self.memory.tools]),
             self.approvals.gate(lambda: self.conversation_id, self._forward),
             keep=self._store_output,
             more=tool_source,
@@ -122,7 +122,7 @@ class AIAgent:
         self.meter = compaction.meter or tokens.Meter()
         self.policy, self.summarizers = compaction.policy, _summarizers(compaction.summarizer, self.model)
         self.context_window = context_window.ContextWindow(
-            self.context_cache, self.compaction_work, compaction.background
+            self.context_cache, self.compaction_job, compaction.background
         )
         self.title = titles.PendingTitle(conversation.title)
         self.turns = turns
@@ -134,7 +134,7 @@ class AIAgent:
             model=self.model.name,
             folder=store_titles.local_folder(conversation.folder) if conversation.record_folder else None,
         )
-        self._turn: turn.Turn | None = None
+        self._turn: turn.AgentTurn | None = None
         self._lock = asyncio.Lock()
         self._emit: Emit = _discard
         """The listener of the current turn, or of the last one: a review continues after its turn."""
@@ -186,7 +186,7 @@ class AIAgent:
         except errors.NoSuchSession:
             messages = ()
         counted = self.meter.count(self.prompt.text, self.tools.specs, messages)
-        return min(counted, compress.thresholds(self.compaction_work())[1])
+        return min(counted, compress.thresholds(self.compaction_job())[1])
 
     # --- turns ---------------------------------------------------------------------------------------
 
@@ -223,8 +223,8 @@ class AIAgent:
         async with self._lock:
             self._hooks_called = False
             self._emit = emit
-            self._turn = taken = turn.Turn(self, request, emit)
-            with current_session.working_for(self.conversation_id, self.db.db, self.name):
+            self._turn = taken = turn.AgentTurn(self, request, emit)
+            with current_session.enter_conversation(self.conversation_id, self.db.db, self.name):
                 result = await taken.take()
         emit(events.TurnFinished(result))
         # A read-only agent changes nothing, and so takes no notes.
@@ -265,7 +265,7 @@ class AIAgent:
 
     def refuse_turn(self, emit: Emit) -> events.TurnResult:
         """Return and emit the result of a turn that was stopped before anything of it was stored."""
-        result = turn.Turn(self, turn.TurnRequest(text="", content=""), emit).refuse()
+        result = turn.AgentTurn(self, turn.TurnRequest(text="", content=""), emit).refuse()
         emit(events.TurnFinished(result))
         return result
 
@@ -289,7 +289,7 @@ class AIAgent:
 
     # --- compaction ----------------------------------------------------------------------------------
 
-    def compaction_work(self) -> compress.Job:
+    def compaction_job(self) -> compress.Job:
         """Return the parameters of a compaction of this conversation, as of now."""
         return compress.Job(
             db=self.db,
@@ -323,7 +323,7 @@ class AIAgent:
             expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
         )
         messages = tuple(await self.context_cache.messages())
-        with current_session.working_for(self.conversation_id, self.db.db, self.name):
+        with current_session.enter_conversation(self.conversation_id, self.db.db, self.name):
             result = await self.context_window.compact(request, self._filtered(emit))
         if result.outcome is compaction_base.Outcome.COMPACTED:
             try:

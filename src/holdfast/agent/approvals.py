@@ -178,14 +178,14 @@ class Approvals:
 
         return gate
 
-    def guarded(self, tools: Sequence[base.Tool]) -> list[base.Tool]:
+    def guard(self, tools: Sequence[base.Tool]) -> list[base.Tool]:
         """Return the tools, each wrapped with a check of the rules that deny it; this includes tools that only read.
 
         Refusals by a rule or by the tool itself never reach the gate, so they are recorded here.
         """
-        return [self._guarded(tool) for tool in tools]
+        return [self._guard_one(tool) for tool in tools]
 
-    def _guarded(self, tool: base.Tool) -> base.Tool:
+    def _guard_one(self, tool: base.Tool) -> base.Tool:
         # A search shows file contents, as reading does.
         names = ("search_files", "read_file") if tool.spec.name == "search_files" else (tool.spec.name,)
 

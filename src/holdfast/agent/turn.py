@@ -1,6 +1,6 @@
 """One turn from the lease to its result: acquire the lease, store the message, run the loop, report the outcome.
 
-`Turn.take` raises none of Holdfast's own errors: the result says what happened.
+`AgentTurn.take` raises none of Holdfast's own errors: the result says what happened.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_format: output.OutputFormat | None = None
 
 
-class Turn:
+class AgentTurn:
     """One turn of an agent. `take` is called once; the other methods may be called from other tasks meanwhile."""
 
     def __init__(self, host: loop.TurnHost, request: TurnRequest, emit: Emit) -> None:

@@ -19,7 +19,7 @@ logger = logging.getLogger("holdfast.agent")
 SUMMARIES, REVIEWS = "summaries", "memory reviews"
 
 
-async def used(db: async_db.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
+async def read(db: async_db.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
     """Return the usage of the conversation: by model for its replies, then summaries and memory reviews."""
     replies = await db.usage(session_id)
     budget = await budgets.read(db, session_id)
