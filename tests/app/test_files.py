@@ -40,7 +40,7 @@ def test_a_file_read_before_is_referred_to_until_a_compaction(tmp_path: Path) ->
         async with compose.start(settings(tmp_path / "home"), folder=str(project), reviews=False) as app:
             await filled(app.db)
             agent = await app.runtime.agents.get("talk")
-            assert agent._turn_services().conversation.folder == str(project)
+            assert agent.new_conversation.folder == str(project)
             agent.summarizers = (Writer(),)
             assert await result(agent, "notes.txt") == "1\tthe note"
             assert "has not changed" in await result(agent, "notes.txt")

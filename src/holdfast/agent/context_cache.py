@@ -66,11 +66,13 @@ class ContextCache:
         while self.mark is None:
             changes = self._changes
             context = await self._db.context(self.conversation_id)
-            # Messages keep their token count; counting a whole context for the first time would block the loop.
-            await asyncio.to_thread(sum, map(tokens.size, context))
+            # Messages keep their token count: known ones are not counted again, and new ones not on the loop.
+            known = {message: message for message in self._messages}
+            messages = [known.get(message, message) for message in context]
+            await asyncio.to_thread(sum, map(tokens.size, messages))
             # A concurrent turn may have appended meanwhile: then the context that was read is outdated.
             if changes == self._changes:
-                self._messages, self.mark = list(context), (context.epoch, context.last_seq)
+                self._messages, self.mark = messages, (context.epoch, context.last_seq)
                 self.loads += 1
         self._sort_results()
         return self._messages

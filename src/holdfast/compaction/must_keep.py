@@ -173,7 +173,7 @@ _LABEL = re.compile(r"([^\W\d_][\w\-]{1,20})\s?[:=]?\s$")
 _KIND_WEIGHTS = {"url": 1.0, "file": 0.9, "id": 1.0, "number": 0.8, "name": 0.6}
 
 
-class Fact(msgspec.Struct, frozen=True):
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """A part of a sentence that must be quoted exactly."""
 
     kind: Kind

@@ -35,7 +35,7 @@ _CACHE_KEY = "_compaction sentences"
 _ROLE_WEIGHTS = {"user": 2.0, "assistant": 1.0, "tool": 0.2, "system": 0.3}
 
 
-class Sentence(msgspec.Struct, frozen=True):
+class Sentence(msgspec.Struct, frozen=True, gc=False):
     """One sentence of a message. `words` are cut to six letters, so that inflected forms are equal."""
 
     seq: int
