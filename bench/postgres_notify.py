@@ -128,6 +128,7 @@ class Learning:
         self._listening = ExitStack()
         self._behind = asyncio.Event()
         self._moments: Moments = []
+        self._compared: asyncio.Task[holdfast.AIAgent] | None = None
 
     async def _build(self, conversation_id: str) -> holdfast.AIAgent:
         model = ScriptedModel([])
@@ -143,11 +144,10 @@ class Learning:
                 self._moments.append(time.monotonic())
                 self._behind.set()
 
-        def heard(hint: notifications.Hint) -> None:
+        def heard(_: notifications.Hint) -> None:
             begun.set()
-            self._agents.on_hint(hint)
-            if self._agents.check_task is not None:
-                self._agents.check_task.add_done_callback(compared)
+            self._compared = asyncio.ensure_future(self._agents.get("heard"))
+            self._compared.add_done_callback(compared)
 
         self._listening.enter_context(self._db.notifications.listen(heard))
         await begun.wait()

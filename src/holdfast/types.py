@@ -41,6 +41,11 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
     arguments: str | dict[str, Any] = ""
     extra: dict[str, Any] = {}
 
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as JSON text."""
+        return self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
+
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Token usage of a model call. `input` includes tokens read from and written to the provider's cache.

@@ -179,17 +179,6 @@ def test_what_is_unused_for_an_hour_goes() -> None:
     stage.run(story)
 
 
-def test_configurations_do_not_share_agents() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder = Builder(db)
-        agents = agent_cache.AgentCache(builder)
-        assert await agents.get("talk", "a") is not await agents.get("talk", "b")
-        agents.forget("talk")
-        assert len(agents) == 0
-
-    stage.run(story)
-
-
 def test_whoever_wants_to_hear_of_the_end_hears_of_agents_that_are_dropped() -> None:
     async def story(db: AsyncSessionDB) -> None:
         builder = Builder(db)

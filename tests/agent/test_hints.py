@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
-from holdfast.agent import agent_cache, context_window, turn_lease
+from holdfast import AsyncSessionDB, SessionDB, events
+from holdfast.agent import context_window, turn_lease
 from holdfast.model import ScriptedModel
 from holdfast.store import notifications
 from holdfast.store.postgres import notify
@@ -95,40 +95,6 @@ async def soon(condition: Callable[[], object]) -> None:
 
 
 # --- by a hint -----------------------------------------------------------------------------------------
-
-
-def test_a_cached_agent_is_behind_as_soon_as_another_process_has_written(address: str, elsewhere: Elsewhere) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with hearing(db) as heard, door(db, ScriptedModel(["One.", "Two."])) as run:
-            await run.submit("cached", events.Submit("Hello"))
-            agent = run.agents.peek("cached")
-            assert agent is not None
-            assert agent.context_cache.mark is not None
-            await asyncio.to_thread(elsewhere, "say cached")
-            # Nobody asks for the agent: nothing but a hint can tell it.
-            await soon(lambda: agent.context_cache.mark is None)
-            assert notifications.Hint("moved", "cached") in heard
-            await run.submit("cached", events.Submit("And?"))
-            assert ("user", "there") in stage.shape(await agent.context_cache.messages())
-
-    stage.run(story, address)
-
-
-def test_own_writes_and_those_to_other_conversations_put_no_agent_behind(address: str, elsewhere: Elsewhere) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with hearing(db) as heard, door(db, ScriptedModel(["One.", "Two.", "Three."])) as run:
-            await run.submit("own", events.Submit("Hello"))
-            await run.submit("other", events.Submit("Hello"))
-            await run.submit("own", events.Submit("Again"))
-            await asyncio.to_thread(elsewhere, "say own")
-            await soon(lambda: notifications.Hint("moved", "own") in heard)
-            other = run.agents.peek("other")
-            assert other is not None
-            assert other.context_cache.mark is not None
-            assert other.context_cache.loads == 1
-            assert {hint.conversation_id for hint in heard} == {"", "own"}
-
-    stage.run(story, address)
 
 
 def test_a_turn_begins_when_the_one_of_another_process_ends(
@@ -299,32 +265,3 @@ def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
             assert heard == [notifications.LOST]
 
     stage.run(story, postgres.fresh())
-
-
-def test_many_hints_at_once_are_one_look_at_each_agent() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async def build(conversation_id: str) -> AIAgent:
-            return stage.agent(db, ScriptedModel(["ok"]), session_id=conversation_id)
-
-        looks, works = 0, db.snapshot
-
-        async def looked(session_id: str) -> types.Snapshot:
-            nonlocal looks
-            looks += 1
-            return await works(session_id)
-
-        agents = agent_cache.AgentCache(build)
-        agent = await agents.get("talk")
-        await agent.run_conversation("Hello")
-        db.snapshot = looked  # type: ignore[method-assign]
-        for _ in range(100):
-            agents.on_hint(notifications.Hint("moved", "talk"))
-            agents.on_hint(notifications.Hint("moved", "another"))
-            agents.on_hint(notifications.LOST)
-        await soon(lambda: agents.check_task is None)
-        assert looks == 1
-        assert agent.context_cache.mark is not None  # nobody had written
-        agents.on_hint(notifications.LOST)
-        await agents.close()
-
-    stage.run(story)

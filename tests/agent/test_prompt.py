@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from holdfast import types
 from holdfast.agent import context_files, memory, system_prompt
-
-
-async def _ignore(_: types.Usage) -> None:
-    """Charge nothing."""
 
 
 def prompt(folder: Path, instructions: system_prompt.Instructions = "") -> system_prompt.SystemPrompt:
     files = context_files.read(str(folder))
-    return system_prompt.SystemPrompt(instructions, files, "likes tea", memory.AgentMemory(None, None, _ignore))
+    return system_prompt.SystemPrompt(instructions, files, "likes tea", memory.AgentMemory())
 
 
 def test_the_prompt_is_the_same_bytes_every_time(tmp_path: Path) -> None:

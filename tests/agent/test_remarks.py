@@ -66,7 +66,7 @@ def test_a_summary_a_turn_waited_for_is_the_turns_and_one_beside_it_is_not() -> 
             # Nothing of it is the next turn's.
             assert (await agent.run_conversation("Hello")).usage == types.Usage(1, 1), name
             await agent.close()
-            assert (await agent_usage.used(db, name))[agent_usage.SUMMARIES] == usage.COST
+            assert (await agent_usage.read(db, name))[agent_usage.SUMMARIES] == usage.COST
 
     stage.run(story)
 

@@ -95,10 +95,10 @@ async def charge(_: types.Usage) -> None:
     """Keep no account."""
 
 
-async def reviewed(model: base.Model, notes: memory.NoteStore, messages: list[types.Message], **given: Any) -> None:
-    looking = agent_memory.Review(model, notes, charge, **given)
-    looking.start(agent_memory.ReviewRequest(messages))
-    while looking.is_running:
+async def reviewed(model: base.Model, notes: memory.Notes, messages: list[types.Message], **given: Any) -> None:
+    looking = agent_memory.AgentMemory(notes, model, charge, **given)
+    looking.start_review(agent_memory.ReviewRequest(messages))
+    while looking.is_reviewing:
         await asyncio.sleep(0)
 
 
@@ -163,7 +163,7 @@ def test_review_is_counted_and_stops_at_the_cost_limit_of_its_turn(limit: float 
         agent = reviewing(db, Both(ScriptedModel([answer]), reviews), limits=settings.Limits(cost=limit))
         await agent.run_conversation("Hello")
         await settled(agent)
-        used = await usage.used(db, "talk")
+        used = await usage.read(db, "talk")
         assert len(reviews.requests) == asked_for
         expected = types.Usage(100 * asked_for, 10 * asked_for, cost=0.25 * asked_for) if asked_for else None
         assert used.get(usage.REVIEWS) == expected
@@ -185,7 +185,7 @@ def test_review_that_is_stopped_is_charged_for() -> None:
         await agent.run_conversation("Hello")
         await reviews.reached.wait()
         await agent.close()
-        assert (await usage.used(db, "talk"))[usage.REVIEWS] == types.Usage(100, 0, cost=0.25)
+        assert (await usage.read(db, "talk"))[usage.REVIEWS] == types.Usage(100, 0, cost=0.25)
 
     stage.run(story)
 
@@ -295,7 +295,7 @@ def test_it_works_for_no_conversation() -> None:
 
     async def story(db: AsyncSessionDB) -> None:
         nosy = Nosy()
-        with current_session.working_for("talk", db.db):
+        with current_session.enter_conversation("talk", db.db):
             await reviewed(ScriptedModel([NOTHING]), nosy, turn("a", "b"))
         assert nosy.found == [None]
 

@@ -157,7 +157,7 @@ def test_how_far_a_compaction_is_is_never_how_far_another_one_was() -> None:
         assert agent.context_window.progress.stage == "summing up"
         go.set()
         assert [(await each).outcome.value for each in (first, second)] == ["compacted", "nothing_to_do"]
-        agent.context_window.start_background("turn", lambda _: None)
+        agent.context_window.start_background(lambda _: None)
         assert (agent.context_window.is_compacting, agent.context_window.progress) == (True, None)
         await agent.close()
 
@@ -228,7 +228,7 @@ def test_after_an_undo_an_agent_that_compacted_beside_its_turns_waits_for_the_ha
 
 def filling(agent: AIAgent, messages: Sequence[types.Message], share: float) -> str:
     """A text with which the conversation takes this share of what messages may take."""
-    work = agent.compaction_work()
+    work = agent.compaction_job()
     missing = int(work.usable * share) - work.size(messages)
     return "word " * (missing - 20)
 

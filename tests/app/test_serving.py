@@ -30,7 +30,7 @@ async def offered(opened: gateway.RunningGateway, owner: str) -> set[str]:
         assert runtime.approvals.owner == runtime.owner == owner
         agent = await runtime.agents.get("20260101-000000-aaaaaa")
         # Their folder is none they know of, so a conversation does not belong to it.
-        assert agent._turn_services().conversation.folder is None
+        assert agent.new_conversation.folder is None
         return {spec.name for spec in agent.tools.specs}
 
 

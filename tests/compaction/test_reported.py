@@ -9,6 +9,7 @@ import asyncio
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, events, types
@@ -217,7 +218,7 @@ def test_only_exhaustion_offers_a_fresh_conversation_and_it_only_offers() -> Non
         for _ in range(6):
             version, body = await db.budget("talk")
             spent = budget.record_success(budget.parse(body), one.clock())
-            assert await db.update_budget("talk", version, {**budget.encode(spent), "recent": list(spent.recent)})
+            assert await db.update_budget("talk", version, {**msgspec.to_builtins(spent), "recent": list(spent.recent)})
         made = await one.compress_context(emit=seen.append)
         assert made.outcome is Outcome.EXHAUSTED
         assert "or start a new conversation" in made.reason

@@ -20,7 +20,7 @@ class Tools:
 
     def __init__(self, permissions: approvals.Approvals) -> None:
         self.asked: list[events.ApprovalAsked] = []
-        self._gate = permissions.gate(lambda: "talk", lambda: self._emit)
+        self._gate = permissions.gate(lambda: "talk", self._emit)
 
     def _emit(self, event: events.AnyEvent) -> None:
         self.asked.extend([event] if isinstance(event, events.ApprovalAsked) else [])

@@ -149,7 +149,7 @@ def test_input_is_asked_for_every_time_and_not_covered_by_a_yes_to_everything(
         async with AsyncSessionDB(SessionDB(":memory:")) as db:
             await db.create_session("c", source="test")
             yes = approvals.Approvals(db.permissions, yes=True)
-            model.gate = yes.gate(lambda: "c", lambda: lambda _: None)
+            model.gate = yes.gate(lambda: "c", lambda _: None)
             name = await model.start("cat > read; bash read", input=True)
             refused = await model("write_process", id=name, text="touch ran\n", end=True)
             assert "Not allowed" in refused

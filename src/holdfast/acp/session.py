@@ -273,9 +273,8 @@ class EditorSession:
         if agent is None:
             return None
         try:
-            async with asyncio.timeout(subscriptions.GAP_SECONDS):
-                cost = usage.total_cost(await usage.used(self._runtime.db, self.conversation_id))
-                tokens = await agent.context_tokens()
+            cost = usage.total_cost(await usage.read(self._runtime.db, self.conversation_id))
+            tokens = await agent.context_tokens()
         except Exception as error:  # noqa: BLE001 -- figures for display stop nothing
             logger.debug("the usage of %s is not known: %s", self.conversation_id, error)
             return None

@@ -107,9 +107,10 @@ class AIAgent:
         self.approvals = permissions or approvals.Approvals(
             self.db.permissions, owner=conversation.owner, approve=approve
         )
+        own_tools = [each if isinstance(each, tools_base.Tool) else decorator.tool(each) for each in tools]
         self.tools = registry.Registry(
-            self.approvals.guarded([*map(_tool, tools), *self.memory.tools]),
-            self.approvals.gate(lambda: self.conversation_id, lambda: self._emit),
+            self.approvals.guard([*own_tools, *self.memory.tools]),
+            self.approvals.gate(lambda: self.conversation_id, self._forward),
             keep=self._store_output,
             more=tool_source,
         )
@@ -121,50 +122,35 @@ class AIAgent:
         self.meter = compaction.meter or tokens.Meter()
         self.policy, self.summarizers = compaction.policy, _summarizers(compaction.summarizer, self.model)
         self.context_window = context_window.ContextWindow(
-            self.context_cache, self.compaction_work, compaction.background
+            self.context_cache, self.compaction_job, compaction.background
         )
         self.title = titles.PendingTitle(conversation.title)
-        self._turns, self._conversation = turns, conversation
-        self._announcements = project_files.Announcements(() if turns.quiet else self.context_files)
-        self._control = turn.TurnControl()
+        self.turns = turns
+        self.announcements = project_files.Announcements(() if turns.quiet else self.context_files)
+        self.new_conversation = types.NewConversation(
+            source=conversation.source,
+            owner=conversation.owner,
+            route=conversation.route,
+            model=self.model.name,
+            folder=store_titles.local_folder(conversation.folder) if conversation.record_folder else None,
+        )
+        self._turn: turn.AgentTurn | None = None
         self._lock = asyncio.Lock()
         self._emit: Emit = _discard
         """The listener of the current turn, or of the last one: a review continues after its turn."""
         self._hooks_called = self._leave_after_turn = False
 
     def _create_memory(self, memory: settings.MemorySettings, owner: str) -> agent_memory.AgentMemory:
-        def notify(notice: events.Notice) -> None:
-            self._emit(notice)
-
         async def charge(used: types.Usage) -> None:
             await usage.charge_review(self.db, self.conversation_id, used)
 
-        notes = agent_memory.Notes(self.db, owner, lambda: self.conversation_id, notify) if memory.enabled else None
+        if not memory.enabled:
+            return agent_memory.AgentMemory()
+        notes = agent_memory.Notes(self.db, owner, lambda: self.conversation_id, self._forward)
         return agent_memory.AgentMemory(notes, self.model if memory.review else None, charge)
 
-    def _turn_services(self) -> turn.TurnServices:
-        conversation = self._conversation
-        return turn.TurnServices(
-            db=self.db,
-            model=self.model,
-            tools=self.tools,
-            prompt=self.prompt,
-            cache=self.context_cache,
-            window=self.context_window,
-            meter=self.meter,
-            title=self.title,
-            files=self._announcements,
-            limits=self.limits,
-            turns=self._turns,
-            conversation=types.NewConversation(
-                source=conversation.source,
-                owner=conversation.owner,
-                route=conversation.route,
-                model=self.model.name,
-                folder=store_titles.local_folder(conversation.folder) if conversation.record_folder else None,
-            ),
-            clock=self.clock,
-        )
+    def _forward(self, event: events.AnyEvent) -> None:
+        self._emit(event)
 
     async def __aenter__(self) -> Self:
         return self
@@ -200,7 +186,7 @@ class AIAgent:
         except errors.NoSuchSession:
             messages = ()
         counted = self.meter.count(self.prompt.text, self.tools.specs, messages)
-        return min(counted, compress.thresholds(self.compaction_work())[1])
+        return min(counted, compress.thresholds(self.compaction_job())[1])
 
     # --- turns ---------------------------------------------------------------------------------------
 
@@ -236,17 +222,17 @@ class AIAgent:
         emit = self._filtered(emit)
         async with self._lock:
             self._hooks_called = False
-            self._control.begin()
             self._emit = emit
-            with current_session.working_for(self.conversation_id, self.db.db, self.name):
-                outcome = await turn.take(self._turn_services(), request, self._control, emit)
-        emit(events.TurnFinished(outcome.result))
+            self._turn = taken = turn.AgentTurn(self, request, emit)
+            with current_session.enter_conversation(self.conversation_id, self.db.db, self.name):
+                result = await taken.take()
+        emit(events.TurnFinished(result))
         # A read-only agent changes nothing, and so takes no notes.
         if not content_parts.notice_kind(request.content) and self.approvals.mode != "read-only":
-            self.memory.review(outcome.result, outcome.allowance)
+            self.memory.review(result, None if self.limits.cost is None else self.limits.cost - taken.cost)
         if self._leave_after_turn:
             await self.leave()
-        return outcome.result
+        return result
 
     async def stream(self, text: str, **options: Any) -> AsyncGenerator[events.AnyEvent, None]:
         """Answer one message and yield the events of the turn as they happen; the last one is TurnFinished.
@@ -279,28 +265,31 @@ class AIAgent:
 
     def refuse_turn(self, emit: Emit) -> events.TurnResult:
         """Return and emit the result of a turn that was stopped before anything of it was stored."""
-        result = turn.interrupted_before_start(self._turn_services())
+        result = turn.AgentTurn(self, turn.TurnRequest(text="", content=""), emit).refuse()
         emit(events.TurnFinished(result))
         return result
 
     def interrupt(self) -> bool:
         """Stop the running turn, its model request and its tools; stored messages stay. Return whether one ran."""
-        if self.busy:
-            self._control.interrupt()
-        return self.busy
-
-    def steer(self, text: str, uid: str | None = None) -> bool:
-        """Pass a message to the running turn before its next step. Return whether a turn accepted it."""
-        return self._control.steer(events.Steer(text, uid))
+        return self._stop_turn()
 
     def abandon(self) -> bool:
         """Stop the running turn and write nothing about it, so that another process resumes it."""
-        self._control.is_abandoned = self.busy
-        return self.interrupt()
+        return self._stop_turn(abandon=True)
+
+    def _stop_turn(self, abandon: bool = False) -> bool:
+        if not self.busy or self._turn is None:
+            return False
+        self._turn.interrupt(abandon=abandon)
+        return True
+
+    def steer(self, text: str, uid: str | None = None) -> bool:
+        """Pass a message to the running turn before its next step. Return whether a turn accepted it."""
+        return self.busy and self._turn is not None and self._turn.steer(events.Steer(text, uid))
 
     # --- compaction ----------------------------------------------------------------------------------
 
-    def compaction_work(self) -> compress.Job:
+    def compaction_job(self) -> compress.Job:
         """Return the parameters of a compaction of this conversation, as of now."""
         return compress.Job(
             db=self.db,
@@ -313,7 +302,7 @@ class AIAgent:
             policy=self.policy,
             hooks=self.hooks,
             clock=self.clock,
-            ttl=self._turns.lease_ttl_seconds,
+            ttl=self.turns.lease_ttl_seconds,
             moved=self.context_cache.move,
         )
 
@@ -330,15 +319,19 @@ class AIAgent:
         The outcome says what happened; unless it is COMPACTED, messages and session are unchanged. `force` ignores
         cool-down and frequency limits; `focus` gets most of the summary.
         """
-        asked = compress.Options(
+        request = compress.CompactionRequest(
             expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
         )
-        before = tuple(await self.context_cache.messages())
-        with current_session.working_for(self.conversation_id, self.db.db, self.name):
-            result = await self.context_window.compact(asked, self._filtered(emit))
+        messages = tuple(await self.context_cache.messages())
+        with current_session.enter_conversation(self.conversation_id, self.db.db, self.name):
+            result = await self.context_window.compact(request, self._filtered(emit))
         if result.outcome is compaction_base.Outcome.COMPACTED:
-            return result
-        return msgspec.structs.replace(result, messages=before, session_id=self.session_id)
+            try:
+                messages = tuple(await self.context_cache.messages())
+            except Exception as error:  # noqa: BLE001 -- the compaction is committed, so its outcome stays
+                logger.warning("the context after a compaction could not be read: %s", error)
+                messages = ()
+        return msgspec.structs.replace(result, messages=messages, session_id=self.session_id)
 
     # --- end -----------------------------------------------------------------------------------------
 
@@ -368,7 +361,7 @@ class AIAgent:
                 await compaction_hooks.run(self.hooks.closing, head_id, self.hooks.limit)
 
     async def _head_id(self) -> str | None:
-        """Return the head; if the store fails, the session this agent knows; None before the first message."""
+        """Return the head; if it cannot be read, the session this agent knows; None before the first message."""
         try:
             return (await self.db.head(self.conversation_id)).id
         except errors.ConversationDeleted:
@@ -386,7 +379,7 @@ class AIAgent:
             if not isinstance(event, events.Notice | events.Compacted):
                 emit(event)
 
-        return without_notices if self._turns.quiet else emit
+        return without_notices if self.turns.quiet else emit
 
     async def _store_output(self, text: str) -> str:
         """Store a tool output that is too long for the context; return its id."""
@@ -405,10 +398,6 @@ def _store(store: Store) -> async_db.AsyncSessionDB:
     if isinstance(store, async_db.AsyncSessionDB):
         return store
     return async_db.AsyncSessionDB(store if isinstance(store, db.SessionDB) else db.SessionDB(store))
-
-
-def _tool(tool: ToolLike) -> tools_base.Tool:
-    return tool if isinstance(tool, tools_base.Tool) else decorator.tool(tool)
 
 
 def _summarizers(

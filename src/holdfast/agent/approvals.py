@@ -14,13 +14,13 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from holdfast import errors, events, redaction, types
 from holdfast.agent import loop
-from holdfast.store import message_codec
+from holdfast.store import async_mirror, message_codec
 from holdfast.tools import base
 from holdfast.tools.permissions import rules
 
@@ -40,17 +40,6 @@ Approve = Callable[[base.Act], Awaitable[bool | events.Answered]]
 """A function of the embedding program that decides instead of a person."""
 
 
-class PermissionStore(Protocol):
-    """The store of grants and audit records. Its methods raise StoreError if they fail."""
-
-    async def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]: ...
-    async def grant(self, owner: str, rule: str, *, session_id: str | None = None, by: str) -> types.Grant: ...
-    async def begin_audit(
-        self, session_id: str, call_id: str, tool: str, summary: str, allowed: bool, by: str
-    ) -> int: ...
-    async def end_audit(self, audit_id: int, ok: bool) -> bool: ...
-
-
 class Decision(msgspec.Struct, frozen=True):
     """Whether an action is allowed, who decided, and the reason sent to the model if it is not."""
 
@@ -66,7 +55,6 @@ class PendingApproval(msgspec.Struct, frozen=True):
     """An action that waits for an answer."""
 
     asked: events.ApprovalAsked
-    conversation_id: str
     rules: tuple[str, ...]
     decision: asyncio.Future[Decision]
     reads_only: bool = False
@@ -82,7 +70,7 @@ class Approvals:
 
     def __init__(
         self,
-        store: PermissionStore,
+        store: async_mirror.AsyncPermissions,
         *,
         law: rules.Policy | None = None,
         owner: str = "",
@@ -140,7 +128,7 @@ class Approvals:
         lasting = given.answer != "once" and bool(pending.rules)
         try:
             if lasting:
-                return await self._grant(pending, given.answer, who)
+                return await self._grant(conversation_id, pending.rules, given.answer, who)
         finally:
             _decide(pending, Decision(True, f"{who}: {given.answer if lasting else 'once'}"))
         return None if given.answer == "once" else "Allowed this once: such an action needs approval every time."
@@ -150,25 +138,26 @@ class Approvals:
         if (pending := self._pending.pop((conversation_id, request_id), None)) is not None:
             _decide(pending, Decision(False, "nobody", why))
 
-    async def _grant(self, pending: PendingApproval, answer: events.Answered, who: str) -> str | None:
-        target = pending.conversation_id if answer == "conversation" else None
+    async def _grant(self, where: str, granted: Sequence[str], answer: events.Answered, who: str) -> str | None:
+        """Store the rules of a lasting answer; return a sentence if that failed."""
         try:
-            for rule in pending.rules:
-                await self._store.grant(self.owner, rule, session_id=target, by=who)
+            for rule in granted:
+                session_id = where if answer == "conversation" else None
+                await self._store.grant(self.owner, rule, session_id=session_id, by=who)
         except errors.HoldfastError as error:
             return f"Allowed this once; the permission could not be stored: {error}"
         return None
 
     # --- the agent -----------------------------------------------------------------------------------
 
-    def gate(self, conversation_id: Callable[[], str], emit: Callable[[], Emit]) -> base.Gate:
+    def gate(self, conversation_id: Callable[[], str], emit: Emit) -> base.Gate:
         """Return the gate through which the plans of one agent's tools pass."""
 
         @asynccontextmanager
         async def gate(call: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
             where = conversation_id()
             try:
-                decision = await self._decide_act(where, call, act, emit())
+                decision = await self._decide_act(where, call, act, emit)
             except asyncio.CancelledError:
                 await self._record_refusal(where, call, act, "interrupted")
                 raise
@@ -189,37 +178,39 @@ class Approvals:
 
         return gate
 
-    def guarded(self, tools: Sequence[base.Tool]) -> list[base.Tool]:
+    def guard(self, tools: Sequence[base.Tool]) -> list[base.Tool]:
         """Return the tools, each wrapped with a check of the rules that deny it; this includes tools that only read.
 
         Refusals by a rule or by the tool itself never reach the gate, so they are recorded here.
         """
-        return [self._guarded(tool) for tool in tools]
+        return [self._guard_one(tool) for tool in tools]
 
-    def _guarded(self, tool: base.Tool) -> base.Tool:
+    def _guard_one(self, tool: base.Tool) -> base.Tool:
+        # A search shows file contents, as reading does.
+        names = ("search_files", "read_file") if tool.spec.name == "search_files" else (tool.spec.name,)
+
+        def is_hidden(path: str) -> bool:
+            return any(rules.forbids(self.law, name, path) for name in names)
+
         async def run(arguments: base.Arguments) -> types.Content | base.Plan:
-            act = _planned_read(tool.spec.name, arguments, self.law.folder)
-            verdict = rules.decide(act, self.law)
-            # The rules for command lines are applied to the plan.
-            if verdict.effect == "deny" and act.tool not in rules.RUNNERS:
-                await self._record_call(act, verdict.origin)
-                raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
-            if self.mode == "read-only" and tool.alters(arguments):
-                await self._record_call(act, _READ_ONLY.by)
-                raise errors.NotAllowed(f"Not allowed: {act.tool}. {_READ_ONLY.why}")
+            act, now = _planned_read(tool.spec.name, arguments, self.law.folder), base.current()
+            verdict, by = rules.decide(act, self.law), "the tool: never"
             try:
-                with base.calling(msgspec.structs.replace(base.current(), hidden=self._hidden(act.tool))):
+                # The rules for command lines are applied to the plan.
+                if verdict.say == "deny" and act.tool not in rules.RUNNERS:
+                    by = verdict.by
+                    raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
+                if self.mode == "read-only" and tool.alters(arguments):
+                    by = _READ_ONLY.by
+                    raise errors.NotAllowed(f"Not allowed: {act.tool}. {_READ_ONLY.why}")
+                with base.calling(msgspec.structs.replace(now, hidden=is_hidden)):
                     return await tool.run(arguments)
             except errors.NotAllowed:
-                await self._record_call(act, "the tool: never")
+                call = types.ToolCall(now.call_id, act.tool, {})
+                await self._record_refusal(now.conversation_id, call, act, by)
                 raise
 
         return msgspec.structs.replace(tool, run=run)
-
-    def _hidden(self, tool: str) -> Callable[[str], bool]:
-        """Return a predicate for paths that a tool must not show: a search shows file contents, as reading does."""
-        names = ("search_files", "read_file") if tool == "search_files" else (tool,)
-        return lambda path: any(rules.denies_path(self.law, name, path) for name in names)
 
     # --- decisions -----------------------------------------------------------------------------------
 
@@ -268,9 +259,7 @@ class Approvals:
             self._numbers[where],
         )
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._pending[where, asked.request_id] = PendingApproval(
-            asked, where, verdict.grants, future, act.kind == "look"
-        )
+        self._pending[where, asked.request_id] = PendingApproval(asked, verdict.remembers, future, act.kind == "look")
         decision = Decision(False, "interrupted", "The turn was interrupted.")
         try:
             emit(asked)
@@ -292,15 +281,10 @@ class Approvals:
             return Decision(True, "the program: once")
         if answer not in ("conversation", "always"):
             return Decision(False, "the program: no", "The program denied it.")
-        try:
-            for rule in verdict.grants:
-                await self._store.grant(
-                    self.owner, rule, session_id=where if answer == "conversation" else None, by="program"
-                )
-        except errors.HoldfastError as error:
-            logger.warning("could not store a permission: %s", error)
-            return Decision(True, "the program: once")
-        return Decision(True, f"the program: {answer if verdict.grants else 'once'}")
+        problem = await self._grant(where, verdict.remembers, answer, "program")
+        if problem:
+            logger.warning("%s", problem)
+        return Decision(True, f"the program: {'once' if problem or not verdict.remembers else answer}")
 
     # --- audit log -----------------------------------------------------------------------------------
 
@@ -313,11 +297,6 @@ class Approvals:
         except errors.HoldfastError as error:
             logger.warning("could not record an action in the audit log: %s", error)
             raise errors.NotAllowed(f"Not allowed: {act.summary} {NOT_RECORDED}") from None
-
-    async def _record_call(self, act: base.Act, by: str) -> None:
-        """Record the refusal of the current call."""
-        now = base.current()
-        await self._record_refusal(now.conversation_id, types.ToolCall(now.call_id, act.tool, {}), act, by)
 
     async def _record_refusal(self, where: str, call: types.ToolCall, act: base.Act, by: str) -> None:
         """Record a refusal; it holds even if it cannot be recorded."""

@@ -48,7 +48,10 @@ class ContextCache:
 
     def add(self, receipt: types.Receipt, message: types.NewMessage) -> types.Message:
         """Add a message that this agent has just appended; return it as stored."""
-        stored = _stored(receipt, message)
+        body = message_codec.encode(
+            message.content, message.tool_calls, message.tool_call_id, message.model, message.usage
+        )
+        stored = types.Message(receipt.seq, receipt.uid, receipt.session_id, message.role, message.at or 0.0, body)
         self.session_id = receipt.session_id
         self._changes += 1
         if self.mark == (receipt.epoch, receipt.seq - 1):
@@ -63,11 +66,13 @@ class ContextCache:
         while self.mark is None:
             changes = self._changes
             context = await self._db.context(self.conversation_id)
-            # Messages keep their token count; counting a whole context for the first time would block the loop.
-            await asyncio.to_thread(_count_tokens, context)
+            # Messages keep their token count: known ones are not counted again, and new ones not on the loop.
+            known = {message: message for message in self._messages}
+            messages = [known.get(message, message) for message in context]
+            await asyncio.to_thread(sum, map(tokens.size, messages))
             # A concurrent turn may have appended meanwhile: then the context that was read is outdated.
             if changes == self._changes:
-                self._messages, self.mark = list(context), (context.epoch, context.last_seq)
+                self._messages, self.mark = messages, (context.epoch, context.last_seq)
                 self.loads += 1
         self._sort_results()
         return self._messages
@@ -80,14 +85,3 @@ class ContextCache:
         if start and len(self._messages) - start > 1:
             arranged, _ = tool_pairs.arrange(self._messages[start - 1 :], None)
             self._messages[start - 1 :] = arranged
-
-
-def _count_tokens(messages: Sequence[types.Message]) -> None:
-    for message in messages:
-        tokens.size(message)
-
-
-def _stored(receipt: types.Receipt, message: types.NewMessage) -> types.Message:
-    body = message_codec.encode(message.content, message.tool_calls, message.tool_call_id, message.model, message.usage)
-    at = message.at if message.at is not None else 0.0
-    return types.Message(receipt.seq, receipt.uid, receipt.session_id, message.role, at, body)

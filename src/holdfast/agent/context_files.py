@@ -7,6 +7,7 @@ the first time in a folder, and again when it changed.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from holdfast.tools.permissions import sensitive_paths
 
 logger = logging.getLogger("holdfast.agent")
 
-NAMES = ("AGENTS.md",)
+NAME = "AGENTS.md"
 MAX_CHARACTERS = 32_000
 
 
@@ -48,15 +49,15 @@ class ContextFile(msgspec.Struct, frozen=True):
 _CUT = "\n[The file goes on.]"
 
 
-def read(folder: str, names: Sequence[str] = NAMES, off_limits: Sequence[str] = ()) -> tuple[ContextFile, ...]:
-    """Read the nearest file of each name, from the folder up to the root of its repository.
+def read(folder: str, off_limits: Sequence[str] = ()) -> tuple[ContextFile, ...]:
+    """Read the nearest context file, from the folder up to the root of its repository; empty if there is none.
 
     Files that are `off_limits` are not even opened: closing the store's file would cancel the locks SQLite holds on it.
     """
     folders = _folders(os.path.realpath(folder))
     space = workspace.Workspace([folders[-1]], off_limits)
-    found = [_read(space, path) for name in names if (path := _nearest(folders, name)) is not None]
-    return tuple(each for each in found if each.text or each.problem)
+    paths = [path for each in folders if os.path.lexists(path := os.path.join(each, NAME))]
+    return tuple(each for each in map(functools.partial(_read, space), paths[:1]) if each.text or each.problem)
 
 
 def _folders(folder: str) -> list[str]:
@@ -68,10 +69,6 @@ def _folders(folder: str) -> list[str]:
             return [folder]
         above.append(parent)
     return above
-
-
-def _nearest(folders: Sequence[str], name: str) -> str | None:
-    return next((path for each in folders if os.path.lexists(path := os.path.join(each, name))), None)
 
 
 def _read(space: workspace.Workspace, path: str) -> ContextFile:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast import content_parts, events, types
 from holdfast.agent import context_cache
-from holdfast.compaction import base, compress, excerpts, policy, speaker, time_slices
+from holdfast.compaction import base, compress, excerpts, speaker, time_slices
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -32,23 +32,22 @@ CompactionTask = asyncio.Task[base.CompactionResult]
 
 
 class ContextWindow:
-    """The context window of one conversation. `work` returns the parameters of a compaction, as of now."""
+    """The context window of one conversation. `job` returns the parameters of a compaction, as of now."""
 
     def __init__(
-        self, cache: context_cache.ContextCache, work: Callable[[], compress.Job], background: bool = True
+        self, cache: context_cache.ContextCache, job: Callable[[], compress.Job], background: bool = True
     ) -> None:
-        self._cache, self._work, self._background = cache, work, background
+        self._cache, self._job, self._background = cache, job, background
         self._running: dict[CompactionTask, base.Progress | None] = {}
         """Every compaction of this agent and its progress: in the background, within a turn, or requested."""
         self._requested = set[CompactionTask]()
-        self._wait_left = 0.0
-        """Seconds that the current turn may still wait for other compactions."""
+        self._may_wait = True
+        """Whether the current turn may still wait for other compactions."""
         self._ceiling: int | None = None
         self._overflows = 0
-        self._shown: Sequence[types.Message] = ()
+        self._sent: Sequence[types.Message] = ()
         self._shortened: tuple[object, Sequence[types.Message]] = (None, ())
         self._reported: set[base.Outcome] = set()
-        self._reported_older = False
         self.truncated: events.Truncated | None = None
         """How much of the user's message the model was sent in the current turn, if not all of it."""
         self.usage = types.Usage()
@@ -59,93 +58,76 @@ class ContextWindow:
     # --- before a model request ----------------------------------------------------------------------
 
     def begin_turn(self) -> None:
-        """Reset the overflow limit learned during the previous turn, and how long a turn may wait for compactions."""
-        self._ceiling, self._overflows, self.truncated = None, 0, None
+        """Reset the overflow limit learned during the previous turn, and what is counted per turn."""
+        self._ceiling, self._overflows, self.truncated, self._may_wait = None, 0, None, True
         self.usage = self.background_usage = types.Usage()
-        self._wait_left = self._work().policy.deadline * WAIT_FACTOR
 
     async def messages(self, turn: str, emit: Emit) -> Sequence[types.Message]:
         """Return the messages for the next request. Raises NoRoom if not even the prompt fits."""
-        self._shown = await self._fit(turn, emit)
-        if self._shown and self._shown is self._shortened[1]:
-            self._report_shortened(turn, await self._cache.messages(), emit)
-        return self._shown
+        self._sent = await self._fit(self._job(), emit)
+        if self._sent and self._sent is self._shortened[1]:
+            self._report_truncation(turn, await self._cache.messages(), emit)
+        return self._sent
 
-    def _report_shortened(self, turn: str, stored: Sequence[types.Message], emit: Emit) -> None:
-        """Report that the model is not sent all of the user's message; of older ones, once until the next summary."""
+    def _report_truncation(self, turn: str, stored: Sequence[types.Message], emit: Emit) -> None:
+        """Report, once per turn, that the model is not sent all of the user's message."""
         originals = {message.uid: message for message in stored}
         first_seq = next((message.seq for message in stored if message.uid == turn), stored[-1].seq)
-        pairs = [(originals.get(each.uid, each), each) for each in self._shown if each.role != "tool"]
-        changed = [(before, after) for before, after in pairs if before.body != after.body]
-        own = [pair for pair in changed if pair[0].seq >= first_seq and speaker.is_ask(pair[0])]
-        if own:
-            was_reported, self.truncated = self.truncated is not None, _truncation(own)
+        pairs = [(originals.get(each.uid, each), each) for each in self._sent if each.seq >= first_seq]
+        changed = [pair for pair in pairs if speaker.is_ask(pair[0]) and pair[0].body != pair[1].body]
+        if changed:
+            was_reported, self.truncated = self.truncated is not None, _truncation(changed)
             if not was_reported:
-                text = _truncation_text(self.truncated, self._work().window)
+                text = _truncation_text(self.truncated, self._job().window)
                 emit(events.Notice(text, "warning", to_chats=True))
-        if len(own) < len(changed) and not self._reported_older:
-            self._reported_older = True
-            count = len(changed) - len(own)
-            many = "1 older message" if count == 1 else f"{count} older messages"
-            emit(events.Notice(f"The model is sent only the beginning and the end of {many}, to fit its window."))
 
-    async def _fit(self, turn: str, emit: Emit) -> Sequence[types.Message]:
-        messages, usable = await self._cache.messages(), self._usable()
-        match await self._pressure(messages, usable):
-            case "none":
-                return messages
-            case "soft":
-                self.start_background(turn, emit)
-                return messages
-        shortened = await self._shorten(messages, usable)
-        if self._size(shortened) < self._work().policy.hard * usable:
-            self.start_background(turn, emit)
+    async def _fit(self, job: compress.Job, emit: Emit) -> Sequence[types.Message]:
+        messages, usable = await self._cache.messages(), self._usable(job)
+        size = job.size(messages)
+        if size < job.policy.hard * usable:
+            is_soft = size >= job.policy.soft * usable and not self.is_compacting
+            # After the user undid a compaction, the next one waits for the hard threshold.
+            if is_soft and (await job.db.conversation(job.conversation_id)).redo_epoch is None:
+                self.start_background(emit)
+            return messages
+        shortened = await self._shorten(job)
+        if job.size(shortened) < job.policy.hard * usable:
+            self.start_background(emit)
             return shortened
-        await self._compact_in_turn(turn, emit)
-        shortened = await self._shorten(await self._cache.messages(), usable)
-        if self._size(shortened) >= usable:
-            await self._extract_in_turn(turn, emit)
-            shortened = await self._shorten(await self._cache.messages(), usable)
+        await self._compact_in_turn(emit)
+        shortened = await self._shorten(job)
+        if job.size(shortened) >= usable and not self.is_compacting:
+            # The conversation must continue even if no summary is possible: an extract needs no model.
+            await self._start(self._compact(compress.CompactionRequest(force=True), emit, use_model=False))
+            shortened = await self._shorten(job)
         return shortened
 
-    async def shrink(self, turn: str, emit: Emit) -> bool:
+    async def shrink(self, emit: Emit) -> bool:
         """Shrink the context after a provider rejected a request as too large; return whether a retry is worthwhile."""
         self._overflows += 1
         if self._overflows > MAX_OVERFLOWS:
             return False
-        self._ceiling = int(self._size(self._shown) * SHRINK_FACTOR)
-        await self._compact_in_turn(turn, emit)
-        shortened = await self._shorten(await self._cache.messages(), self._usable())
-        return self._size(shortened) < self._size(self._shown)
+        job = self._job()
+        sent_size = job.size(self._sent)
+        self._ceiling = int(sent_size * SHRINK_FACTOR)
+        await self._compact_in_turn(emit)
+        return job.size(await self._shorten(job)) < sent_size
 
-    async def _pressure(self, messages: Sequence[types.Message], usable: int) -> policy.Pressure:
-        found = policy.pressure(self._size(messages), usable, self._work().policy)
-        if found == "soft" and not self.is_compacting and await self._is_undone():
-            return "none"
-        return found
+    def _usable(self, job: compress.Job) -> int:
+        return job.usable if self._ceiling is None else min(job.usable, self._ceiling)
 
-    async def _is_undone(self) -> bool:
-        """Whether the user undid the last compaction: then the next one waits for the hard threshold."""
-        work = self._work()
-        return (await work.db.conversation(work.conversation_id)).redo_epoch is not None
-
-    def _usable(self) -> int:
-        usable = self._work().usable
-        return usable if self._ceiling is None else min(usable, self._ceiling)
-
-    def _size(self, messages: Sequence[types.Message]) -> int:
-        return sum(map(self._work().meter.of, messages))
-
-    async def _shorten(self, messages: Sequence[types.Message], usable: int) -> Sequence[types.Message]:
-        """Return the messages with old tool outputs shortened until they are below the hard threshold."""
-        work, size = self._work(), self._size(messages)
-        if size < work.policy.hard * usable:
+    async def _shorten(self, job: compress.Job) -> Sequence[types.Message]:
+        """Return the context with old tool outputs shortened until it is below the hard threshold."""
+        messages = await self._cache.messages()
+        limit, size = job.policy.hard * self._usable(job), job.size(messages)
+        if size < limit:
             return messages
-        budget = int(work.policy.hard * usable) - 1
         # The size is part of the key: the meter corrects itself, and then the same messages have another size.
-        key = (self._cache.mark, budget, size)
-        if self._cache.mark is None or self._shortened[0] != key:
-            shortened = await time_slices.run_in_thread(excerpts.shorten_all, tuple(messages), work.size_of, budget)
+        key = (self._cache.mark, limit, size)
+        if self._shortened[0] != key:
+            shortened = await time_slices.run_in_thread(
+                excerpts.shorten_all, tuple(messages), job.meter.of, int(limit) - 1
+            )
             self._shortened = (key, shortened)
         return self._shortened[1]
 
@@ -161,30 +143,26 @@ class ContextWindow:
         """The progress of the running compaction; None if none runs or it has not begun yet."""
         return next((progress for progress in self._running.values() if progress is not None), None)
 
-    def start_background(self, turn: str, emit: Emit) -> None:
+    def start_background(self, emit: Emit) -> None:
         """Start a background compaction unless one is running. Messages do not cancel it; closing does."""
         if self._background and not self.is_compacting:
-            self._start(self._compact(compress.Options(turn=turn), emit)).add_done_callback(self._add_background_usage)
+            task = self._start(self._compact(compress.CompactionRequest(), emit))
+            task.add_done_callback(self._add_background_usage)
 
     def _add_background_usage(self, task: CompactionTask) -> None:
         if not task.cancelled() and task.exception() is None:
             self.background_usage += task.result().usage
 
-    async def compact(self, asked: compress.Options, emit: Emit) -> base.CompactionResult:
+    async def compact(self, request: compress.CompactionRequest, emit: Emit) -> base.CompactionResult:
         """Compact now and wait for it, after compactions that are running. `stop` and `close` cancel it."""
-
-        def report(progress: base.Progress) -> None:
-            if progress.stage == "summing up":
-                many, size = f"{progress.messages:,} messages", f"about {progress.tokens:,} tokens"
-                emit(events.Notice(f"Summarizing {many} ({size}) …"))
 
         async def compact_after(others: frozenset[CompactionTask]) -> base.CompactionResult:
             if others:
                 emit(events.Notice("Another compaction is running; this one starts after it …"))
                 await asyncio.wait(others)
-            if any(map(_succeeded, others)) and asked.focus is None and asked.keep_exchanges is None:
+            if any(map(_succeeded, others)) and request.focus is None and request.keep_exchanges is None:
                 return self._not_compacted(base.Outcome.NOTHING_TO_DO, "The conversation was compacted already.")
-            return await self._compact(msgspec.structs.replace(asked, reaching=report), emit, by_user=asked.force)
+            return await self._compact(request, emit, requested=True)
 
         task = self._start(compact_after(frozenset(self._running)))
         self._requested.add(task)
@@ -204,17 +182,14 @@ class ContextWindow:
 
     def stop(self) -> bool:
         """Cancel requested compactions; return whether there was one to cancel."""
+        stages = {task: progress.stage for task, progress in self._running.items() if progress is not None}
         # A compaction that is being committed is not cancelled: it may be in the store already.
-        return bool([task for task in self._requested if not self._is_committing(task) and task.cancel()])
-
-    def _is_committing(self, task: CompactionTask) -> bool:
-        progress = self._running.get(task)
-        return progress is not None and progress.stage == "writing"
+        return bool([task for task in self._requested if stages.get(task) != "writing" and task.cancel()])
 
     async def wait(self) -> None:
         """Wait for running compactions, for as long as a summary may take."""
         if self._running:
-            await asyncio.wait(self._running, timeout=self._work().policy.deadline * WAIT_FACTOR)
+            await asyncio.wait(self._running, timeout=self._job().policy.deadline * WAIT_FACTOR)
 
     async def close(self) -> None:
         """Cancel all compactions."""
@@ -228,88 +203,74 @@ class ContextWindow:
         task.add_done_callback(self._running.pop)
         return task
 
-    async def _compact_in_turn(self, turn: str, emit: Emit) -> None:
+    async def _compact_in_turn(self, emit: Emit) -> None:
         """Compact for a turn that cannot continue otherwise, or wait for a compaction that is running."""
         if others := frozenset(self._running):
-            await self._wait_for(lambda: asyncio.wait(others))
+            await self._wait_for(asyncio.wait(others))
             if any(map(_succeeded, others)):
-                self._cache.invalidate()
                 return
         if self.is_compacting:
             return
-        compaction = await self._start(self._compact(compress.Options(turn=turn), emit))
+        compaction = await self._start(self._compact(compress.CompactionRequest(), emit))
         self.usage += compaction.usage
         if compaction.outcome is base.Outcome.BUSY:
-            await self._wait_for(self._wait_for_other_process)
-        self._cache.invalidate()
-
-    async def _extract_in_turn(self, turn: str, emit: Emit) -> None:
-        """Compact without a model, with an extract: the conversation must continue even if no summary is possible."""
-        if not self.is_compacting:
-            await self._start(self._compact(compress.Options(turn=turn, force=True), emit, use_model=False))
+            await self._wait_for(self._wait_for_other_process())
             self._cache.invalidate()
 
-    async def _wait_for(self, wait: Callable[[], Awaitable[object]]) -> None:
-        """Wait for another compaction, within the time that the turn has left for that."""
-        began = asyncio.get_running_loop().time()
-        if self._wait_left <= 0:
+    async def _wait_for(self, other: Coroutine[Any, Any, object]) -> None:
+        """Wait for another compaction. A turn that has waited in vain once does not wait again."""
+        if not self._may_wait:
+            other.close()
             return
         try:
-            async with asyncio.timeout(self._wait_left):
-                await wait()
+            async with asyncio.timeout(self._job().policy.deadline * WAIT_FACTOR):
+                await other
         except TimeoutError:
             logger.warning("another compaction did not finish in time; the turn continues without it")
-            self._wait_left = 0.0
-        else:
-            self._wait_left -= asyncio.get_running_loop().time() - began
+            self._may_wait = False
 
     async def _wait_for_other_process(self) -> None:
         """Wait until another process has committed or abandoned its compaction; don't wait for its hooks."""
-        work, mark = self._work(), self._cache.mark
+        job, mark = self._job(), self._cache.mark
         try:
-            with work.db.notifications.expect(work.conversation_id, "freed") as released:
-                while await work.db.get_compression_lock_holder(work.conversation_id) is not None:
-                    if mark is None or (await work.db.snapshot(work.conversation_id)).epoch != mark[0]:
+            with job.db.notifications.expect(job.conversation_id, "freed") as released:
+                while await job.db.get_compression_lock_holder(job.conversation_id) is not None:
+                    if mark is None or (await job.db.snapshot(job.conversation_id)).epoch != mark[0]:
                         return
                     await released.wait(POLL_SECONDS)
         except Exception as error:  # noqa: BLE001 -- an unknown lock holder is not waited for
-            work.db.lease_failures.report(error)
-
-    def _work_within_ceiling(self) -> compress.Job:
-        """Return the parameters of a compaction, with the smaller window if a provider rejected a request."""
-        work = self._work()
-        if self._ceiling is None:
-            return work
-        floor = compress.fixed_tokens(work)
-        window = self._ceiling + floor.system + floor.tools
-        unreserved = msgspec.structs.replace(work.policy, reserved_output=0)
-        return msgspec.structs.replace(work, window=min(work.window, window), policy=unreserved)
+            job.db.lease_failures.report(error)
 
     async def _compact(
-        self, asked: compress.Options, emit: Emit, *, by_user: bool = False, use_model: bool = True
+        self, request: compress.CompactionRequest, emit: Emit, *, requested: bool = False, use_model: bool = True
     ) -> base.CompactionResult:
         task = asyncio.current_task()
         assert task in self._running
 
         def report(progress: base.Progress) -> None:
             self._running[task] = progress
-            if asked.reaching is not None:
-                asked.reaching(progress)
+            if requested and progress.stage == "summing up":
+                many, size = f"{progress.messages:,} messages", f"about {progress.tokens:,} tokens"
+                emit(events.Notice(f"Summarizing {many} ({size}) …"))
 
         report(base.Progress("reading"))
-        work, tracked = self._work_within_ceiling(), msgspec.structs.replace(asked, reaching=report)
+        job = self._job()
+        if self._ceiling is not None:
+            window = min(job.window, self._ceiling + sum(job.fixed))
+            unreserved = msgspec.structs.replace(job.policy, reserved_output=0)
+            job = msgspec.structs.replace(job, window=window, policy=unreserved)
         if not use_model:
-            work = msgspec.structs.replace(work, summarizers=())
-        result = await compress.compress(work, tracked)
+            job = msgspec.structs.replace(job, summarizers=())
+        result = await compress.compress(job, msgspec.structs.replace(request, reaching=report))
         if result.outcome is base.Outcome.COMPACTED:
             self._reported.clear()
-            self._reported_older = False
             cut = result.cut_seq or 0
             emit(events.Compacted(result.session_id, cut, result.before, result.after, result.model, result.remark))
-        elif result.outcome is not base.Outcome.NOTHING_TO_DO and (by_user or result.outcome not in self._reported):
+        elif result.outcome is not base.Outcome.NOTHING_TO_DO:
             # One notice of each kind until the next success, unless the user asked: every step would repeat it.
+            if (requested and request.force) or result.outcome not in self._reported:
+                emit(events.Notice(result.reason, "warning"))
             self._reported.add(result.outcome)
-            emit(events.Notice(result.reason, "warning"))
         return result
 
 

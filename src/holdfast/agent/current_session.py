@@ -31,12 +31,12 @@ def current_session(session_id: str, db: db.SessionDB | async_db.AsyncSessionDB)
         conversation_id = store.snapshot(session_id).conversation_id
     except errors.NoSuchSession:
         conversation_id = session_id
-    with working_for(conversation_id, store):
+    with enter_conversation(conversation_id, store):
         yield
 
 
 @contextmanager
-def working_for(conversation_id: str, store: db.SessionDB, agent: str = "") -> Iterator[None]:
+def enter_conversation(conversation_id: str, store: db.SessionDB, agent: str = "") -> Iterator[None]:
     """Make this the current conversation in the block; leases acquired in it carry the name `agent`."""
     token, named = _current.set((conversation_id, store)), leases.acting_agent.set(agent)
     try:

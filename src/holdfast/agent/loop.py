@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from hashlib import blake2b
-from typing import Any, TypeVar, assert_never
+from typing import Any, Protocol, TypeVar, assert_never
 
 import msgspec
 
 from holdfast import content_parts, errors, events, types
-from holdfast.agent import context_cache, context_window, output, settings, turn_lease
+from holdfast.agent import (
+    context_cache,
+    context_files,
+    context_window,
+    output,
+    settings,
+    system_prompt,
+    titles,
+    turn_lease,
+)
 from holdfast.compaction import speaker
 from holdfast.model import base as models
-from holdfast.model import provider_errors, reply_builder, tokens
-from holdfast.store import message_codec, validation
+from holdfast.model import reply_builder, tokens
+from holdfast.store import async_db, held_lease, message_codec, validation
 from holdfast.tools import base as tools_base
 from holdfast.tools import registry
 
@@ -38,7 +46,7 @@ STEERED = speaker.STEERED
 Emit = Callable[[events.AnyEvent], None]
 
 
-class LimitReached(Exception):
+class TurnLimitReached(Exception):
     """The turn reached its limit of steps or cost."""
 
     def __init__(self, reason: events.Exit, sentence: str) -> None:
@@ -47,28 +55,41 @@ class LimitReached(Exception):
         self.sentence = sentence
 
 
+class TurnHost(Protocol):
+    """What the turns of one agent share; AIAgent implements it."""
+
+    db: async_db.AsyncSessionDB
+    model: models.Model
+    tools: registry.Registry
+    prompt: system_prompt.SystemPrompt
+    context_cache: context_cache.ContextCache
+    context_window: context_window.ContextWindow
+    meter: tokens.Meter
+    title: titles.PendingTitle
+    announcements: context_files.Announcements
+    limits: settings.Limits
+    turns: settings.TurnSettings
+    new_conversation: types.NewConversation
+    """The attributes of the conversation if its first message creates it."""
+    clock: Callable[[], float]
+
+
 class TurnLoop:
     """The running loop of one turn. `run` is called once."""
 
     def __init__(
         self,
-        *,
-        turn: turn_lease.HeldTurn,
+        host: TurnHost,
+        held: held_lease.HeldLease,
         uid: str,
-        cache: context_cache.ContextCache,
-        window: context_window.ContextWindow,
-        model: models.Model,
-        tools: registry.Registry,
         system: str,
-        meter: tokens.Meter,
-        limits: settings.Limits,
         emit: Emit,
+        max_output: int | None = None,
         output_format: output.OutputFormat | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._turn, self._uid, self._cache, self._window = turn, uid, cache, window
-        self._model, self._tools, self._system, self._limits = model, tools, system, limits
-        self._meter, self._emit, self._format, self._clock = meter, emit, output_format, clock
+        self._host, self._held, self._uid, self._system, self._emit = host, held, uid, system, emit
+        self._limits, self._format = host.limits.with_output(max_output), output_format
+        self._tools, self._window = host.tools, host.context_window
         self._gathered: reply_builder.ReplyBuilder | None = None
         self._open_calls: dict[str, types.ToolCall] = {}
         self.steering: list[events.Steer] = []
@@ -94,8 +115,8 @@ class TurnLoop:
         return (self.spent.cost or 0.0) + (self._window.background_usage.cost or 0.0)
 
     async def run(self) -> None:
-        """Take steps until the model calls no tool. Raises LimitReached, ModelError or OutputInvalid."""
-        for warning in await self._tools.update():
+        """Take steps until the model calls no tool. Raises TurnLimitReached, ModelError or OutputInvalid."""
+        for warning in await self._tools.freshen():
             self._emit(events.Notice(warning, "warning"))
         await self._take_steps()
         if self._format is not None:
@@ -128,14 +149,16 @@ class TurnLoop:
 
     def _check_limits(self) -> None:
         if self.api_calls >= self._limits.steps:
-            raise LimitReached("steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue.")
+            raise TurnLimitReached(
+                "steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue."
+            )
         if self._limits.cost is None:
             return
         if self.cost >= self._limits.cost:
             spent, limit = f"${self.cost:.2f}", f"${self._limits.cost:.2f}"
-            raise LimitReached("cost", f"I stopped: this turn has cost about {spent}; its limit is {limit}.")
+            raise TurnLimitReached("cost", f"I stopped: this turn has cost about {spent}; its limit is {limit}.")
         if self._unpriced is not None:
-            raise LimitReached(
+            raise TurnLimitReached(
                 "cost",
                 f"I stopped: the cost limit of this turn (${self._limits.cost:.2f}) cannot be enforced, because the "
                 f"price of {self._unpriced} is not known. Set `price` for it in the settings, or leave the limit out.",
@@ -148,13 +171,10 @@ class TurnLoop:
         while True:
             try:
                 return await self._request()
-            except Exception as error:
-                overflow = _as_overflow(error)
-                if overflow is None:
-                    raise
+            except errors.ContextOverflow:
                 has_begun = self._gathered is not None and self._gathered.begun
-                if has_begun or not await self._window.shrink(self._uid, self._emit):
-                    raise overflow from error
+                if has_begun or not await self._window.shrink(self._emit):
+                    raise
 
     async def _request(self) -> models.Reply:
         request = models.Request(
@@ -163,17 +183,17 @@ class TurnLoop:
             tools=self._tools.specs,
             max_output=self._limits.output,
         )
-        estimated = self._meter.count(self._system, request.tools, request.messages)
+        estimated = self._host.meter.count(self._system, request.tools, request.messages)
         self.api_calls += 1
-        self._gathered = gathered = reply_builder.ReplyBuilder(self._model.name)
-        async with aclosing(self._model.stream(request)) as deltas:
+        self._gathered = gathered = reply_builder.ReplyBuilder(self._host.model.name)
+        async with aclosing(self._host.model.stream(request)) as deltas:
             async for delta in deltas:
                 gathered.add(delta)
                 self._emit_delta(delta)
         if gathered.finish is None:
-            raise errors.ModelCut(model=self._model.name)
+            raise errors.ModelCut(model=self._host.model.name)
         self._gathered = None
-        self._meter.correct(estimated, gathered.usage.input)
+        self._host.meter.correct(estimated, gathered.usage.input)
         return gathered.reply()
 
     def _emit_delta(self, delta: models.Delta) -> None:
@@ -197,9 +217,9 @@ class TurnLoop:
         """Append a complete reply. The calls of one that reached the output limit are dropped: they may be cut."""
         self.usage += reply.usage
         if reply.usage.cost is None and reply.usage.input + reply.usage.output:
-            self._unpriced = reply.model or self._model.name
+            self._unpriced = reply.model or self._host.model.name
         content = content_parts.encode(reply.parts)
-        calls = with_unique_ids(reply.calls)
+        calls = reply_builder.with_unique_ids(reply.calls)
         if reply.finish == "length":
             content, calls, self.is_truncated = _mark_cut(content, OUTPUT_LIMIT), (), True
         self.is_refused = reply.finish == "refused"
@@ -240,13 +260,12 @@ class TurnLoop:
             await asyncio.wait(tasks)
 
     async def _run_tool(self, call: types.ToolCall) -> None:
-        arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
-        self._emit(events.ToolStarted(call.id, call.name, arguments))
+        self._emit(events.ToolStarted(call.id, call.name, call.arguments_text))
 
         def report(text: str) -> None:
             self._emit(events.ToolProgress(call.id, text))
 
-        with tools_base.calling(tools_base.Calling(call.id, self._turn.snapshot.conversation_id, report)):
+        with tools_base.calling(tools_base.Calling(call.id, self._held.snapshot.conversation_id, report)):
             result = await self._tools.run(call)
         await self.append(types.NewMessage(role="tool", content=result.content, tool_call_id=call.id))
         preview = content_parts.text(result.content)[:PREVIEW_CHARS]
@@ -265,17 +284,17 @@ class TurnLoop:
         stamped = msgspec.structs.replace(
             message,
             uid=message.uid or message_codec.generate_uid(),
-            at=self._clock() if message.at is None else message.at,
+            at=self._host.clock() if message.at is None else message.at,
         )
         return await finish_despite_cancel(self._append(stamped))
 
     async def _append(self, message: types.NewMessage) -> types.Receipt:
-        (receipt,) = await self._turn.append([message])
+        receipt = await turn_lease.append(self._held, message)
         if message.role == "tool":
             self._open_calls.pop(message.tool_call_id or "", None)
         for call in map(message_codec.to_tool_call, message.tool_calls):
             self._open_calls[call.id] = call
-        self.messages.append(self._cache.add(receipt, message))
+        self.messages.append(self._host.context_cache.add(receipt, message))
         self._emit(events.MessageStored(receipt.seq, receipt.uid, message.role))
         return receipt
 
@@ -302,18 +321,6 @@ class TurnLoop:
         await self.append(types.NewMessage(role="assistant", content=sentence))
 
 
-def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
-    """Return the error as a ContextOverflow if its type or text says so: custom adapters may raise anything."""
-    if isinstance(error, errors.ContextOverflow):
-        return error
-    if isinstance(error, errors.HoldfastError) and (not isinstance(error, errors.ModelError) or error.retryable):
-        return None
-    if not provider_errors.is_overflow(str(error)):
-        return None
-    text = provider_errors.redact(str(error)).rstrip(".")
-    return errors.ContextOverflow(f"The conversation is too large for the model: {text}. {provider_errors.COMPACT}")
-
-
 def steering_uid(uid: str | None = None) -> str:
     """Return the uid of a message sent into a running turn; its prefix tells it from one that begins a turn."""
     full = f"{STEERED}{uid or message_codec.generate_uid()}"
@@ -324,17 +331,6 @@ def _mark_cut(content: types.Content, why: str) -> types.Content:
     """Return an unfinished reply with a mark at its end that says why it ends there."""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return [*(part for part in parts if part.get("type") != "text" or part.get("text")), content_parts.cut(why)]
-
-
-def with_unique_ids(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:
-    """Return the calls with unique ids: some servers send none, or the same for all."""
-    seen = set[str]()
-    unique = []
-    for call in calls:
-        unique_id = call.id if call.id and call.id not in seen else f"call_{message_codec.generate_uid()}"
-        seen.add(unique_id)
-        unique.append(call if unique_id == call.id else msgspec.structs.replace(call, id=unique_id))
-    return tuple(unique)
 
 
 async def finish_despite_cancel(coroutine: Coroutine[Any, Any, T]) -> T:

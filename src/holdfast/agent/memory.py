@@ -19,7 +19,6 @@ from contextlib import aclosing
 import msgspec
 
 from holdfast import content_parts, errors, events, redaction, types
-from holdfast.agent import loop
 from holdfast.model import base as models
 from holdfast.model import reply_builder
 from holdfast.store import async_db, message_codec
@@ -94,18 +93,30 @@ def _redacted(text: str) -> str:
     return redaction.redact(records_memory.clean(text))
 
 
-class AgentMemory:
-    """The memory of one agent. Without notes it is empty; without a reviewer turns are not reviewed.
+async def _charge_nothing(_: types.Usage) -> None:
+    """Keep no account."""
 
-    `charge` is called with the usage of each review.
+
+class AgentMemory:
+    """The memory of one agent: notes for its prompt, and the review of its turns.
+
+    Without notes it is empty; without a reviewer turns are not reviewed. Reviews run one at a time; while one runs,
+    only the newest turn is queued. `charge` is called with the usage of each review.
     """
 
-    def __init__(self, notes: Notes | None, reviewer: models.Model | None, charge: Charge) -> None:
+    def __init__(
+        self,
+        notes: memory_tool.Notes | None = None,
+        reviewer: models.Model | None = None,
+        charge: Charge = _charge_nothing,
+        timeout_seconds: float = REVIEW_TIMEOUT_SECONDS,
+    ) -> None:
         self.tools = (memory_tool.memory(notes),) if notes else ()
-        self._notes = notes
-        self._review = Review(reviewer, notes, charge) if reviewer and notes else None
+        self._notes, self._reviewer, self._charge, self._timeout = notes, reviewer, charge, timeout_seconds
         self._read_for: str | None = None
         self._section = ""
+        self._queued: ReviewRequest | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def section(self, head_id: str) -> str:
         """Return the memory section for a turn that starts at this head. Unreadable notes do not stop the turn."""
@@ -121,76 +132,46 @@ class AgentMemory:
         """Read the notes again at the next turn: the user changed them."""
         self._read_for = None
 
-    def review(self, result: events.TurnResult, allowance: float | None = None) -> None:
-        """Start the review of a completed turn in which a person spoke. It may cost `allowance` US dollars."""
-        spoke = any(each.role == "user" and not content_parts.notice_kind(each.content) for each in result.messages)
-        if self._review is not None and spoke and result.completed and result.api_calls:
-            self._review.start(ReviewRequest(result.messages, allowance))
+    # --- reviews -------------------------------------------------------------------------------------
 
     @property
     def is_reviewing(self) -> bool:
-        return self._review is not None and self._review.is_running
+        return self._task is not None and not self._task.done()
+
+    def review(self, result: events.TurnResult, allowance: float | None = None) -> None:
+        """Start the review of a completed turn in which a person spoke. It may cost `allowance` US dollars."""
+        spoke = any(each.role == "user" and not content_parts.notice_kind(each.content) for each in result.messages)
+        if spoke and result.completed and result.api_calls:
+            self.start_review(ReviewRequest(result.messages, allowance))
+
+    def start_review(self, request: ReviewRequest) -> None:
+        """Review a turn as soon as the running review has ended."""
+        self._queued = request
+        if self._reviewer and self._notes and not self.is_reviewing:
+            # A new context: the turn's context has a current session, and the review must not have one.
+            self._task = asyncio.create_task(
+                self._run_reviews(self._reviewer, self._notes), context=contextvars.Context()
+            )
 
     async def wait_for_review(self, seconds: float) -> None:
         """Wait until no review runs, for at most this long."""
-        if self._review is not None:
-            await self._review.wait(seconds)
-
-    async def close(self) -> None:
-        """Stop a running review. Notes it has taken stay."""
-        if self._review is not None:
-            await self._review.close()
-
-
-class ReviewRequest(msgspec.Struct, frozen=True):
-    """A turn to review, and the US dollars that its cost limit leaves for that; None: no limit."""
-
-    messages: Sequence[types.Message]
-    allowance: float | None = None
-
-
-class Review:
-    """Reviews of one conversation, one at a time. While one runs, only the newest turn is queued."""
-
-    def __init__(
-        self,
-        model: models.Model,
-        notes: memory_tool.NoteStore,
-        charge: Charge,
-        timeout_seconds: float = REVIEW_TIMEOUT_SECONDS,
-    ) -> None:
-        self._model, self._notes, self._charge, self._timeout = model, notes, charge, timeout_seconds
-        self._queued: ReviewRequest | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def is_running(self) -> bool:
-        return self._task is not None and not self._task.done()
-
-    def start(self, request: ReviewRequest) -> None:
-        """Review a turn as soon as the running review has ended."""
-        self._queued = request
-        if not self.is_running:
-            # A new context: the turn's context has a current session, and the review must not have one.
-            self._task = asyncio.create_task(self._run(), context=contextvars.Context())
-
-    async def wait(self, seconds: float) -> None:
         if self._task is not None:
             await asyncio.wait([self._task], timeout=seconds)
 
     async def close(self) -> None:
+        """Stop a running review. Notes it has taken stay."""
         self._queued = None
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _run(self) -> None:
+    async def _run_reviews(self, reviewer: models.Model, notes: memory_tool.Notes) -> None:
         while self._queued is not None:
             request, self._queued = self._queued, None
             spent = [types.Usage()]
             try:
                 async with asyncio.timeout(self._timeout):
-                    await self._review(request, spent)
+                    await _review(reviewer, notes, request, spent)
             except TimeoutError:
                 logger.warning("a memory review took longer than %g s and was stopped", self._timeout)
             except errors.HoldfastError as error:
@@ -202,40 +183,52 @@ class Review:
                 if spent[0] != types.Usage():
                     await self._charge(spent[0])
 
-    async def _review(self, request: ReviewRequest, spent: list[types.Usage]) -> None:
-        """Ask the model and run its calls. `spent` has the usage so far, also of requests that broke off."""
-        tools = registry.Registry([memory_tool.memory(self._notes, REVIEW_ACTIONS)])
-        # In a thread: a turn may be long.
-        prompt = await asyncio.to_thread(format_exchange, request.messages, await self._notes.memories())
-        messages = [_message("user", message_codec.encode(prompt))]
-        calls_left = MAX_CALLS
-        for _ in range(MAX_STEPS):
-            if request.allowance is not None and (spent[0].cost or 0.0) >= request.allowance:
-                return
-            reply = await self._ask(messages, tools.specs, spent)
-            calls = loop.with_unique_ids(reply.calls)[:calls_left]
-            if not calls or reply.finish == "length":
-                return
-            calls_left -= len(calls)
-            messages.append(_message("assistant", message_codec.encode(content_parts.encode(reply.parts), calls)))
-            for call in calls:
-                result = await tools.run(call)
-                messages.append(_message("tool", message_codec.encode(result.content, (), call.id)))
 
-    async def _ask(
-        self, messages: Sequence[types.Message], specs: Sequence[types.ToolSpec], spent: list[types.Usage]
-    ) -> models.Reply:
-        request = models.Request(
-            messages=tuple(messages), system=INSTRUCTIONS, tools=specs, max_output=MAX_OUTPUT_TOKENS
-        )
-        gathered = reply_builder.ReplyBuilder(self._model.name)
-        try:
-            async with aclosing(self._model.stream(request)) as deltas:
-                async for delta in deltas:
-                    gathered.add(delta)
-        finally:
-            spent[0] += gathered.usage
-        return gathered.reply()
+class ReviewRequest(msgspec.Struct, frozen=True):
+    """A turn to review, and the US dollars that its cost limit leaves for that; None: no limit."""
+
+    messages: Sequence[types.Message]
+    allowance: float | None = None
+
+
+async def _review(
+    reviewer: models.Model, notes: memory_tool.Notes, request: ReviewRequest, spent: list[types.Usage]
+) -> None:
+    """Ask the model and run its calls. `spent` has the usage so far, also of requests that broke off."""
+    tools = registry.Registry([memory_tool.memory(notes, REVIEW_ACTIONS)])
+    # In a thread: a turn may be long.
+    prompt = await asyncio.to_thread(format_exchange, request.messages, await notes.memories())
+    messages = [_message("user", message_codec.encode(prompt))]
+    calls_left = MAX_CALLS
+    for _ in range(MAX_STEPS):
+        if request.allowance is not None and (spent[0].cost or 0.0) >= request.allowance:
+            return
+        reply = await _ask(reviewer, messages, tools.specs, spent)
+        calls = reply_builder.with_unique_ids(reply.calls)[:calls_left]
+        if not calls or reply.finish == "length":
+            return
+        calls_left -= len(calls)
+        messages.append(_message("assistant", message_codec.encode(content_parts.encode(reply.parts), calls)))
+        for call in calls:
+            result = await tools.run(call)
+            messages.append(_message("tool", message_codec.encode(result.content, (), call.id)))
+
+
+async def _ask(
+    reviewer: models.Model,
+    messages: Sequence[types.Message],
+    specs: Sequence[types.ToolSpec],
+    spent: list[types.Usage],
+) -> models.Reply:
+    request = models.Request(messages=tuple(messages), system=INSTRUCTIONS, tools=specs, max_output=MAX_OUTPUT_TOKENS)
+    gathered = reply_builder.ReplyBuilder(reviewer.name)
+    try:
+        async with aclosing(reviewer.stream(request)) as deltas:
+            async for delta in deltas:
+                gathered.add(delta)
+    finally:
+        spent[0] += gathered.usage
+    return gathered.reply()
 
 
 def _message(role: types.Role, body: str) -> types.Message:

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable
 
-from holdfast import content_parts, errors, events
+from holdfast import errors, events
 from holdfast.store import async_db, titles
 
 logger = logging.getLogger("holdfast.agent")
@@ -36,29 +36,17 @@ class PendingTitle:
             if self.first_message is not None and (await db.conversation(conversation_id)).title is None:
                 await _set_automatic(db, conversation_id, title_from_text(self.first_message), emit)
         except Exception as error:  # noqa: BLE001 -- an answered turn never fails because of its title
-            why = str(error) if isinstance(error, errors.HoldfastError) else f"{type(error).__name__}: {error}"
-            logger.warning("could not set the title of %s: %s", conversation_id, why)
-            emit(events.Notice(f"The title could not be set; the next turn tries again. {why}", "warning"))
+            logger.warning("could not set the title of %s: %s", conversation_id, error)
+            emit(events.Notice(f"The title could not be set; the next turn tries again. {error}", "warning"))
         else:
             self.first_message = None
 
     async def _set_wanted(self, db: async_db.AsyncSessionDB, conversation_id: str, wanted: str, emit: Emit) -> None:
         try:
             emit(events.Titled(await db.set_session_title(conversation_id, wanted)))
-            self.wanted = self.first_message = None
         except (errors.InvalidArgument, errors.TitleTaken) as error:
             emit(events.Notice(f"The title was not set. {error}", "warning"))
-            self.wanted = None
-            if self.first_message is None:  # the title may have been pending for several turns
-                self.first_message = await _first_message(db, conversation_id)
-
-
-async def _first_message(db: async_db.AsyncSessionDB, conversation_id: str) -> str | None:
-    """Return the first message if a person sent it and it was answered."""
-    start = await db.transcript(conversation_id, 0, 2)
-    answered = [message.role for message in start] == ["user", "assistant"]
-    content = start[0].content if answered else ""
-    return None if content_parts.notice_kind(content) else content_parts.text(content) or None
+        self.wanted = None
 
 
 async def _set_automatic(db: async_db.AsyncSessionDB, conversation_id: str, title: str, emit: Emit) -> None:

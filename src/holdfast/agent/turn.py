@@ -1,7 +1,6 @@
 """One turn from the lease to its result: acquire the lease, store the message, run the loop, report the outcome.
 
-`take` gets everything a turn needs as values and services, and returns the result. It raises none of Holdfast's own
-errors: the result says what happened.
+`AgentTurn.take` raises none of Holdfast's own errors: the result says what happened.
 """
 
 from __future__ import annotations
@@ -14,22 +13,8 @@ from typing import Any
 import msgspec
 
 from holdfast import content_parts, errors, events, types
-from holdfast.agent import (
-    context_cache,
-    context_files,
-    context_window,
-    loop,
-    output,
-    settings,
-    system_prompt,
-    titles,
-    turn_lease,
-    working_folder,
-)
-from holdfast.model import base as models
-from holdfast.model import tokens
-from holdfast.store import async_db, leases, message_codec
-from holdfast.tools import registry
+from holdfast.agent import loop, output, system_prompt, turn_lease, working_folder
+from holdfast.store import async_db, held_lease, leases, message_codec
 
 UNFINISHED = "The answer to this message was not finished."
 RETRY = "Your message is stored: /retry asks again."
@@ -53,117 +38,62 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_format: output.OutputFormat | None = None
 
 
-class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the turns of one agent share."""
+class AgentTurn:
+    """One turn of an agent. `take` is called once; the other methods may be called from other tasks meanwhile."""
 
-    db: async_db.AsyncSessionDB
-    model: models.Model
-    tools: registry.Registry
-    prompt: system_prompt.SystemPrompt
-    cache: context_cache.ContextCache
-    window: context_window.ContextWindow
-    meter: tokens.Meter
-    title: titles.PendingTitle
-    files: context_files.Announcements
-    limits: settings.Limits
-    turns: settings.TurnSettings
-    conversation: types.NewConversation
-    clock: Callable[[], float]
-
-
-class TurnControl:
-    """Interrupts, abandons or steers the running turn of an agent, from other tasks."""
-
-    def __init__(self) -> None:
-        self.is_interrupted = self.is_abandoned = False
-        """`is_abandoned`: the turn writes nothing more, because another process takes it over."""
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, host: loop.TurnHost, request: TurnRequest, emit: Emit) -> None:
+        self._host, self._request, self._emit = host, request, emit
+        self._message = types.NewMessage(
+            role="user", content=request.content, uid=request.uid or message_codec.generate_uid()
+        )
+        self._first: types.Receipt | None = None
+        """The receipt of the message if the conversation began with it."""
+        self._folder_change: working_folder.FolderChange | None = None
         self._loop: loop.TurnLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._interrupted = self._abandoned = False
 
-    def begin(self) -> None:
-        self.is_interrupted = self.is_abandoned = False
+    @property
+    def cost(self) -> float:
+        """US dollars that count against the cost limit."""
+        return self._loop.cost if self._loop else 0.0
 
-    def end(self) -> None:
-        self._task = self._loop = None
-
-    def start(self, running: loop.TurnLoop) -> asyncio.Task[None]:
-        """Start the loop of the turn; cancel it at once if the turn was interrupted before."""
-        self._task = asyncio.create_task(running.run())
-        if self.is_interrupted:
-            self._task.cancel()
-        return self._task
-
-    def accept_steering(self, running: loop.TurnLoop) -> None:
-        self._loop = running
-
-    def interrupt(self) -> None:
-        self.is_interrupted = True
+    def interrupt(self, *, abandon: bool = False) -> None:
+        """Stop the turn. An abandoned turn writes nothing more, because another process takes it over."""
+        self._interrupted, self._abandoned = True, self._abandoned or abandon
         if self._task is not None:
             self._task.cancel()
 
     def steer(self, steer: events.Steer) -> bool:
-        """Pass a message to the model before its next step; return False if no loop accepts it."""
+        """Pass a message to the model before its next step; return False if the turn does not accept it."""
         if self._loop is None or self._loop.is_over:
             return False
         self._loop.steering.append(steer)
         return True
 
+    async def take(self) -> events.TurnResult:
+        """Take the turn. Turns of one agent must not overlap; turns of different agents and processes queue up."""
+        host = self._host
+        result = await self._run()
+        if self._loop is not None:
+            self._loop.is_over = True
+            if self._first is not None and result.completed and not content_parts.notice_kind(self._request.content):
+                host.title.first_message = self._request.text
+            await host.title.apply(host.db, host.context_cache.conversation_id, self._emit)
+            # A background compaction may have created a new head since the last append.
+            result = msgspec.structs.replace(result, session_id=host.context_cache.session_id)
+        return result
 
-class TurnOutcome(msgspec.Struct, frozen=True):
-    """The result of a turn, and what its cost limit leaves in US dollars (None: no limit)."""
+    def refuse(self) -> events.TurnResult:
+        """Return the result of a turn that was stopped before anything of it was stored."""
+        return self._finish("interrupted", NOT_BEGUN)
 
-    result: events.TurnResult
-    allowance: float | None
-
-
-async def take(services: TurnServices, request: TurnRequest, control: TurnControl, emit: Emit) -> TurnOutcome:
-    """Take one turn. Turns of one agent must not overlap; turns of different agents and processes queue up."""
-    turn = _Turn(services, request, control, emit)
-    try:
-        result = await turn.run()
-    finally:
-        control.end()
-    if turn.loop is not None:
-        if turn.is_first and result.completed and not content_parts.notice_kind(request.content):
-            services.title.first_message = request.text
-        await services.title.apply(services.db, services.cache.conversation_id, emit)
-        # A background compaction may have created a new head since the last append.
-        result = msgspec.structs.replace(result, session_id=services.cache.session_id)
-    limit = services.limits.cost
-    allowance = None if limit is None else limit - (turn.loop.cost if turn.loop else 0.0)
-    return TurnOutcome(result, allowance)
-
-
-def interrupted_before_start(services: TurnServices) -> events.TurnResult:
-    """Return the result of a turn that was stopped before anything of it was stored."""
-    return _result(services, None, "interrupted", NOT_BEGUN)
-
-
-class _Turn:
-    """The state of one turn."""
-
-    def __init__(self, services: TurnServices, request: TurnRequest, control: TurnControl, emit: Emit) -> None:
-        self._services, self._request, self._control, self._emit = services, request, control, emit
-        self._message = types.NewMessage(
-            role="user", content=request.content, uid=request.uid or message_codec.generate_uid()
-        )
-        self._first: types.Receipt | None = None
-        self._folder_change: working_folder.FolderChange | None = None
-        self.loop: loop.TurnLoop | None = None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the conversation began with this turn."""
-        return self._first is not None
-
-    async def run(self) -> events.TurnResult:
+    async def _run(self) -> events.TurnResult:
         try:
             async with AsyncExitStack() as stack:
                 return await self._run_leased(await self._acquire(stack))
         except errors.Busy as error:
-            if self._control.is_interrupted:
-                return self._finish("interrupted", NOT_BEGUN)
-            return self._finish("busy", str(error))
+            return self.refuse() if self._interrupted else self._finish("busy", str(error))
         except errors.LeaseLost:
             return self._finish("lease_lost", LEASE_LOST)
         except errors.StoreError as error:
@@ -173,7 +103,7 @@ class _Turn:
 
     # --- lease ---------------------------------------------------------------------------------------
 
-    async def _acquire(self, stack: AsyncExitStack) -> turn_lease.HeldTurn:
+    async def _acquire(self, stack: AsyncExitStack) -> held_lease.HeldLease:
         """Acquire the turn lease; a conversation that does not exist yet is created with this message."""
         try:
             return await stack.enter_async_context(self._wait_for_lease())
@@ -182,23 +112,23 @@ class _Turn:
         except errors.NoSuchSession:
             pass
         try:
-            return await stack.enter_async_context(turn_lease.hold(self._services.db, await self._create()))
+            return await stack.enter_async_context(held_lease.hold(self._host.db, await self._create()))
         except errors.IdTaken:
             # Another process created it in between: this is an ordinary turn.
             return await stack.enter_async_context(self._wait_for_lease())
 
     async def _create(self) -> types.Lease | types.Snapshot:
         """Create the conversation, store the message and acquire the lease in one transaction."""
-        db, conversation_id = self._services.db, self._services.cache.conversation_id
-        conversation = self._services.conversation
+        db, conversation_id = self._host.db, self._host.context_cache.conversation_id
+        conversation = self._host.new_conversation
         if self._request.route:
             conversation = msgspec.structs.replace(conversation, route=self._request.route)
         self._message = self._with_notes(None)
         try:
             creation = db.begin_conversation(
-                conversation_id, self._message, conversation, self._services.turns.lease_ttl_seconds
+                conversation_id, self._message, conversation, self._host.turns.lease_ttl_seconds
             )
-            self._first, lease = await async_db.await_or_release(creation, lambda both: turn_lease.release(db, both[1]))
+            self._first, lease = await async_db.await_or_release(creation, lambda both: held_lease.release(db, both[1]))
         except Exception as error:
             if not leases.is_lock_failure(error):
                 raise
@@ -206,14 +136,14 @@ class _Turn:
             return await turn_lease.without_lease(db, conversation_id, error, self._warn)
         return lease
 
-    def _wait_for_lease(self) -> AbstractAsyncContextManager[turn_lease.HeldTurn]:
+    def _wait_for_lease(self) -> AbstractAsyncContextManager[held_lease.HeldLease]:
         return turn_lease.begin(
-            self._services.db,
-            self._services.cache.conversation_id,
-            wait_seconds=self._services.turns.wait_seconds,
-            ttl=self._services.turns.lease_ttl_seconds,
+            self._host.db,
+            self._host.context_cache.conversation_id,
+            wait_seconds=self._host.turns.wait_seconds,
+            ttl=self._host.turns.lease_ttl_seconds,
             on_wait=lambda holder: self._emit(events.TurnQueued(holder)),
-            is_cancelled=lambda: self._control.is_interrupted,
+            is_cancelled=lambda: self._interrupted,
             warn=self._warn,
         )
 
@@ -222,25 +152,27 @@ class _Turn:
 
     # --- under the lease -----------------------------------------------------------------------------
 
-    async def _run_leased(self, held: turn_lease.HeldTurn) -> events.TurnResult:
-        services, snapshot = self._services, held.snapshot
-        cache, folder = services.cache, services.conversation.folder
+    async def _run_leased(self, held: held_lease.HeldLease) -> events.TurnResult:
+        host, snapshot = self._host, held.snapshot
+        cache, folder = host.context_cache, host.new_conversation.folder
         cache.conversation_id, cache.session_id = snapshot.conversation_id, snapshot.head_id
         cache.compare(snapshot.epoch, snapshot.last_seq)
-        if folder is not None and not self.is_first and cache.folder_seq != snapshot.last_seq:
+        if folder is not None and self._first is None and cache.folder_seq != snapshot.last_seq:
             # The folder can differ only in the first turn of this agent, or after another agent wrote.
-            self._folder_change = await working_folder.find_change(services.db, cache.conversation_id, folder)
-        self.loop = running = await self._create_loop(held)
+            self._folder_change = await working_folder.find_change(host.db, cache.conversation_id, folder)
+        self._loop = running = await self._create_loop(held)
         receipt = await self._store_message(running)
         kind = content_parts.notice_kind(self._request.content)
         started = events.TurnStarted(receipt.conversation_id, receipt.session_id, self._request.text, receipt.seq, kind)
         self._emit(started)
-        await services.files.emit(services.db, self._emit)
+        await host.announcements.emit(host.db, self._emit)
         if self._folder_change is not None:
-            await self._folder_change.record(services.db, cache.conversation_id, self._emit)
-        if receipt.duplicate and not self.is_first and (answered := await self._find_answer(receipt.seq)):
+            await self._folder_change.record(host.db, cache.conversation_id, self._emit)
+        if receipt.duplicate and self._first is None and (answered := await self._find_answer(receipt.seq)):
             return answered
-        task = self._control.start(running)
+        self._task = task = asyncio.create_task(running.run())
+        if self._interrupted:
+            task.cancel()
         held.on_lost = task.cancel
         try:
             await asyncio.wait([task])
@@ -253,32 +185,18 @@ class _Turn:
         cache.folder_seq = result.messages[-1].seq if result.messages else 0
         return result
 
-    async def _create_loop(self, held: turn_lease.HeldTurn) -> loop.TurnLoop:
-        services, request = self._services, self._request
+    async def _create_loop(self, held: held_lease.HeldLease) -> loop.TurnLoop:
+        host, request = self._host, self._request
         output_section = request.output_format.instructions if request.output_format else ""
         client_section = system_prompt.client_section(request.instructions)
-        system = await services.prompt.build(held.snapshot.head_id, client_section, output_section)
-        services.window.begin_turn()
-        running = loop.TurnLoop(
-            turn=held,
-            uid=self._message.uid or "",
-            cache=services.cache,
-            window=services.window,
-            model=services.model,
-            tools=services.tools,
-            system=system,
-            meter=services.meter,
-            limits=services.limits.with_output(request.max_output),
-            emit=self._emit,
-            output_format=request.output_format,
-            clock=services.clock,
-        )
-        self._control.accept_steering(running)
-        return running
+        system = await host.prompt.build(held.snapshot.head_id, client_section, output_section)
+        host.context_window.begin_turn()
+        uid = self._message.uid or ""
+        return loop.TurnLoop(host, held, uid, system, self._emit, request.max_output, request.output_format)
 
     async def _store_message(self, running: loop.TurnLoop) -> types.Receipt:
         """Append the user's message once, and add it to the context."""
-        db, cache = self._services.db, self._services.cache
+        db, cache = self._host.db, self._host.context_cache
         messages = await cache.messages()
         if self._first is not None:
             running.messages += [message for message in messages if message.uid == self._message.uid]
@@ -300,7 +218,7 @@ class _Turn:
 
     def _with_notes(self, last_at: float | None) -> types.NewMessage:
         """Return the message with a note of the date, if it is the first of its day, and of a changed folder."""
-        now, content = self._services.clock(), self._request.content
+        now, content = self._host.clock(), self._request.content
         date = None if last_at is not None and system_prompt.is_same_day(last_at, now) else system_prompt.date_note(now)
         folder = self._folder_change.note if self._folder_change else None
         notes = [content_parts.note(each) for each in (date, folder) if each]
@@ -310,7 +228,7 @@ class _Turn:
 
     async def _find_answer(self, seq: int) -> events.TurnResult | None:
         """Return the earlier result of a message that was sent again; None if it was not answered."""
-        for message in await self._services.db.transcript(self._services.cache.conversation_id, seq):
+        for message in await self._host.db.transcript(self._host.context_cache.conversation_id, seq):
             if message.role == "user" and not message.uid.startswith(loop.STEERED):
                 return None
             if message.role == "assistant" and not message.tool_calls:
@@ -324,7 +242,7 @@ class _Turn:
     # --- outcome -------------------------------------------------------------------------------------
 
     async def _outcome(
-        self, running: loop.TurnLoop, task: asyncio.Task[None], held: turn_lease.HeldTurn
+        self, running: loop.TurnLoop, task: asyncio.Task[None], held: held_lease.HeldLease
     ) -> events.TurnResult:
         if held.lost:
             raise held.renewal_error or errors.LeaseLost()
@@ -335,7 +253,7 @@ class _Turn:
         match error:
             case None:
                 return self._finish("completed", output=running.output)
-            case loop.LimitReached():
+            case loop.TurnLimitReached():
                 await running.append_own_answer(error.sentence)
                 return self._finish(error.reason, error.sentence)
             case errors.OutputInvalid():
@@ -344,53 +262,40 @@ class _Turn:
                 raise error
             case errors.ModelError():
                 await self._abort(running, loop.CONNECTION_LOST)
+                if isinstance(error, errors.ModelCut):
+                    return self._finish("cut", str(error))
                 # A retry helps only if the model has said nothing and may answer later.
-                retry = f" {RETRY}" if error.retryable and not isinstance(error, errors.ModelCut) else ""
-                return self._finish(_exit_reason(error), f"{error}{retry}")
+                retry = f" {RETRY}" if error.retryable else ""
+                reason: events.Exit = "overflow" if isinstance(error, errors.ContextOverflow) else "model"
+                return self._finish(reason, f"{error}{retry}")
             case _:
                 await self._abort(running, loop.CONNECTION_LOST)
                 raise error
 
     async def _abort(self, running: loop.TurnLoop, why: str) -> None:
-        if not self._control.is_abandoned:
+        if not self._abandoned:
             await running.abort(why)
 
     def _finish(
         self, reason: events.Exit, error: str | None = None, answer: str | None = None, output: Any = None
     ) -> events.TurnResult:
-        return _result(self._services, self.loop, reason, error, answer, output)
-
-
-def _result(
-    services: TurnServices,
-    running: loop.TurnLoop | None,
-    reason: events.Exit,
-    error: str | None = None,
-    answer: str | None = None,
-    output: Any = None,
-) -> events.TurnResult:
-    text = running.answer if running and answer is None else answer or ""
-    completed = reason == "completed"
-    return events.TurnResult(
-        final_response=text,
-        messages=tuple(running.messages) if running else (),
-        api_calls=running.api_calls if running else 0,
-        completed=completed,
-        failed=not completed and reason not in ("interrupted", "steps", "cost"),
-        partial=bool(text) and (not completed or (running is not None and running.is_truncated)),
-        interrupted=reason == "interrupted",
-        error=error,
-        exit_reason=reason,
-        usage=running.spent if running else types.Usage(),
-        session_id=services.cache.session_id,
-        conversation_id=services.cache.conversation_id,
-        refused=running is not None and running.is_refused,
-        truncated=services.window.truncated if running else None,
-        output=output,
-    )
-
-
-def _exit_reason(error: errors.ModelError) -> events.Exit:
-    if isinstance(error, errors.ContextOverflow):
-        return "overflow"
-    return "cut" if isinstance(error, errors.ModelCut) else "model"
+        running, cache = self._loop, self._host.context_cache
+        text = running.answer if running and answer is None else answer or ""
+        completed = reason == "completed"
+        return events.TurnResult(
+            final_response=text,
+            messages=tuple(running.messages) if running else (),
+            api_calls=running.api_calls if running else 0,
+            completed=completed,
+            failed=not completed and reason not in ("interrupted", "steps", "cost"),
+            partial=bool(text) and (not completed or (running is not None and running.is_truncated)),
+            interrupted=reason == "interrupted",
+            error=error,
+            exit_reason=reason,
+            usage=running.spent if running else types.Usage(),
+            session_id=cache.session_id,
+            conversation_id=cache.conversation_id,
+            refused=running is not None and running.is_refused,
+            truncated=self._host.context_window.truncated if running else None,
+            output=output,
+        )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from holdfast import types
 from holdfast.compaction import budget as budgets
 from holdfast.store import async_db
@@ -15,13 +17,12 @@ from holdfast.store import async_db
 logger = logging.getLogger("holdfast.agent")
 
 SUMMARIES, REVIEWS = "summaries", "memory reviews"
-MAX_ATTEMPTS = 8
 
 
-async def used(db: async_db.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
+async def read(db: async_db.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
     """Return the usage of the conversation: by model for its replies, then summaries and memory reviews."""
     replies = await db.usage(session_id)
-    budget = budgets.parse((await db.budget(session_id))[1])
+    budget = await budgets.read(db, session_id)
     background = {SUMMARIES: budget.usage, REVIEWS: budget.reviews}
     return replies | {name: usage for name, usage in background.items() if usage != types.Usage()}
 
@@ -34,11 +35,11 @@ def total_cost(used: dict[str, types.Usage]) -> float | None:
 
 async def charge_review(db: async_db.AsyncSessionDB, session_id: str, usage: types.Usage) -> None:
     """Add the usage of a memory review. Failures are only logged."""
+
+    def charge(stored: budgets.Budget) -> budgets.Budget:
+        return msgspec.structs.replace(stored, reviews=stored.reviews + usage)
+
     try:
-        for _ in range(MAX_ATTEMPTS):
-            version, body = await db.budget(session_id)
-            budget = budgets.parse(body)
-            if await db.update_budget(session_id, version, budgets.encode(budgets.add_review_usage(budget, usage))):
-                return
+        await budgets.update(db, session_id, charge)
     except Exception as error:  # noqa: BLE001 -- accounting never stops a turn
         logger.warning("could not record the cost of a memory review: %s", error)

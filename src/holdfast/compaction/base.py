@@ -65,7 +65,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     """The head session: the new one if this attempt created it, else the one that the caller expected."""
     messages: Sequence[types.Message] = ()
-    """The context after the attempt."""
+    """The context after the attempt, set by `AIAgent.compress_context`."""
     reason: str = ""
     """One sentence for the user."""
     before: int = 0

@@ -11,12 +11,12 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast import errors, types
+from holdfast import errors, redaction, types
 from holdfast.compaction import (
     base,
     budget,
@@ -26,26 +26,20 @@ from holdfast.compaction import (
     ledger,
     must_keep,
     policy,
-    sentences,
-    speaker,
     summary,
     time_slices,
 )
 from holdfast.model import tokens
-from holdfast.store import async_db, leases, message_codec
+from holdfast.store import async_db, held_lease, leases, message_codec
 
 logger = logging.getLogger("holdfast.compaction")
 T = TypeVar("T")
 
-LEASE_TTL = 30.0
 MIN_SUMMARY_TOKENS = 200
 MUST_KEEP_FRACTION = 4
 """A summary's budget is divided by this for the texts that it must contain."""
-FALLBACK_FRACTIONS = (2, 4, 16, 64)
-"""If even the extract is too long, it is made again with the budget divided by each of these."""
-MAX_SWAPS = 8
-"""How often a budget that another process changes concurrently is updated again."""
-MAX_CREDIBLE_USAGE = 10**12
+MIN_EXTRACT_TOKENS = 50
+"""If less is left for a summary, no attempt is made."""
 # The commit would be refused, so no model is asked.
 ENDED = "The conversation has ended. Send a message to continue it, then compact it."
 
@@ -63,59 +57,46 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     policy: policy.CompactionPolicy = policy.CompactionPolicy()
     hooks: hooks.Hooks = hooks.Hooks()
     clock: Callable[[], float] = time.time
-    ttl: float = LEASE_TTL
-    moved: Callable[[str], object] | None = None
+    ttl: float = leases.LEASE_TTL
+    moved: Callable[[str], object] = lambda _: None
     """Called with the new head right after the commit, even if the caller of `compress` was cancelled."""
+
+    @property
+    def fixed(self) -> tuple[int, int]:
+        """The tokens of the system prompt and of the tools, which every request has."""
+        return self.meter.count(self.system, (), ()), self.meter.count("", self.tools, ())
 
     @property
     def usable(self) -> int:
         """The tokens of the window that are left for messages. Raises NoRoom if there are none."""
-        return policy.usable_tokens(self.window, self.policy.reserved(self.window), fixed_tokens(self))
-
-    @property
-    def summary_budget(self) -> int:
-        """The maximum number of tokens of a summary."""
-        return max(MIN_SUMMARY_TOKENS, int(self.usable * self.policy.summary))
+        return policy.usable_tokens(self.window, self.policy.reserved(self.window), *self.fixed)
 
     def size(self, messages: Sequence[types.Message]) -> int:
         """Return the tokens of messages, without system prompt and tools."""
-        return sum(map(self.size_of, messages))
-
-    def size_of(self, message: types.Message) -> int:
-        """Return the tokens of one message."""
-        time_slices.yield_cpu()
-        return self.meter.of(message)
+        return sum(map(self.meter.of, messages))
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one compaction."""
 
     expected: str | None = None
     """The session that the caller takes for the head; if it is not, the conversation was compacted meanwhile."""
-    turn: str | None = None
-    """The uid of the turn that asks; its attempts are limited."""
     focus: str | None = None
     force: bool = False
     """The user asked for it: no cooldown, no limit per hour and, in a small conversation, no minimum shrinkage."""
     keep_exchanges: int | None = None
-    reaching: Callable[[base.Progress], object] | None = None
+    reaching: Callable[[base.Progress], object] = lambda _: None
     """Called at the beginning of each stage."""
-
-
-def fixed_tokens(job: Job) -> policy.FixedTokens:
-    """Return the tokens that every request has besides its messages."""
-    return policy.FixedTokens(job.meter.count(job.system, (), ()), job.meter.count("", job.tools, ()))
 
 
 def thresholds(job: Job) -> tuple[int, int]:
     """Return the soft and the hard threshold in tokens of a whole request: system prompt, tools and messages."""
-    fixed = fixed_tokens(job)
     try:
         usable = job.usable
     except errors.NoRoom:
         return job.window, job.window
-    before = fixed.system + fixed.tools
-    return before + int(job.policy.soft * usable), before + int(job.policy.hard * usable)
+    fixed = sum(job.fixed)
+    return fixed + int(job.policy.soft * usable), fixed + int(job.policy.hard * usable)
 
 
 def plan_cut(
@@ -128,7 +109,7 @@ def plan_cut(
     """Return the cut of this context without changing anything; None if nothing is worth a summary."""
     found = cut.find_cut(
         context,
-        job.size_of,
+        job.meter.of,
         tail_tokens=int(job.usable * job.policy.tail),
         pinned_tokens=int(job.usable * job.policy.pinned),
         pinned=[pin.seq for pin in pins],
@@ -137,26 +118,14 @@ def plan_cut(
     )
     if found is None:
         return None
-    # If even the smallest summary would be rejected, no attempt is made.
-    smallest = _fallback_budget(job.summary_budget, FALLBACK_FRACTIONS[-1])
-    smallest_size = job.size_of(_as_message(summary.MARK)) + job.meter.factor * smallest
-    limit = _limit_after(job, job.size(context), manual)
-    return found if job.size(found.staying) + smallest_size <= limit else None
+    return found if _summary_budget(job, context, found, manual) >= MIN_EXTRACT_TOKENS else None
 
 
-def explain_nothing_to_do(
-    job: Job, context: types.Context, keep_exchanges: int | None = None, manual: bool = False
-) -> str:
+def explain_nothing_to_do(job: Job, context: types.Context) -> str:
     """Explain why nothing of this context is worth a summary."""
     count = "1 message" if len(context) == 1 else f"{len(context)} messages"
-    if keep_exchanges is not None and keep_exchanges > 1:
-        kept = f"the last {keep_exchanges} exchanges"
-    elif manual or keep_exchanges is not None:
-        kept = "the last exchange"
-    else:
-        kept = f"the last ~{int(job.usable * job.policy.tail):,} tokens"
     return (
-        f"Nothing to compact: {kept} and pinned messages stay verbatim, and too little of the conversation "
+        "Nothing to compact: the last messages and pinned ones stay verbatim, and too little of the conversation "
         f"({count}, ~{job.size(context):,} tokens) is left to summarize."
     )
 
@@ -170,79 +139,115 @@ def _limit_after(job: Job, before: int, manual: bool) -> float:
     return max(shrunk, job.policy.soft * job.usable) if manual else shrunk
 
 
+def _summary_budget(job: Job, context: types.Context, plan: cut.Cut, manual: bool) -> int:
+    """Return the maximum tokens of the summary: its share of the window, or less if the context must shrink more."""
+    limit = _limit_after(job, job.size(context), manual)
+    left = limit - job.size(plan.staying) - job.meter.of(_as_message(summary.MARK))
+    share = max(MIN_SUMMARY_TOKENS, int(job.usable * job.policy.summary))
+    return min(share, int(left / job.meter.factor) - 1)
+
+
 # --- the protocol ----------------------------------------------------------------------------------------
 
 
-async def compress(job: Job, options: Options) -> base.CompactionResult:
+async def compress(job: Job, request: CompactionRequest) -> base.CompactionResult:
     """Compact the conversation, or return why not. Errors become outcomes; only a cancellation is raised."""
     bill = _Bill()
-    result = await _attempt(job, options, bill)
+    result = await _attempt(job, request, bill)
     return msgspec.structs.replace(result, usage=bill.total)
 
 
-async def _attempt(job: Job, options: Options, bill: _Bill) -> base.CompactionResult:
-    head = options.expected or job.conversation_id
+async def _attempt(job: Job, request: CompactionRequest, bill: _Bill) -> base.CompactionResult:
+    head = request.expected or job.conversation_id
     try:
-        if not options.force:
+        if not request.force:
             # Before the lease is taken, so that a process in its cooldown blocks no other one.
-            _, stored = await _read_budget(job)
-            if left := budget.cooldown_left(stored, job.policy, job.clock()):
-                return _cooling_down(head, left)
-        start = await _begin(job)
+            stored = await budget.read(job.db, job.conversation_id)
+            if refusal := budget.check_cooldown(stored, job.policy, job.clock()):
+                return _result(refusal.outcome, head, refusal.reason, refusal.seconds)
+        began = await _begin(job)
     except errors.Busy as error:
-        return _result(base.Outcome.BUSY, head, _explain_busy(error.holder), error.expires_in)
+        who = "This" if leases.is_this_process(error.holder) else "Another"
+        reason = f"{who} process is already compacting this conversation."
+        return _result(base.Outcome.BUSY, head, reason, error.expires_in)
     except Exception as error:  # noqa: BLE001 -- a failed compaction must not fail the turn
         return _result(base.Outcome.FAILED, head, f"The compaction could not start. {_explain(error)}")
+    async with held_lease.hold(job.db, began) as held:
+        try:
+            return await _run(job, request, held, bill)
+        except (errors.LeaseLost, errors.Superseded) as error:
+            await _close_attempt(job, bill, budget.close_attempt)
+            return _result(base.Outcome.BUSY, head, _explain_lost(error, held.snapshot.head_id))
+        except Exception as error:  # noqa: BLE001 -- a failed compaction must not fail the turn
+            await _close_attempt(job, bill, _failure(job, request))
+            return _result(base.Outcome.FAILED, head, f"The compaction failed. {_explain(error)}")
+        except asyncio.CancelledError:
+            # The attempt stays open in the budget, so it counts as failed. Its cost is recorded now.
+            if bill.unrecorded != types.Usage():
+                await asyncio.shield(asyncio.ensure_future(_close_attempt(job, bill, lambda stored: stored)))
+            raise
+
+
+async def _begin(job: Job) -> types.Lease | types.Snapshot:
+    """Take the lease; if leases fail, start from a snapshot."""
     try:
-        return await _run(job, options, start, bill)
-    except (errors.LeaseLost, errors.Superseded) as error:
-        await _close_attempt(job, bill, budget.close_attempt)
-        return _result(base.Outcome.BUSY, head, _explain_lost(error, start))
-    except Exception as error:  # noqa: BLE001 -- a failed compaction must not fail the turn
-        await _close_attempt(job, bill, _failure(job, options))
-        return _result(base.Outcome.FAILED, head, f"The compaction failed. {_explain(error)}")
-    except asyncio.CancelledError:
-        # The attempt stays open in the budget, so it counts as failed. Its cost is recorded now.
-        if bill.unrecorded != types.Usage():
-            await asyncio.shield(asyncio.ensure_future(_close_attempt(job, bill, lambda stored: stored)))
+        taking = job.db.begin_compaction(job.conversation_id, None, job.ttl)
+        return await async_db.await_or_release(taking, lambda lease: held_lease.release(job.db, lease))
+    except errors.Busy:
         raise
-    finally:
-        await _release(job, start)
+    except Exception as error:  # noqa: BLE001 -- the lease only saves work; the commit decides
+        snapshot = await job.db.snapshot(job.conversation_id)
+        job.db.lease_failures.report(error)
+        return snapshot
 
 
-async def _run(job: Job, options: Options, start: _Start, bill: _Bill) -> base.CompactionResult:
-    snapshot = start.snapshot
-    if options.expected is not None and snapshot.head_id != options.expected:
-        return _result(base.Outcome.NOTHING_TO_DO, options.expected, "The conversation was already compacted.")
+async def _run(job: Job, request: CompactionRequest, held: held_lease.HeldLease, bill: _Bill) -> base.CompactionResult:
+    head = held.snapshot.head_id
+    if request.expected is not None and head != request.expected:
+        return _result(base.Outcome.NOTHING_TO_DO, request.expected, "The conversation was already compacted.")
     if not (await job.db.conversation(job.conversation_id)).live:
-        return _result(base.Outcome.NOTHING_TO_DO, snapshot.head_id, ENDED)
-    context = await job.db.context(job.conversation_id, snapshot.last_seq)
+        return _result(base.Outcome.NOTHING_TO_DO, head, ENDED)
+    context = await job.db.context(job.conversation_id, held.snapshot.last_seq)
     pins = await job.db.pins(job.conversation_id)
-    plan = await time_slices.run_in_thread(plan_cut, job, context, options.keep_exchanges, pins, options.force)
+    plan = await time_slices.run_in_thread(plan_cut, job, context, request.keep_exchanges, pins, request.force)
     if plan is None:
-        why = await time_slices.run_in_thread(
-            explain_nothing_to_do, job, context, options.keep_exchanges, options.force
-        )
-        return _result(base.Outcome.NOTHING_TO_DO, snapshot.head_id, why)
-    refusal = await _count_attempt(job, options, snapshot.head_id)
+        why = await time_slices.run_in_thread(explain_nothing_to_do, job, context)
+        return _result(base.Outcome.NOTHING_TO_DO, head, why)
+    refusal = await budget.update(
+        job.db,
+        job.conversation_id,
+        lambda stored: budget.begin_attempt(stored, job.policy, job.clock(), request.force),
+    )
     if refusal is not None:
-        return refusal
-    if options.reaching is not None:
-        options.reaching(base.Progress("summing up", len(plan.going), plan.tokens))
-    draft = await _with_heartbeat(job, start, _write_draft(job, options, context, plan, bill))
+        return _result(refusal.outcome, head, refusal.reason, refusal.seconds)
+    request.reaching(base.Progress("summing up", len(plan.going), plan.tokens))
+    draft = await _cancel_if_lost(held, _write_draft(job, request, context, plan, bill))
     if draft.written is None:
-        await _close_attempt(job, bill, _failure(job, options))
-        problems = _join(draft.problems)
-        return _result(base.Outcome.FAILED, snapshot.head_id, f"No summary was accepted: {problems}.")
-    if options.reaching is not None:
-        options.reaching(base.Progress("writing", len(plan.going)))
-    return await _commit(job, start, plan, draft, draft.written, bill)
+        await _close_attempt(job, bill, _failure(job, request))
+        problems = _join([*draft.problems, "an extract would save too little"])
+        return _result(base.Outcome.FAILED, head, f"No summary was accepted: {problems}.")
+    request.reaching(base.Progress("writing", len(plan.going)))
+    return await _commit(job, held, plan, draft, draft.written, bill)
+
+
+async def _cancel_if_lost(held: held_lease.HeldLease, work: Coroutine[Any, Any, T]) -> T:
+    """Run the work, and cancel it when the lease is lost."""
+    task = asyncio.create_task(work)
+    held.on_lost = task.cancel
+    try:
+        await asyncio.wait([task])
+    finally:
+        held.on_lost = lambda: None
+        task.cancel()
+        await asyncio.wait([task])
+    if held.lost:
+        raise errors.LeaseLost()
+    return task.result()
 
 
 async def _commit(
-    job: Job, start: _Start, plan: cut.Cut, draft: _Draft, written: summary.Written, bill: _Bill
+    job: Job, held: held_lease.HeldLease, plan: cut.Cut, draft: _Draft, written: summary.Written, bill: _Bill
 ) -> base.CompactionResult:
-    snapshot = start.snapshot
     index = await time_slices.run_in_thread(ledger.build, draft.going, draft.problems)
     commit = functools.partial(
         job.db.commit_compaction,
@@ -254,49 +259,26 @@ async def _commit(
         keep_lease=True,
     )
     try:
-        head = await commit(start.fence)
+        head = await commit(held.lease or held.snapshot)
     except errors.LeasesUnavailable as error:
         # The table of leases is gone. The commit still compares head and epoch.
         job.db.lease_failures.report(error)
-        head = await commit(snapshot)
-    try:
-        if job.moved is not None:
-            job.moved(head.id)
-    except Exception:
-        logger.exception("a callback for the new head %s failed", head.id)
+        head = await commit(held.snapshot)
+    job.moved(head.id)
     # Under the lease, so that no other process begins a compaction before the hooks of this one have run.
-    await _with_heartbeat(job, start, _finish(job, head.id, bill), cancel_if_lost=False)
+    await _close_attempt(job, bill, lambda stored: budget.record_success(stored, job.clock()))
+    await hooks.run(job.hooks.after, head.id, job.hooks.limit)
     remark = _remark(written, draft.problems)
-    after = await _read_context(job, head.id, snapshot.epoch + 1, plan, written.text)
-    old = [message for message in after if message.seq <= snapshot.last_seq]
     return base.CompactionResult(
         outcome=base.Outcome.COMPACTED,
         session_id=head.id,
-        messages=tuple(after),
         reason=f"A summary now replaces {len(plan.going)} messages. {remark}".rstrip(),
         before=draft.before,
-        after=await time_slices.run_in_thread(job.size, old),
+        after=await time_slices.run_in_thread(job.size, [_as_message(written.text), *plan.staying]),
         cut_seq=plan.cut_seq,
         model=written.by,
         remark=remark,
     )
-
-
-async def _finish(job: Job, head: str, bill: _Bill) -> None:
-    await _close_attempt(job, bill, lambda stored: budget.record_success(stored, job.clock()))
-    await hooks.run(job.hooks.after, head, job.hooks.limit)
-
-
-async def _read_context(job: Job, head: str, epoch: int, plan: cut.Cut, text: str) -> Sequence[types.Message]:
-    """Return the context after the commit; if it cannot be read, build it from the plan."""
-    try:
-        return (await job.db.context(job.conversation_id)).messages
-    except Exception as error:  # noqa: BLE001 -- the compaction is committed, so its outcome stays
-        logger.warning("the context after a compaction could not be read: %s", error)
-    uid, body = f"{speaker.SUMMARY}{epoch}", message_codec.encode_synthetic(text)
-    replacement = types.Message(plan.cut_seq, uid, head, "user", job.clock(), body)
-    tail = next(place for place, message in enumerate(plan.staying) if message.seq == plan.cut_seq + 1)
-    return (*plan.staying[:tail], replacement, *plan.staying[tail:])
 
 
 # --- the draft of a summary ------------------------------------------------------------------------------
@@ -312,161 +294,69 @@ class _Draft(msgspec.Struct, frozen=True):
     """The messages that the summary replaces, redacted."""
 
 
-async def _write_draft(job: Job, options: Options, context: types.Context, plan: cut.Cut, bill: _Bill) -> _Draft:
+async def _write_draft(
+    job: Job, request: CompactionRequest, context: types.Context, plan: cut.Cut, bill: _Bill
+) -> _Draft:
     await hooks.run(job.hooks.before, context.session_id, job.hooks.limit)
     before = await time_slices.run_in_thread(job.size, context)
-    request = await time_slices.run_in_thread(_build_request, job, options, context, plan, bill)
-    limit = _limit_after(job, before, options.force)
+    wanted = await time_slices.run_in_thread(_build_summary_request, job, request, context, plan, bill)
+    limit = _limit_after(job, before, request.force)
 
     def size_after(text: str) -> int:
         return job.size([_as_message(text), *plan.staying])
 
-    def write_smaller_extract() -> summary.Written | None:
-        # Without the texts that must be kept: those that do not fit are in the ledger.
-        for fraction in FALLBACK_FRACTIONS:
-            smaller = _fallback_budget(request.budget, fraction)
-            text = summary.add_mark(_extract(msgspec.structs.replace(request, budget=smaller, must_keep=())))
-            if size_after(text) <= limit:
-                return summary.Written(text, None)
-        return None
+    def write_extract() -> summary.Written | None:
+        # Texts to keep that do not fit into the extract are in the ledger.
+        text = summary.add_mark(extract.extract(wanted))
+        return summary.Written(text, None) if size_after(text) <= limit else None
 
-    gate = summary.gate(request, before, size_after, limit)
-    written, problems = await summary.write(request, job.summarizers, _extract, gate, job.policy.deadline)
+    gate = summary.gate(wanted, before, size_after, limit)
+    written, problems = await summary.write(wanted, job.summarizers, gate, job.policy.deadline)
     if written is None:
-        written = await time_slices.run_in_thread(write_smaller_extract)
-    return _Draft(written, problems, before, request.messages)
+        if problems:
+            logger.warning("the summary is an extract: no summary by a model was accepted")
+        written = await time_slices.run_in_thread(write_extract)
+    return _Draft(written, problems, before, wanted.messages)
 
 
-def _build_request(
-    job: Job, options: Options, context: types.Context, plan: cut.Cut, bill: _Bill
+def _build_summary_request(
+    job: Job, request: CompactionRequest, context: types.Context, plan: cut.Cut, bill: _Bill
 ) -> base.SummaryRequest:
-    limit = job.summary_budget
-    previous = sentences.redact(summary.remove_mark(context.summary)) if context.summary else None
+    limit = _summary_budget(job, context, plan, request.force)
+    previous = redaction.redact(summary.remove_mark(context.summary)) if context.summary else None
     going = tuple(map(_redact, plan.going))
     return base.SummaryRequest(
         messages=going,
         previous=previous,
-        focus=options.focus,
+        focus=request.focus,
         budget=limit,
         must_keep=must_keep.select(going, previous, limit // MUST_KEEP_FRACTION),
         spent=bill.add,
     )
 
 
-def _extract(request: base.SummaryRequest) -> str:
-    return extract.extract(request, tokens.estimate)
-
-
-def _fallback_budget(limit: int, fraction: int) -> int:
-    return max(50, limit // fraction)
-
-
 def _redact(message: types.Message) -> types.Message:
     """Return the message without secrets, because summarizers may be custom code."""
-    time_slices.yield_cpu()
     content = message.content
     if isinstance(content, str):
-        content = sentences.redact(content)
+        content = redaction.redact(content)
     else:
         content = [
-            {**part, "text": sentences.redact(part["text"])} if isinstance(part.get("text"), str) else part
+            {**part, "text": redaction.redact(part["text"])} if isinstance(part.get("text"), str) else part
             for part in content
         ]
-    calls = [msgspec.structs.replace(call, arguments=_redact_arguments(call.arguments)) for call in message.tool_calls]
+    calls = [
+        msgspec.structs.replace(call, arguments=redaction.redact(call.arguments_text)) for call in message.tool_calls
+    ]
     body = message_codec.encode(content, calls, message.tool_call_id)
     return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
-
-
-def _redact_arguments(arguments: str | dict[str, Any]) -> str:
-    return sentences.redact(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
 def _as_message(text: str) -> types.Message:
     return types.Message(0, "summary", "", "user", 0.0, message_codec.encode(text))
 
 
-# --- the lease -------------------------------------------------------------------------------------------
-
-
-class _Start:
-    """The snapshot that a compaction starts from, and its lease, if it could be taken."""
-
-    def __init__(self, taken: types.Lease | types.Snapshot) -> None:
-        self.lease = taken if isinstance(taken, types.Lease) else None
-        self.snapshot = taken.snapshot if isinstance(taken, types.Lease) else taken
-        self.fence = taken
-        """Compared by the commit: the lease, or the snapshot alone if leases fail."""
-
-
-async def _begin(job: Job) -> _Start:
-    """Take the lease; if leases fail, start from a snapshot."""
-    try:
-        taking = job.db.begin_compaction(job.conversation_id, None, job.ttl)
-        return _Start(await async_db.await_or_release(taking, lambda taken: _release(job, _Start(taken))))
-    except errors.Busy:
-        raise
-    except Exception as error:  # noqa: BLE001 -- the lease only saves work; the commit decides
-        snapshot = await job.db.snapshot(job.conversation_id)
-        job.db.lease_failures.report(error)
-        return _Start(snapshot)
-
-
-async def _with_heartbeat(job: Job, start: _Start, work: Awaitable[T], *, cancel_if_lost: bool = True) -> T:
-    """Renew the lease while the work runs, and cancel the work when the lease is lost."""
-    task = asyncio.ensure_future(work)
-    if start.lease is None:
-        return await task
-    lost = asyncio.create_task(_renew_until_lost(job, start, start.lease))
-    try:
-        await asyncio.wait([task, lost] if cancel_if_lost else [task], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise errors.LeaseLost()
-        return task.result()
-    finally:
-        lost.cancel()
-        task.cancel()
-        await asyncio.wait([task, lost])
-
-
-async def _renew_until_lost(job: Job, start: _Start, lease: types.Lease) -> None:
-    while True:
-        await asyncio.sleep(lease.ttl / 3)
-        try:
-            await job.db.renew_lease(lease)
-        except errors.LeaseLost:
-            return
-        except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
-            job.db.lease_failures.report(error)
-            if leases.is_lock_failure(error):
-                # The lease expires without another claimant: the commit compares head and epoch only.
-                start.fence = start.snapshot
-
-
-async def _release(job: Job, start: _Start) -> None:
-    """Release the lease. A lease that cannot be released expires."""
-    if start.lease is not None:
-        try:
-            await asyncio.shield(asyncio.ensure_future(job.db.release_lease(start.lease)))
-        except Exception as error:  # noqa: BLE001 -- the outcome of the compaction stays
-            job.db.lease_failures.abandon(start.lease, error)
-
-
 # --- the budget ------------------------------------------------------------------------------------------
-
-
-async def _count_attempt(job: Job, options: Options, head: str) -> base.CompactionResult | None:
-    """Count the attempt in the budget, or return why it is not allowed."""
-    for _ in range(MAX_SWAPS):
-        version, stored = await _read_budget(job)
-        match budget.decide(stored, job.policy, job.clock(), options.turn, options.force):
-            case budget.CoolingDown(seconds):
-                return _cooling_down(head, seconds)
-            case budget.Exhausted(reason, seconds):
-                return _result(base.Outcome.EXHAUSTED, head, reason, seconds)
-            case budget.Allowed(counted):
-                if await job.db.update_budget(job.conversation_id, version, budget.encode(counted)):
-                    return None
-    return _result(base.Outcome.BUSY, head, "Other processes are compacting this conversation.")
 
 
 class _Bill:
@@ -478,25 +368,14 @@ class _Bill:
         """The part that is not in the stored budget yet."""
 
     def add(self, usage: types.Usage) -> None:
-        """Add the usage of a model call. Implausible figures of a custom summarizer are ignored."""
-        if not _is_credible(usage):
-            logger.warning("a summarizer reported an implausible usage")
-            return
+        """Add the usage of a model call."""
         self.total += usage
         self.unrecorded += usage
 
 
-def _is_credible(usage: object) -> bool:
-    if not isinstance(usage, types.Usage):
-        return False
-    *counts, cost = msgspec.structs.astuple(usage)
-    are_counts = all(type(count) is int and 0 <= count < MAX_CREDIBLE_USAGE for count in counts)
-    return are_counts and (cost is None or (isinstance(cost, int | float) and 0 <= cost < MAX_CREDIBLE_USAGE))
-
-
-def _failure(job: Job, options: Options) -> Callable[[budget.Budget], budget.Budget]:
+def _failure(job: Job, request: CompactionRequest) -> Callable[[budget.Budget], budget.Budget]:
     """Return the change after a failure. A failed manual attempt starts no cooldown for automatic ones."""
-    if options.force:
+    if request.force:
         return budget.close_attempt
     return lambda stored: budget.record_failure(stored, job.policy, job.clock())
 
@@ -505,21 +384,15 @@ async def _close_attempt(job: Job, bill: _Bill, change: Callable[[budget.Budget]
     """Record how an attempt ended and what it cost. Errors are logged; the outcome stays."""
     # Taken before the write: if the outcome of the write is unknown, nothing is counted twice.
     usage, bill.unrecorded = bill.unrecorded, types.Usage()
+
+    def close(stored: budget.Budget) -> budget.Budget:
+        closed = change(stored)
+        return closed if usage == types.Usage() else msgspec.structs.replace(closed, usage=closed.usage + usage)
+
     try:
-        for _ in range(MAX_SWAPS):
-            version, stored = await _read_budget(job)
-            changed = budget.add_summary_usage(change(stored), usage)
-            if await job.db.update_budget(job.conversation_id, version, budget.encode(changed)):
-                return
-    except errors.HoldfastError as error:
+        await budget.update(job.db, job.conversation_id, close)
+    except Exception as error:  # noqa: BLE001 -- the outcome of the compaction stays
         job.db.lease_failures.report(error)
-    except Exception:
-        logger.exception("the cost of a compaction could not be recorded")
-
-
-async def _read_budget(job: Job) -> tuple[int, budget.Budget]:
-    version, body = await job.db.budget(job.conversation_id)
-    return version, budget.parse(body)
 
 
 # --- messages --------------------------------------------------------------------------------------------
@@ -529,11 +402,6 @@ def _result(
     outcome: base.Outcome, session_id: str, reason: str, retry_in: float | None = None
 ) -> base.CompactionResult:
     return base.CompactionResult(outcome=outcome, session_id=session_id, reason=reason, retry_in=retry_in)
-
-
-def _cooling_down(session_id: str, seconds: float) -> base.CompactionResult:
-    reason = f"The last attempts failed. The next one is made in {seconds:.0f} s; type /compact to try now."
-    return _result(base.Outcome.COOLING_DOWN, session_id, reason, seconds)
 
 
 def _remark(written: summary.Written, problems: Sequence[str]) -> str:
@@ -555,15 +423,9 @@ def _explain(error: Exception) -> str:
     return f"Internal error: {type(error).__name__}: {error}"
 
 
-def _explain_busy(holder: str) -> str:
-    if leases.is_this_process(holder):
-        return "A compaction of this conversation is already running."
-    return "Another process is compacting this conversation."
-
-
-def _explain_lost(error: errors.HoldfastError, start: _Start) -> str:
+def _explain_lost(error: errors.HoldfastError, head: str) -> str:
     match error:
-        case errors.Superseded(head=head) if head != start.snapshot.head_id:
+        case errors.Superseded(head=current) if current != head:
             return "Another process compacted the conversation first."
         case errors.Superseded():
             return "The context was changed meanwhile, so nothing was compacted."

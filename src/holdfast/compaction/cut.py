@@ -6,7 +6,7 @@ message, if its turn has outgrown the tail, and a call whose result came after t
 next cut may summarize them.
 
 Pinned are the first exchange and the messages that users pinned. They have a share of the window, filled from the
-oldest on; a pinned group that does not fit is summarized, and the cut names it. Pins of users are read at every cut, so
+oldest on; a pinned group that does not fit is summarized. Pins of users are read at every cut, so
 they are also carried only: after an unpin, the next cut may summarize the message.
 """
 
@@ -42,10 +42,6 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of `going`."""
     staying: tuple[types.Message, ...]
     """The messages of the new context, without the summary, in order."""
-    running: tuple[types.ToolCall, ...] = ()
-    """Calls in `going` that have no result yet. Their results will be shown as notes."""
-    unpinned: tuple[int, ...] = ()
-    """Pinned messages that are summarized, because pinned messages would take too much of the window."""
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -74,10 +70,6 @@ class _Group(msgspec.Struct, frozen=True):
     def reaches_beyond(self, seq: int) -> bool:
         return any(message.seq > seq for message in self.messages)
 
-    def open_calls(self) -> list[types.ToolCall]:
-        answered = {message.tool_call_id for message in self.messages[1:]}
-        return [call for call in self.head.tool_calls if self.head.role == "assistant" and call.id not in answered]
-
 
 def find_cut(
     context: types.Context,
@@ -98,7 +90,8 @@ def find_cut(
     the last cut, and `min_tokens` does not apply if these are more than one exchange.
     """
     groups = _groups(context, size)
-    before, after = _split(groups, context.cut_seq)
+    before = [group for group in groups if group.head.seq <= context.cut_seq]
+    after = groups[len(before) :]
     if manual:
         tail_tokens = min(tail_tokens, sum(group.tokens for group in after) // 3)
         min_tokens = 0 if _exchange_start(after, 1) else min_tokens
@@ -126,8 +119,6 @@ def find_cut(
         going=_messages(going),
         tokens=tokens,
         staying=_messages(kept + tail),
-        running=tuple(call for group in going for call in group.open_calls()),
-        unpinned=_seqs([before[place] for place in wanted if place not in fitting | carried], cut_seq),
     )
 
 
@@ -161,11 +152,6 @@ def _groups(context: types.Context, size: Size) -> list[_Group]:
     return [_Group(tuple(group), sum(map(size, group))) for group in found]
 
 
-def _split(groups: list[_Group], cut_seq: int) -> tuple[list[_Group], list[_Group]]:
-    place = next((place for place, group in enumerate(groups) if group.head.seq > cut_seq), len(groups))
-    return groups[:place], groups[place:]
-
-
 # --- the tail --------------------------------------------------------------------------------------------
 
 
@@ -197,7 +183,8 @@ def _find_pinned(
     groups: Sequence[_Group], context: types.Context, pinned: Collection[int], keep_first: bool = True
 ) -> list[int]:
     """Return the groups pinned by earlier cuts and by users and, at the first cut, the first exchange."""
-    carried = _carried_before(context)
+    stored = context.compaction.ledger.get(CARRIED) if context.compaction else None
+    carried = {seq for seq in stored if isinstance(seq, int)} if isinstance(stored, list) else set[int]()
     by_users = set(pinned)
     found = {
         place
@@ -209,11 +196,6 @@ def _find_pinned(
     if keep_first and context.compaction is None:
         found |= _find_first_exchange(groups)
     return sorted(found)
-
-
-def _carried_before(context: types.Context) -> set[int]:
-    carried = context.compaction.ledger.get(CARRIED, ()) if context.compaction else ()
-    return {seq for seq in carried if isinstance(seq, int)} if isinstance(carried, list | tuple) else set()
 
 
 def _find_first_exchange(groups: Sequence[_Group]) -> set[int]:

@@ -24,15 +24,15 @@ RETRY_SHARES = (0.9, 0.8, 0.6, 0.3, 0.0)
 # Messages are shortened in steps, to these fractions of the budget and to these numbers of tokens.
 BUDGET_FRACTIONS, TOKEN_LEVELS = (8, 32), (1_024, 256, 64)
 
-_TEXT_PARTS = ("text", "note", "cut")
-
 
 def shorten(message: types.Message, tokens: int, size: cut.Size) -> types.Message:
     """Return the message in at most `tokens` tokens, or as short as possible if the pointers alone take more."""
     if size(message) <= tokens:
         return message
     # Images stay if they fit together with the pointers.
-    images = not _has_images(message) or size(_rewrite(message, 0, images=True)) <= tokens
+    content = message.content
+    has_images = isinstance(content, list) and any(part.get("type") == "image" for part in content)
+    images = not has_images or size(_rewrite(message, 0, images=True)) <= tokens
     keep = _max_length(message)
     shorter = message if images else _rewrite(message, keep, images)
     for share in RETRY_SHARES:
@@ -82,14 +82,10 @@ def _steps(messages: Sequence[types.Message], size: cut.Size, budget: int) -> li
 # --- one message -----------------------------------------------------------------------------------------
 
 
-def _has_images(message: types.Message) -> bool:
-    return isinstance(message.content, list) and any(part.get("type") == "image" for part in message.content)
-
-
 def _max_length(message: types.Message) -> int:
     content = message.content
     texts = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
-    arguments = [_encode(call.arguments) for call in message.tool_calls]
+    arguments = [call.arguments_text for call in message.tool_calls]
     return max(map(len, (*texts, *arguments)), default=0)
 
 
@@ -103,8 +99,8 @@ def _rewrite(message: types.Message, keep: int, images: bool) -> types.Message:
         if part.get("type") == "image" and not images:
             return {"type": "text", "text": f"[An image is left out; recall message {message.seq}]"}
         text = part.get("text")
-        # Reasoning stays: its provider accepts it only unchanged.
-        is_text = part.get("type") in _TEXT_PARTS and isinstance(text, str)
+        # Reasoning stays: its provider accepts it only unchanged. Notes of the program are short.
+        is_text = part.get("type") == "text" and isinstance(text, str)
         return {**part, "text": shorten_text(str(text))} if is_text else part
 
     content = message.content
@@ -126,23 +122,18 @@ def _shorten_text(text: str, keep: int, seq: int) -> str:
 
 def _shorten_call(call: types.ToolCall, shorten_text: Callable[[str], str]) -> types.ToolCall:
     """Shorten the arguments to an object with the same names, which every provider accepts."""
-    text = _encode(call.arguments)
+    text = call.arguments_text
     if shorten_text(text) == text:
         return call
     try:
         arguments = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
         arguments = {"text": text}
-    shorter = {name: _shorten_value(value, shorten_text) for name, value in arguments.items()}
+    values = {name: _encode(value) for name, value in arguments.items()}
+    shorter = {name: short for name, value in values.items() if (short := shorten_text(value)) != value}
     # If there are very many short values, none of them can be shortened.
-    replacement = shorter if shorter != arguments else {"shortened": shorten_text(text)}
+    replacement = {**arguments, **shorter} if shorter else {"shortened": shorten_text(text)}
     return msgspec.structs.replace(call, arguments=replacement)
-
-
-def _shorten_value(value: Any, shorten_text: Callable[[str], str]) -> Any:
-    text = _encode(value)
-    shorter = shorten_text(text)
-    return value if shorter == text else shorter
 
 
 def _encode(value: Any) -> str:

@@ -7,31 +7,18 @@ sentences that are worth most for their size.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
 
 from holdfast import redaction, types
-from holdfast.compaction import base, must_keep, sentences, speaker, summary_format, time_slices
+from holdfast.compaction import base, must_keep, sentences, speaker, summary_format
+from holdfast.model import tokens
 
 Estimate = Callable[[str], int]
 
 FOCUS_SHARE = 0.75
-# How much of the budget a section may take before the other sections had theirs. Facts may take what is left.
-_SECTION_SHARES = {
-    summary_format.GOAL: 0.08,
-    summary_format.LIMITS: 0.2,
-    summary_format.DECISIONS: 0.25,
-    summary_format.DONE: 0.15,
-    summary_format.DOING: 0.08,
-    summary_format.ASKS: 0.25,
-    summary_format.FILES: 0.1,
-    summary_format.COMMANDS: 0.06,
-    summary_format.ERRORS: 0.1,
-}
 _ROLE_WEIGHTS = {"user": 1.0, "": 0.7, "assistant": 0.5, "system": 0.2, "tool": 0.1}
 _CUE_WEIGHTS = {"decision": 1.0, "keep": 0.6, "limit": 0.5, "goal": 0.2, "done": 0.2, "error": 0.1}
 RECENT_MESSAGES = 6
@@ -49,17 +36,22 @@ class _Candidate(msgspec.Struct, frozen=True):
     facts: frozenset[str] = frozenset()
 
 
-def extract(request: base.SummaryRequest, estimate: Estimate) -> str:
+def extract(request: base.SummaryRequest, estimate: Estimate = tokens.estimate) -> str:
     """Return a summary within the budget; empty if there is nothing to quote or nothing fits."""
     messages = sentences.drop_summaries(request.messages)
     previous = redaction.redact(_find_previous(request))
     cached_estimate = lru_cache(maxsize=None)(estimate)
-    candidates = _build_candidates(_collect(messages, summary_format.parse(previous)), cached_estimate)
+    pool = _collect(messages, summary_format.parse(previous))
+    last = max((each.seq for each in pool), default=0) or 1
+    candidates = [_build_candidate(each, each.seq / last, cached_estimate) for each in pool]
+    candidates.sort(key=lambda each: -each.worth / (each.cost + 4) ** 0.5)
     selection = _Selection(request.budget, cached_estimate)
     selection.keep(request.must_keep, candidates)
     if request.focus:
         selection.fill(_match_focus(request.focus, candidates), FOCUS_SHARE)
-    selection.fill_sections(candidates)
+    # First what is new, then whatever fits.
+    selection.fill(candidates, new_only=True)
+    selection.fill(candidates)
     return selection.render()
 
 
@@ -85,17 +77,15 @@ def _collect(messages: Sequence[types.Message], previous: Sequence[sentences.Sen
         *must_keep.find_open_requests(spoken, previous),
         *_find_goal(messages, previous),
         *earlier,
-        *(_with_section(each, _choose_section(each, recent)) for each in sentences.select_informative(spoken)),
+        *(
+            msgspec.structs.replace(each, section=_choose_section(each, recent))
+            for each in sentences.select_informative(spoken)
+        ),
         *_list_files(messages, spoken),
         *_list_commands(messages),
     ):
         found.setdefault(each.text, each)
     return list(found.values())
-
-
-def _with_section(sentence: sentences.Sentence, section: str) -> sentences.Sentence:
-    time_slices.yield_cpu()
-    return msgspec.structs.replace(sentence, section=section)
 
 
 def _find_goal(messages: Sequence[types.Message], previous: Sequence[sentences.Sentence]) -> list[sentences.Sentence]:
@@ -104,7 +94,7 @@ def _find_goal(messages: Sequence[types.Message], previous: Sequence[sentences.S
         return []
     first = next((message for message in messages if speaker.role_of(message) == "user"), None)
     spoken = sentences.split_messages([first])[:2] if first else []
-    return [_with_section(each, summary_format.GOAL) for each in spoken]
+    return [msgspec.structs.replace(each, section=summary_format.GOAL) for each in spoken]
 
 
 def _choose_section(sentence: sentences.Sentence, recent: int) -> str:
@@ -135,7 +125,7 @@ def _list_commands(messages: Sequence[types.Message]) -> list[sentences.Sentence
         for call in message.tool_calls:
             arguments = must_keep.text_arguments(call)
             command = next((arguments[name] for name in _COMMAND_ARGUMENTS if arguments.get(name)), "")
-            text = sentences.clip(sentences.fold(sentences.redact(command)[:2_000]), MAX_COMMAND_LENGTH)
+            text = sentences.clip(sentences.fold(redaction.redact(command)[:2_000]), MAX_COMMAND_LENGTH)
             if text:
                 commands.setdefault(text, message.seq)
         if len(commands) >= MAX_COMMANDS:
@@ -143,16 +133,7 @@ def _list_commands(messages: Sequence[types.Message]) -> list[sentences.Sentence
     return [sentences.build_sentence(seq, "", text, summary_format.COMMANDS) for text, seq in commands.items()]
 
 
-def _build_candidates(pool: Sequence[sentences.Sentence], estimate: Estimate) -> list[_Candidate]:
-    """Return the candidates, those with the most worth for their size first."""
-    ranks = rank([each.words for each in pool])
-    last = max((each.seq for each in pool), default=0) or 1
-    found = [_build_candidate(each, rank, each.seq / last, estimate) for each, rank in zip(pool, ranks, strict=True)]
-    order = sorted(range(len(found)), key=lambda index: (-found[index].worth / (found[index].cost + 4) ** 0.5, index))
-    return [found[index] for index in order]
-
-
-def _build_candidate(sentence: sentences.Sentence, rank: float, recency: float, estimate: Estimate) -> _Candidate:
+def _build_candidate(sentence: sentences.Sentence, recency: float, estimate: Estimate) -> _Candidate:
     facts = must_keep.find_facts(sentence.text)
     cost = estimate(summary_format.render_line(sentence)) + 1
     if sentence.section in summary_format.LISTS:
@@ -162,7 +143,7 @@ def _build_candidate(sentence: sentences.Sentence, rank: float, recency: float, 
     else:
         fact_weight = min(2.0, sum(fact.weight for fact in facts))
         cue_weight = sum(weight for cue, weight in _CUE_WEIGHTS.items() if cue in sentence.cues)
-        worth = 0.5 * rank + 0.15 * recency + _ROLE_WEIGHTS[sentence.role] * (0.3 + fact_weight + cue_weight)
+        worth = 0.5 + 0.15 * recency + _ROLE_WEIGHTS[sentence.role] * (0.3 + fact_weight + cue_weight)
         worth *= (0.4 if "question" in sentence.cues else 1.0) * min(1.0, len(sentence.words) / 5)
     return _Candidate(sentence, cost, worth, frozenset(fact.text for fact in facts))
 
@@ -172,8 +153,8 @@ def _match_focus(focus: str, candidates: Sequence[_Candidate]) -> list[_Candidat
     words = sentences.terms(focus)
     counts = {word: sum(word in each.sentence.words for each in candidates) for word in words}
     scores = [sum(1 / (1 + counts[word]) for word in sorted(words & each.sentence.words)) for each in candidates]
-    matches = sorted((index for index, score in enumerate(scores) if score), key=lambda index: (-scores[index], index))
-    return [candidates[index] for index in matches]
+    matches = [(score, each) for score, each in zip(scores, candidates, strict=True) if score]
+    return [each for _, each in sorted(matches, key=lambda match: -match[0])]
 
 
 # --- selection -------------------------------------------------------------------------------------------
@@ -183,17 +164,12 @@ class _Selection:
     """The summary as it grows, and the tokens that are left."""
 
     def __init__(self, budget: int, estimate: Estimate) -> None:
-        self._budget = budget
-        self._estimate = estimate
+        self._budget, self._left, self._estimate = budget, budget, estimate
         self._taken: dict[str, _Candidate] = {}
         self._bare: dict[str, int] = {}
         """Texts that must be kept and whose sentence is not taken, with their cost."""
         self._facts: set[str] = set()
-        self._spent: dict[str, int] = {}
-
-    @property
-    def _left(self) -> int:
-        return self._budget - sum(self._spent.values()) - sum(self._bare.values())
+        self._sections: set[str] = set()
 
     def keep(self, texts: Sequence[str], candidates: Sequence[_Candidate]) -> None:
         """Take what must be kept: each text alone, or within its sentence if that fits."""
@@ -201,52 +177,40 @@ class _Selection:
             cost = self._estimate(f"> {text}\n")
             if cost <= self._left - self._heading_cost(summary_format.FACTS):
                 self._bare[text] = cost
+                self._left -= cost
         for text in list(self._bare):
-            time_slices.yield_cpu()
-            if text in self._bare:
-                candidate = next((each for each in candidates if text in each.sentence.text), None)
-                if candidate is not None:
-                    self._replace_bare(candidate)
+            candidate = next((each for each in candidates if text in each.sentence.text), None)
+            if text in self._bare and candidate is not None:
+                self._replace_bare(candidate)
 
     def _replace_bare(self, candidate: _Candidate) -> None:
         freed = {text: cost for text, cost in self._bare.items() if text in candidate.sentence.text}
-        if self._cost(candidate) - sum(freed.values()) <= self._left:
-            for text in freed:
+        if self._cost(candidate) <= self._left + sum(freed.values()):
+            for text, cost in freed.items():
                 del self._bare[text]
+                self._left += cost
             self._take(candidate)
 
-    def fill(self, candidates: Iterable[_Candidate], share: float) -> None:
-        """Take candidates in order, up to a share of the tokens that are left."""
+    def fill(self, candidates: Iterable[_Candidate], share: float = 1.0, *, new_only: bool = False) -> None:
+        """Take candidates in order, up to a share of the tokens that are left; `new_only`: those with new facts."""
         reserve = self._left * (1 - share)
         for each in candidates:
-            if self._left - self._cost(each) >= reserve:
-                self._take(each)
-
-    def fill_sections(self, candidates: Sequence[_Candidate]) -> None:
-        """Take candidates with new facts, each section up to its share; then all candidates that fit."""
-        for each in candidates:
-            section = each.sentence.section
-            limit = _SECTION_SHARES.get(section, 1.0) * self._budget
             is_new = not each.facts or not each.facts <= self._facts
-            if is_new and self._spent.get(section, 0) + each.cost <= limit and self._cost(each) <= self._left:
-                self._take(each)
-        for each in candidates:
-            if self._cost(each) <= self._left:
+            if (is_new or not new_only) and self._left - self._cost(each) >= reserve:
                 self._take(each)
 
     def _take(self, each: _Candidate) -> None:
         if each.sentence.text not in self._taken:
-            cost = self._cost(each)
+            self._left -= self._cost(each)
             self._taken[each.sentence.text] = each
             self._facts |= each.facts
-            self._spent[each.sentence.section] = self._spent.get(each.sentence.section, 0) + cost
+            self._sections.add(each.sentence.section)
 
     def _cost(self, each: _Candidate) -> int:
-        time_slices.yield_cpu()
         return each.cost + self._heading_cost(each.sentence.section)
 
     def _heading_cost(self, section: str) -> int:
-        return 0 if section in self._spent else self._estimate(summary_format.render_heading(section)) + 1
+        return 0 if section in self._sections else self._estimate(summary_format.render_heading(section)) + 1
 
     def render(self) -> str:
         """Return the summary. Costs are estimates of parts: if the whole exceeds the budget, the last ones go."""
@@ -254,71 +218,6 @@ class _Selection:
         lines = [*kept, *(each.sentence for each in self._taken.values())]
         text = summary_format.render(lines)
         while lines and self._estimate(text) > self._budget:
-            time_slices.yield_cpu()
             lines = lines[: min(len(lines) - 1, int(len(lines) * 0.97))]
             text = summary_format.render(lines)
         return text
-
-
-# --- ranking: LexRank over a sparse graph ----------------------------------------------------------------
-
-DAMPING = 0.85
-ROUNDS = 12
-MIN_SIMILARITY = 0.1
-MAX_SENTENCES_PER_WORD = 40
-"""Words in more sentences than this connect nothing, which keeps the graph sparse and the work nearly linear."""
-
-Graph = list[list[tuple[int, float]]]
-
-
-def rank(texts: Sequence[frozenset[str]]) -> list[float]:
-    """Return how central each set of words is among all, from 0 to 1."""
-    if not texts:
-        return []
-    graph = _build_graph(texts)
-    sums = [_sum_weights(edges) for edges in graph]
-    ranks = [1.0] * len(texts)
-    for _ in range(ROUNDS):
-        shares = [rank / total if total else 0.0 for rank, total in zip(ranks, sums, strict=True)]
-        ranks = [_next_rank(edges, shares) for edges in graph]
-    top = max(ranks)
-    return [rank / top for rank in ranks]
-
-
-def _sum_weights(edges: list[tuple[int, float]]) -> float:
-    time_slices.yield_cpu()
-    return sum(weight for _, weight in edges)
-
-
-def _next_rank(edges: list[tuple[int, float]], shares: list[float]) -> float:
-    time_slices.yield_cpu()
-    return 1 - DAMPING + DAMPING * sum(shares[other] * weight for other, weight in edges)
-
-
-def _build_graph(texts: Sequence[frozenset[str]]) -> Graph:
-    """Connect sentences that share rare words."""
-    counts: Counter[str] = Counter()
-    for words in texts:
-        time_slices.yield_cpu()
-        counts.update(words)
-    rarity = {word: math.log(1 + len(texts) / count) ** 2 for word, count in counts.items()}
-    lengths: list[float] = []
-    indexes: dict[str, list[int]] = {}
-    graph: Graph = [[] for _ in texts]
-    for index, unordered in enumerate(texts):
-        time_slices.yield_cpu()
-        # Sets have no order, and sums of floats depend on it.
-        ordered = sorted(unordered)
-        lengths.append(math.sqrt(sum(rarity[word] for word in ordered)) or 1.0)
-        shared: dict[int, float] = {}
-        for word in ordered:
-            if 1 < counts[word] <= MAX_SENTENCES_PER_WORD:
-                for other in indexes.setdefault(word, []):
-                    shared[other] = shared.get(other, 0.0) + rarity[word]
-                indexes[word].append(index)
-        for other, weight in shared.items():
-            similarity = weight / (lengths[index] * lengths[other])
-            if similarity >= MIN_SIMILARITY:
-                graph[index].append((other, similarity))
-                graph[other].append((index, similarity))
-    return graph

@@ -7,15 +7,18 @@ neither the other hooks nor the compaction.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 logger = logging.getLogger("holdfast.compaction")
+T = TypeVar("T")
 
 CANCEL_TIMEOUT = 1.0
-"""Seconds that a cancelled hook may take to end before it is abandoned."""
+"""Seconds that cancelled code may take to end before it is abandoned."""
 
 Hook = Callable[[str], Awaitable[object]]
 """Called with a session id. Its errors are logged."""
@@ -37,23 +40,26 @@ class Hooks(msgspec.Struct, frozen=True):
 async def run(hooks: Sequence[Hook], session_id: str, limit: float) -> None:
     """Run all hooks, one after the other."""
     for hook in hooks:
-        await _run_one(hook, session_id, limit)
+        task = await run_limited(functools.partial(hook, session_id), limit)
+        if not task.done() or task.cancelled():
+            logger.error("a compaction hook cancelled itself or was cancelled after %g s", limit)
+        elif error := task.exception():
+            logger.error("a compaction hook failed", exc_info=error)
 
 
-async def _run_one(hook: Hook, session_id: str, limit: float) -> None:
-    async def call() -> None:
-        await hook(session_id)
+async def run_limited(call: Callable[[], Awaitable[T]], seconds: float) -> asyncio.Task[T]:
+    """Run foreign code for at most `seconds`, then cancel it; return its task, which may still be running.
 
-    # A separate task, so that a hook that cancels its task does not cancel the caller.
-    task = asyncio.create_task(call())
+    It has a task of its own, so that code that cancels its task does not cancel the caller.
+    """
+
+    async def run() -> T:
+        return await call()
+
+    task = asyncio.create_task(run())
     try:
-        await asyncio.wait([task], timeout=limit)
+        await asyncio.wait([task], timeout=seconds)
     finally:
-        is_late = task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_TIMEOUT)
-    if is_late:
-        logger.error("a compaction hook was cancelled after %g s", limit)
-    elif task.cancelled():
-        logger.error("a compaction hook cancelled itself")
-    elif error := task.exception():
-        logger.error("a compaction hook failed", exc_info=error)
+        if task.cancel():
+            await asyncio.wait([task], timeout=CANCEL_TIMEOUT)
+    return task

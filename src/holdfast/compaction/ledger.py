@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import types
+from holdfast import redaction, types
 from holdfast.compaction import must_keep, sentences
 
 MAX_RANGES, MAX_TOOLS, MAX_FILES, MAX_ASKS, MAX_NOTES = 64, 64, 128, 32, 16
@@ -52,23 +52,15 @@ def build(messages: Sequence[types.Message], notes: Sequence[str] = ()) -> dict[
 
 def clip_note(note: str) -> str:
     """Make a note short, redacted and storable: a summarizer may raise any text."""
-    return sentences.clip(sentences.fold(sentences.redact(note)), MAX_LENGTH).encode(errors="replace").decode()
+    return sentences.clip(sentences.fold(redaction.redact(note)), MAX_LENGTH).encode(errors="replace").decode()
 
 
 def _join_ranges(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of consecutive seqs; if there are too many, the smallest gaps are included."""
+    """Return the ranges of consecutive seqs; if there are too many, the last one reaches to the end."""
     ranges: list[tuple[int, int]] = []
     for seq in sorted(set(seqs)):
-        if ranges and ranges[-1][1] == seq - 1:
+        if ranges and (ranges[-1][1] == seq - 1 or len(ranges) == MAX_RANGES):
             ranges[-1] = (ranges[-1][0], seq)
         else:
             ranges.append((seq, seq))
-    gaps = sorted(range(1, len(ranges)), key=lambda index: ranges[index][0] - ranges[index - 1][1])
-    closed = set(gaps[: max(0, len(ranges) - MAX_RANGES)])
-    joined: list[tuple[int, int]] = []
-    for index, (first, last) in enumerate(ranges):
-        if index in closed:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return tuple(joined)
+    return tuple(ranges)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast import types
-from holdfast.compaction import sentences, summary_format, time_slices
+from holdfast.compaction import sentences, summary_format
 from holdfast.model import tokens
 
 MAX_REQUESTS = 40
@@ -31,41 +31,28 @@ _ROLE_WEIGHTS = {"user": 2.0, "": 1.5, "assistant": 0.7, "system": 0.3, "tool": 
 _CUE_WEIGHTS = {"decision": 0.8, "keep": 0.6, "limit": 0.5}
 
 
-def select(
-    messages: Sequence[types.Message],
-    previous: str | None,
-    budget: int,
-    estimate: Callable[[str], int] = tokens.estimate,
-) -> tuple[str, ...]:
+def select(messages: Sequence[types.Message], previous: str | None, budget: int) -> tuple[str, ...]:
     """Return open requests, then the most important facts, verbatim, as many as fit into `budget` tokens."""
     earlier = summary_format.parse(previous)
     spoken = sentences.split_messages(sentences.drop_summaries(messages))
     requests = [each.text for each in reversed(find_open_requests(spoken, earlier))]
     facts = _rank_facts([*earlier, *sentences.select_informative(spoken)])
-    kept = _take_fitting(requests, budget // 2, estimate)
-    left = budget - sum(estimate(text) + 1 for text in kept)
-    return (*kept, *_take_fitting(_drop_contained(facts, kept), left, estimate))
+    kept = _take_fitting(requests, budget // 2)
+    left = budget - sum(tokens.estimate(text) + 1 for text in kept)
+    new = [fact for fact in facts if not any(fact in text for text in kept)]
+    return (*kept, *_take_fitting(new, left))
 
 
-def _take_fitting(texts: Iterable[str], budget: int, estimate: Callable[[str], int]) -> list[str]:
+def _take_fitting(texts: Iterable[str], budget: int) -> list[str]:
     kept, misfits = [], 0
     for text in texts:
-        size = estimate(text) + 1
+        size = tokens.estimate(text) + 1
         if size <= budget:
             kept.append(text)
             budget -= size
         elif (misfits := misfits + 1) > MAX_MISFITS:
             break
     return kept
-
-
-def _drop_contained(texts: Sequence[str], kept: Sequence[str]) -> Iterator[str]:
-    """Yield the texts that are not part of another one."""
-    whole = "\n".join(kept)
-    for text in texts:
-        if text not in whole:
-            whole += "\n" + text
-            yield text
 
 
 def _rank_facts(spoken: Sequence[sentences.Sentence]) -> list[str]:
@@ -80,7 +67,6 @@ def _rank_facts(spoken: Sequence[sentences.Sentence]) -> list[str]:
     worth = {fact: value + 0.3 * math.log(count[fact]) for fact, value in best.items()}
     seen: Counter[str] = Counter()
     for fact in sorted(worth, key=lambda fact: (-worth[fact], fact.text)):
-        time_slices.yield_cpu()
         worth[fact] *= CROWDING ** seen[fact.kind]
         seen[fact.kind] += 1
     return [fact.text for fact in sorted(worth, key=lambda fact: (-worth[fact], fact.text))]
@@ -115,7 +101,6 @@ def find_open_requests(
     # A request may lack the words of a request, so the last unanswered message of the user counts as one.
     last: list[sentences.Sentence] = []
     for (_, role), group in groupby(spoken, key=lambda each: (each.seq, each.role)):
-        time_slices.yield_cpu()
         lines = list(group)
         if role not in ("user", "assistant"):
             continue
@@ -126,16 +111,14 @@ def find_open_requests(
             unanswered += [line for line in lines if line.cues & {"ask", "question"}]
             last = [] if unanswered or "done" in lines[0].cues else lines[:1]
         else:
-            lasting += [request for request in unanswered if "ask" in request.cues] if _puts_off(lines) else []
+            is_done = any("done" in line.cues for line in lines)
+            if not is_done and any(_PUT_OFF.search(line.text) for line in lines):
+                lasting += [request for request in unanswered if "ask" in request.cues]
             unanswered, last = [], []
         lasting = lasting[-MAX_REQUESTS:]
     by_text = {each.text: each for each in [*lasting, *unanswered, *last]}
     found = sorted(by_text.values(), key=lambda each: each.seq)[-MAX_REQUESTS:]
     return [msgspec.structs.replace(each, section=summary_format.ASKS) for each in found]
-
-
-def _puts_off(lines: Sequence[sentences.Sentence]) -> bool:
-    return any(_PUT_OFF.search(line.text) for line in lines) and not any("done" in line.cues for line in lines)
 
 
 def _closes(line: sentences.Sentence, request: sentences.Sentence) -> bool:
@@ -158,8 +141,6 @@ _FILE = (
     r"(?<![\w/:])(?:~|\.{1,2})?/[\w.@+\-]{1,60}(?:/[\w.@+\-]{1,60}){0,20}/?|\b[A-Za-z]:\\[\w\\.\-]{2,120}"
     rf"|(?<![\w/:])(?:[\w.@+\-]{{1,60}}/){{1,20}}[\w.@+\-]{{1,60}}|\b[\w\-]{{1,60}}\.(?:{_ENDINGS})\b"
 )
-_FILES = re.compile(_FILE)
-_URL = re.compile(r"\b[a-z]{2,8}://\S+")
 _FILE_HINT = re.compile(r"[/\\]|\w\.[a-z]")
 # Repetitions are bounded, so that a long line of slashes or digits takes no quadratic time.
 _FACT = re.compile(
@@ -192,7 +173,7 @@ _LABEL = re.compile(r"([^\W\d_][\w\-]{1,20})\s?[:=]?\s$")
 _KIND_WEIGHTS = {"url": 1.0, "file": 0.9, "id": 1.0, "number": 0.8, "name": 0.6}
 
 
-class Fact(msgspec.Struct, frozen=True):
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """A part of a sentence that must be quoted exactly."""
 
     kind: Kind
@@ -206,18 +187,13 @@ class Fact(msgspec.Struct, frozen=True):
 
 def find_facts(text: str) -> tuple[Fact, ...]:
     """Return the facts of one line, in order, without duplicates."""
-    time_slices.yield_cpu()
     facts = (_build_fact(match, text) for match in _FACT.finditer(text))
     return tuple(dict.fromkeys(fact for fact in facts if fact is not None))
 
 
 def find_files(text: str) -> list[str]:
     """Return the files that one line names."""
-    time_slices.yield_cpu()
-    if not _FILE_HINT.search(text):
-        return []
-    names = (match[0].rstrip(".,:;/-") for match in _FILES.finditer(_URL.sub(" ", text)))
-    return [name for name in names if _is_file(name)]
+    return [fact.text for fact in find_facts(text) if fact.kind == "file"] if _FILE_HINT.search(text) else []
 
 
 def find_named_files(messages: Sequence[types.Message], spoken: Sequence[sentences.Sentence]) -> list[str]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from holdfast import errors
-
-Pressure = Literal["none", "soft", "hard"]
 
 HOUR = 3600.0
 MIN_USABLE_SHARE = 0.05
@@ -31,8 +27,6 @@ class CompactionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share that the summary may take."""
     least_shrink: float = 0.10
     """A summary is rejected unless the context shrinks by this share."""
-    attempts_a_turn: int = 3
-    """How many attempts one turn may make."""
     an_hour: int = 6
     """How many compactions a conversation may have per hour; manual ones count, but are never refused."""
     cooldowns: tuple[float, ...] = (30.0, 120.0, 600.0)
@@ -66,8 +60,8 @@ def _find_problem(policy: CompactionPolicy) -> str:
         return "`tail`, `pinned` and `summary` must not be negative, and their sum must be below `soft`."
     if not 0 <= policy.least_shrink < 1:
         return "`least_shrink` must be at least 0 and below 1."
-    if policy.attempts_a_turn < 1 or not 1 <= policy.an_hour <= MAX_PER_HOUR:
-        return f"`attempts_a_turn` must be at least 1, and `an_hour` must be from 1 to {MAX_PER_HOUR}."
+    if not 1 <= policy.an_hour <= MAX_PER_HOUR:
+        return f"`an_hour` must be from 1 to {MAX_PER_HOUR}."
     if not policy.deadline > 0 or not all(0 <= seconds <= HOUR for seconds in policy.cooldowns):
         return "`deadline` must be above 0 seconds, and `cooldowns` must be from 0 to 3,600 seconds each."
     if policy.reserved_output is not None and policy.reserved_output < 0:
@@ -75,28 +69,11 @@ def _find_problem(policy: CompactionPolicy) -> str:
     return ""
 
 
-class FixedTokens(msgspec.Struct, frozen=True):
-    """The tokens that every request has besides its messages."""
-
-    system: int = 0
-    tools: int = 0
-
-
-def usable_tokens(window: int, reserved: int, fixed: FixedTokens) -> int:
+def usable_tokens(window: int, reserved: int, system: int, tools: int) -> int:
     """Return the tokens of a window that are left for messages. Raises NoRoom, which names the largest part."""
-    usable = window - reserved - fixed.system - fixed.tools
+    usable = window - reserved - system - tools
     if usable < max(1, window * MIN_USABLE_SHARE):
-        parts = {"the reserved output": reserved, "the system prompt": fixed.system, "the tools": fixed.tools}
+        parts = {"the reserved output": reserved, "the system prompt": system, "the tools": tools}
         part = max(parts, key=parts.__getitem__)
         raise errors.NoRoom(part, parts[part], window)
     return usable
-
-
-def pressure(used: int, usable: int, policy: CompactionPolicy, *, undone: bool = False) -> Pressure:
-    """Return how urgent a compaction is, given the tokens of the messages and the tokens usable for them.
-
-    If the user has undone the last compaction, the next one waits for the hard threshold.
-    """
-    if used >= policy.hard * usable:
-        return "hard"
-    return "soft" if used >= policy.soft * usable and not undone else "none"

@@ -12,14 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from holdfast import content_parts, redaction, types
-from holdfast.compaction import speaker, time_slices
+from holdfast.compaction import speaker
 
 MESSAGE_ENDS = {"user": (6_000, 2_000), "assistant": (4_000, 2_000), "tool": (1_000, 1_000), "system": (1_000, 0)}
 """How many characters are read at the beginning and at the end of a long message, by role."""
 MIN_LENGTH, MAX_LENGTH = 3, 320
-# A long text is redacted in chunks. Around a cut, MAX_SECRET characters are checked, more than a key has.
-CHUNK, MAX_SECRET = 16_384, 4_096
-MAX_KEY_BLOCK = 65_536
 MAX_SENTENCES = 1_500
 """How many sentences are ranked; the least promising ones above that are skipped."""
 
@@ -38,7 +35,7 @@ _CACHE_KEY = "_compaction sentences"
 _ROLE_WEIGHTS = {"user": 2.0, "assistant": 1.0, "tool": 0.2, "system": 0.3}
 
 
-class Sentence(msgspec.Struct, frozen=True):
+class Sentence(msgspec.Struct, frozen=True, gc=False):
     """One sentence of a message. `words` are cut to six letters, so that inflected forms are equal."""
 
     seq: int
@@ -67,43 +64,8 @@ def escape_tags(text: str) -> str:
 def message_text(message: types.Message) -> str:
     """Return the text of a message, shortened and redacted. Redaction comes first: half a key is not recognised."""
     head, tail = MESSAGE_ENDS[speaker.role_of(message)]
-    text = redact(_keep_ends(content_parts.text(message.content), head, tail))
+    text = redaction.redact(content_parts.text(message.content))
     return f"{text[:head]}\n{text[len(text) - tail :]}" if len(text) > head + tail else text
-
-
-def redact(text: str) -> str:
-    """Redact the secrets in a text of any length, in chunks, so that other threads can run."""
-    chunks, begin = [], 0
-    while len(text) - begin > CHUNK:
-        end = _find_safe_cut(text, begin + CHUNK, MAX_SECRET)
-        chunks.append(redaction.redact(text[begin:end]))
-        time_slices.yield_cpu()
-        begin = end
-    return "".join([*chunks, redaction.redact(text[begin:])])
-
-
-def _keep_ends(text: str, head: int, tail: int) -> str:
-    """Return the two ends of a very long text, with at least `head` and `tail` characters."""
-    if len(text) <= CHUNK:
-        return text
-    first, last = _find_safe_cut(text, head, MAX_SECRET), _find_safe_cut(text, len(text) - tail, -MAX_SECRET)
-    return f"{text[:first]}\n{text[last:]}" if first < last else text
-
-
-def _find_safe_cut(text: str, index: int, step: int) -> int:
-    """Return the first index, in steps from `index`, at which a cut splits no secret."""
-    while 0 < index < len(text):
-        around = text[max(0, index - MAX_SECRET) : index + MAX_SECRET]
-        if not _is_within_key_block(text, index) and redaction.redact(around) == around:
-            break
-        time_slices.yield_cpu()
-        index += step
-    return min(max(0, index), len(text))
-
-
-def _is_within_key_block(text: str, index: int) -> bool:
-    begin = text.rfind("-----BEGIN ", max(0, index - MAX_KEY_BLOCK), index)
-    return begin >= 0 and text.find("-----END ", begin, index) < 0
 
 
 def drop_summaries(messages: Iterable[types.Message]) -> list[types.Message]:
@@ -132,14 +94,12 @@ def select_informative(sentences: list[Sentence]) -> list[Sentence]:
     """Return the sentences that are worth ranking, in order; all of them if there are at most MAX_SENTENCES."""
     if len(sentences) <= MAX_SENTENCES:
         return sentences
-    scores = list(map(_glance, sentences))
-    best = sorted(range(len(sentences)), key=lambda index: (-scores[index], -index))
+    best = sorted(range(len(sentences)), key=lambda index: (-_glance(sentences[index]), -index))
     return [sentences[index] for index in sorted(best[:MAX_SENTENCES])]
 
 
 def _glance(sentence: Sentence) -> float:
     """Return a quick score for a sentence."""
-    time_slices.yield_cpu()
     length = 1.0 if 4 <= len(sentence.words) <= 40 else 0.4
     digits = 0.8 if any(map(str.isdigit, sentence.text)) else 0.0
     return length * _ROLE_WEIGHTS[sentence.role] + len(sentence.cues) + digits
@@ -147,7 +107,6 @@ def _glance(sentence: Sentence) -> float:
 
 def build_sentence(seq: int, role: str, text: str, section: str = "") -> Sentence:
     """Build the sentence of one line."""
-    time_slices.yield_cpu()
     words = terms(text)
     return Sentence(seq, role, text, words, find_cues(text, words), section)
 

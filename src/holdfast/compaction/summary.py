@@ -1,8 +1,8 @@
-"""Write the summary of a compaction: ask the summarizers in order, check each result, fall back to the extract.
+"""Write the summary of a compaction: ask the summarizers in order and check each result.
 
 A summary updates the earlier one. It is accepted only if the context shrinks, by the same token meter that triggered
 the compaction, and if it contains everything that must be kept. A summarizer that is rejected twice, raises or times
-out is followed by the next one; the last fallback is the extract, which needs no model.
+out is followed by the next one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import aclosing
 
 import msgspec
 
-from holdfast import content_parts, errors, types
-from holdfast.compaction import base, ledger, sentences, speaker, summary_format, time_slices
+from holdfast import content_parts, errors, redaction, types
+from holdfast.compaction import base, hooks, ledger, sentences, speaker, summary_format, time_slices
 from holdfast.model import base as models
 from holdfast.model import reply_builder, tokens
 from holdfast.store import message_codec
@@ -23,7 +23,6 @@ from holdfast.store import message_codec
 logger = logging.getLogger("holdfast.compaction")
 
 MAX_TRIES = 2
-CANCEL_TIMEOUT = 1.0
 MAX_OVERRUN = 1.5
 """A summary may have this many times its budget."""
 MAX_MESSAGE_LENGTH = 4_000
@@ -94,11 +93,10 @@ Gate = Callable[[str], list[str]]
 async def write(
     request: base.SummaryRequest,
     summarizers: Sequence[base.Summarizer],
-    extract: Callable[[base.SummaryRequest], str],
     gate: Gate,
     deadline: float,
 ) -> tuple[Written | None, list[str]]:
-    """Return the first accepted summary, None if even the extract was rejected, and the problems of the others.
+    """Return the first accepted summary, None if there is none, and the problems of the others.
 
     All summarizers together have `deadline` seconds.
     """
@@ -121,52 +119,27 @@ async def write(
                 break  # The summarizer raised or timed out: it is not tried again.
             reasons = f"The last try was refused: {'; '.join(wrong[:5])}"
             attempt = msgspec.structs.replace(request, focus=". ".join(filter(None, (request.focus, reasons))))
-    if problems:
-        logger.warning("the summary is an extract: no summary by a model was accepted")
-
-    def try_extract() -> tuple[str, list[str]]:
-        text = add_mark(extract(request))
-        return text, gate(text)
-
-    text, wrong = await time_slices.run_in_thread(try_extract)
-    return (None if wrong else Written(text, None)), problems + [f"extract: {each}" for each in wrong]
+    return None, problems
 
 
 async def _try(
     summarizer: base.Summarizer, request: base.SummaryRequest, gate: Gate, deadline: float
 ) -> tuple[str, list[str]]:
     """Ask a summarizer once and return its summary with its problems. It may raise anything, or hang."""
-    task = asyncio.ensure_future(_call(summarizer, request))
-    try:
-        await asyncio.wait([task], timeout=deadline)
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=CANCEL_TIMEOUT)
+    task = await hooks.run_limited(lambda: summarizer.summarize(request), deadline)
     if not task.done() or task.cancelled():
         return "", ["timed out or was cancelled"]
-    text, problem = task.result()
-    if problem:
-        return "", [problem]
-    return await time_slices.run_in_thread(_check, text, gate)
+    if error := task.exception():
+        if isinstance(error, errors.HoldfastError):
+            return "", [str(error)]
+        logger.error("a summarizer failed", exc_info=error)
+        return "", [type(error).__name__]
+    return await time_slices.run_in_thread(_check, task.result(), gate)
 
 
-async def _call(summarizer: base.Summarizer, request: base.SummaryRequest) -> tuple[str, str]:
+def _check(returned: object, gate: Gate) -> tuple[str, list[str]]:
     try:
-        text = await summarizer.summarize(request)
-    except errors.HoldfastError as error:
-        return "", str(error)
-    except Exception as error:
-        logger.exception("a summarizer failed")
-        return "", type(error).__name__
-    if not isinstance(text, str) or not text.strip():
-        return "", "returned no text"
-    return text, ""
-
-
-def _check(returned: str, gate: Gate) -> tuple[str, list[str]]:
-    try:
-        text = add_mark(returned)
+        text = add_mark(returned if isinstance(returned, str) else "")
         message_codec.encode(text)
     except errors.InvalidArgument as error:
         return "", [str(error)]
@@ -175,14 +148,8 @@ def _check(returned: str, gate: Gate) -> tuple[str, list[str]]:
 
 def _find_name(summarizer: base.Summarizer) -> str:
     """Return the name of a summarizer in a form that can be stored."""
-    try:
-        name = getattr(summarizer, "name", None)
-    except Exception:
-        logger.exception("the name of a summarizer could not be read")
-        name = None
-    name = name if isinstance(name, str) else type(summarizer).__name__
-    printable = "".join(filter(str.isprintable, sentences.fold(name)))
-    return printable[:MAX_NAME_LENGTH].strip() or "summarizer"
+    name = getattr(summarizer, "name", None) or type(summarizer).__name__
+    return "".join(filter(str.isprintable, sentences.fold(str(name))))[:MAX_NAME_LENGTH].strip() or "summarizer"
 
 
 def gate(request: base.SummaryRequest, before: int, after: Callable[[str], int], limit: float) -> Gate:
@@ -255,7 +222,6 @@ def _render_messages(messages: Sequence[types.Message], budget: int) -> str:
     max_length = min(MAX_MESSAGE_LENGTH, budget)
     lines: list[str] = []
     for message in reversed(messages):
-        time_slices.yield_cpu()
         line = _render_message(message, max_length)
         budget -= tokens.estimate(line) + 1
         if budget < 0:
@@ -269,11 +235,6 @@ def _render_message(message: types.Message, max_length: int) -> str:
     text = content_parts.text(message.content)
     if len(text) > max_length:
         text = f"{text[: max_length // 2]} […] {text[-max_length // 4 :]}"
-    calls = "".join(f" [calls {call.name} {_render_arguments(call)}]" for call in message.tool_calls)
+    calls = "".join(f" [calls {call.name} {call.arguments_text[:MAX_ARGUMENTS_LENGTH]}]" for call in message.tool_calls)
     # Messages are redacted before they get here; a custom caller may not have done so.
-    return f"[{message.seq} {speaker.role_of(message)}] " + sentences.escape_tags(sentences.redact(text + calls))
-
-
-def _render_arguments(call: types.ToolCall) -> str:
-    arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
-    return arguments[:MAX_ARGUMENTS_LENGTH]
+    return f"[{message.seq} {speaker.role_of(message)}] " + sentences.escape_tags(redaction.redact(text + calls))

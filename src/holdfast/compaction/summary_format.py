@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from holdfast.compaction import sentences, time_slices
+from holdfast.compaction import sentences
 
 GOAL, LIMITS, DECISIONS, DONE, DOING = "Goal", "Constraints", "Decisions", "Done", "In progress"
 ASKS, FILES, COMMANDS, ERRORS, FACTS = "Open asks", "Files", "Commands", "Errors", "Facts"
@@ -48,7 +48,6 @@ def quote(text: str) -> str:
     """Bring the summary of a model into the format: every line that is not a known heading is quoted."""
     lines = []
     for raw in text.splitlines():
-        time_slices.yield_cpu()
         line = sentences.fold(raw)
         indent = " " * min(8, len(raw) - len(raw.lstrip(" ")))
         if line:

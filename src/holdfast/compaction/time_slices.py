@@ -1,44 +1,53 @@
-"""Run CPU-bound work in a thread that regularly yields the GIL.
+"""Run CPU-bound work in a thread without delaying the event loop.
 
 CPython takes the GIL from a computing thread only every 5 ms. A turn switches threads a dozen times and would wait that
-long each time, so long computations call `yield_cpu` often.
+long each time, so the interval is shorter while such work runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SLICE = 0.001
-"""Seconds that the work may hold the GIL."""
-PAUSE = 0.00001
-"""Seconds to sleep. With 0, the thread would be the first to get the GIL again."""
+SWITCH_INTERVAL_SECONDS = 0.0005
 
-_slice = threading.local()
+
+class _SwitchInterval:
+    """Shortens the interval of the interpreter while at least one thread is inside the block."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._usual = sys.getswitchinterval()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._threads += 1
+            if self._threads == 1:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(SWITCH_INTERVAL_SECONDS, self._usual))
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._threads -= 1
+            if self._threads == 0:
+                sys.setswitchinterval(self._usual)
+
+
+_short_interval = _SwitchInterval()
 
 
 async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run the work in a thread and return its result; `yield_cpu` is active there."""
-    return await asyncio.to_thread(_run_sliced, lambda: work(*args, **kwargs))
+    """Run the work in a thread and return its result; other threads get the GIL often meanwhile."""
 
+    def run() -> T:
+        with _short_interval:
+            return work(*args, **kwargs)
 
-def _run_sliced(work: Callable[[], T]) -> T:
-    _slice.end = time.perf_counter() + SLICE
-    try:
-        return work()
-    finally:
-        _slice.end = None
-
-
-def yield_cpu() -> None:
-    """Let other threads run if the time slice has ended. Does nothing outside of `run_in_thread`."""
-    end: float | None = getattr(_slice, "end", None)
-    if end is not None and time.perf_counter() >= end:
-        time.sleep(PAUSE)
-        _slice.end = time.perf_counter() + SLICE
+    return await asyncio.to_thread(run)

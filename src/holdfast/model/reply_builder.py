@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import assert_never
+
+import msgspec
 
 from holdfast import content_parts, types
 from holdfast.model import base
@@ -87,3 +91,12 @@ async def ask(model: base.Model, request: base.Request) -> base.Reply:
         async for delta in deltas:
             builder.add(delta)
     return builder.reply()
+
+
+def with_unique_ids(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:
+    """Return the calls with unique ids: some servers send none, or the same for all."""
+    unique: dict[str, types.ToolCall] = {}
+    for call in calls:
+        call_id = call.id if call.id and call.id not in unique else f"call_{uuid.uuid4().hex}"
+        unique[call_id] = msgspec.structs.replace(call, id=call_id)
+    return tuple(unique.values())

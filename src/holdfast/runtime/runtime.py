@@ -447,8 +447,6 @@ class Runtime:
         if hint.kind in ("came", "lost"):
             for conversation_id in [each for each in self._states if hint.is_about(each)]:
                 self.check_inbox(conversation_id)
-        if hint.kind in ("moved", "lost"):
-            self.agents.on_hint(hint)
 
     async def _check_inbox(self, state: ConversationState) -> None:
         if state.worker is None and not await self._inbox(state.conversation_id):

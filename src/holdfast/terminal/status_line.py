@@ -64,14 +64,14 @@ async def read_status(runtime: runtime_module.Runtime, conversation_id: str) -> 
     """Read the status of a conversation; raises HoldfastError if the store cannot be read."""
     agent = await runtime.agents.get(conversation_id)
     try:
-        used = await usage.used(runtime.db, conversation_id)
+        used = await usage.read(runtime.db, conversation_id)
         running = await runtime.db.processes.all(conversation_id, running_only=True)
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:
         used, running = {}, []
-    soft, hard = compress.thresholds(agent.compaction_work())
-    return ConversationStatus(
+    soft, hard = compress.thresholds(agent.compaction_job())
+    return Status(
         model=agent.model.name,
         used=await agent.context_tokens(),
         window=agent.model.window,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from holdfast import errors, events, types
 from holdfast.agent import agent as agents
-from holdfast.agent.commands import base
+from holdfast.agent.commands import base, turns
 from holdfast.compaction import base as compaction
 from holdfast.compaction import compress, cut, time_slices
 from holdfast.store import async_db
@@ -20,7 +20,6 @@ from holdfast.tools import recall as recall_tool
 
 MAX_RECALLED = 50
 MAX_HITS = 15
-PREVIEW_CHARS = 80
 NOTHING_FOUND = "Nothing was found."
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
@@ -69,13 +68,13 @@ async def _compact(
 
 
 async def _preview(agent: agents.AIAgent, keep_exchanges: int | None = None) -> str:
-    work = agent.compaction_work()
-    context = await work.db.context(work.conversation_id)
-    pins = await work.db.pins(work.conversation_id)
-    found = await asyncio.to_thread(compress.plan_cut, work, context, keep_exchanges, pins, True)
+    job = agent.compaction_job()
+    context = await job.db.context(job.conversation_id)
+    pins = await job.db.pins(job.conversation_id)
+    found = await asyncio.to_thread(compress.plan_cut, job, context, keep_exchanges, pins, True)
     if found is None:
-        return await asyncio.to_thread(compress.explain_nothing_to_do, work, context, keep_exchanges, True)
-    tokens = sum(map(work.meter.of, found.going))
+        return await asyncio.to_thread(compress.explain_nothing_to_do, job, context)
+    tokens = sum(map(job.meter.of, found.going))
     pinned = f" Pinned, so kept: {', '.join(map(str, found.pinned))}." if found.pinned else ""
     return (
         f"{len(found.going)} messages up to {found.cut_seq} (about {tokens:,} tokens) would be summarized; "
@@ -138,10 +137,7 @@ async def unpin(invocation: base.Invocation) -> None:
 
 
 async def complete_pins(invocation: base.Invocation) -> Sequence[base.Candidate]:
-    try:
-        return [base.Candidate(str(pin.seq)) for pin in await invocation.host.db.pins(invocation.conversation_id)]
-    except errors.NoSuchSession:
-        return []
+    return [base.Candidate(str(pin.seq)) for pin in await invocation.host.db.pins(invocation.conversation_id)]
 
 
 async def _list_pins(db: async_db.AsyncSessionDB, conversation_id: str) -> str:
@@ -159,18 +155,18 @@ async def _list_pins(db: async_db.AsyncSessionDB, conversation_id: str) -> str:
 
 async def pin_message(agent: agents.AIAgent, argument: str) -> str:
     """Pin a message if every compaction can keep it. Raises InvalidArgument otherwise."""
-    work = agent.compaction_work()
-    context, pins = await work.db.context(work.conversation_id), await work.db.pins(work.conversation_id)
+    job = agent.compaction_job()
+    context, pins = await job.db.context(job.conversation_id), await job.db.pins(job.conversation_id)
     seq = context.last_seq if argument == "last" else _seq(argument, "/pin takes the number of a message, or last.")
     pinned = [each.seq for each in pins]
     if seq not in pinned:
-        await time_slices.run_in_thread(_check_pin, work, context, pinned, seq)
-        await work.db.pin(work.conversation_id, seq)
+        await time_slices.run_in_thread(_check_pin, job, context, pinned, seq)
+        await job.db.pin(job.conversation_id, seq)
         # A compaction may have been committed since the check; later ones see the pin.
-        if seq not in cut.visible_seqs(await work.db.context(work.conversation_id)):
-            await work.db.unpin(work.conversation_id, seq)
+        if seq not in cut.visible_seqs(await job.db.context(job.conversation_id)):
+            await job.db.unpin(job.conversation_id, seq)
             raise _not_in_context(seq)
-    return f"Pinned; every compaction keeps it: {await _pin_line(work.db, work.conversation_id, seq)}"
+    return f"Pinned; every compaction keeps it: {await _pin_line(job.db, job.conversation_id, seq)}"
 
 
 def _seq(argument: str, usage: str) -> int:
@@ -179,16 +175,16 @@ def _seq(argument: str, usage: str) -> int:
     return int(argument)
 
 
-def _check_pin(work: compress.Job, context: types.Context, pinned: list[int], seq: int) -> None:
+def _check_pin(job: compress.Job, context: types.Context, pinned: list[int], seq: int) -> None:
     """Raise InvalidArgument if compactions could not keep the message, or other pinned ones because of it."""
     if not 1 <= seq <= context.last_seq:
         raise errors.InvalidArgument(f"Messages are numbered 1 to {context.last_seq}.")
     if seq not in cut.visible_seqs(context):
         raise _not_in_context(seq)
-    share = int(work.usable * work.policy.pinned)
-    before, after = (set(cut.find_excess_pins(context, work.size_of, share, pins)) for pins in (pinned, [*pinned, seq]))
+    share = int(job.usable * job.policy.pinned)
+    before, after = (set(cut.find_excess_pins(context, job.meter.of, share, pins)) for pins in (pinned, [*pinned, seq]))
     if after - before:
-        size = work.size([each for each in context if each.seq == seq])
+        size = job.size([each for each in context if each.seq == seq])
         raise errors.InvalidArgument(
             f"No space to pin message {seq} (about {size:,} tokens): pinned messages, the first exchange and the "
             f"results of pinned calls may have {share:,} tokens together. /unpin frees space."
@@ -204,6 +200,5 @@ def _not_in_context(seq: int) -> errors.InvalidArgument:
 
 async def _pin_line(db: async_db.AsyncSessionDB, conversation_id: str, seq: int, in_context: bool = True) -> str:
     (message,) = await db.transcript(conversation_id, seq - 1, seq)
-    text = " ".join(recall_tool.shown(message).split())
-    short = text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 2] + " …"
-    return f"[{seq} {message.role}] {short}{'' if in_context else ' (not in the context now)'}"
+    note = "" if in_context else " (not in the context now)"
+    return f"[{seq} {message.role}] {turns.preview(recall_tool.shown(message))}{note}"

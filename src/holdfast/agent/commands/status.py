@@ -43,7 +43,7 @@ async def status(invocation: base.Invocation) -> None:
 
 async def usage(invocation: base.Invocation) -> None:
     try:
-        used = await agent_usage.used(invocation.host.db, invocation.conversation_id)
+        used = await agent_usage.read(invocation.host.db, invocation.conversation_id)
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:

@@ -113,10 +113,11 @@ def _without_notes(content: types.Content) -> types.Content:
 
 
 def _line(message: types.Message) -> str:
-    return f"  [{message.seq}] {_preview('(redacted)' if message.redacted else content_parts.text(message.content))}"
+    return f"  [{message.seq}] {preview('(redacted)' if message.redacted else content_parts.text(message.content))}"
 
 
-def _preview(text: str) -> str:
+def preview(text: str) -> str:
+    """Return the beginning of a text as one line."""
     line = " ".join(text.split())
     return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 2] + " …"
 
@@ -148,21 +149,19 @@ def manage_queue(argument: str, waiting: Sequence[events.Submit], drop: Callable
     """Run /queue on these messages; return the answer. Raises InvalidArgument."""
     match argument.lower().split():
         case []:
-            return (
-                "\n".join(f"{number}  {_preview(each.text)}" for number, each in enumerate(waiting, 1)) or QUEUE_EMPTY
-            )
+            return "\n".join(f"{number}  {preview(each.text)}" for number, each in enumerate(waiting, 1)) or QUEUE_EMPTY
         case ["drop", "all"]:
             dropped = [drop(each) for each in waiting]
             return f"Dropped {sum(dropped)}." if dropped else QUEUE_EMPTY
         case ["drop", text] if (number := base.parse_number(text)) is not None:
             if number > len(waiting) or not drop(waiting[number - 1]):
                 raise errors.InvalidArgument(f"No message {number} is waiting; /queue lists those that are.")
-            return f"Dropped: {_preview(waiting[number - 1].text)}"
+            return f"Dropped: {preview(waiting[number - 1].text)}"
         case _:
             raise errors.InvalidArgument("/queue lists waiting messages; /queue drop N or /queue drop all drops them.")
 
 
 async def complete_queue(invocation: base.Invocation) -> Sequence[base.Candidate]:
     waiting = invocation.host.waiting(invocation.conversation_id)
-    values = [base.Candidate(f"drop {number}", _preview(each.text)) for number, each in enumerate(waiting, 1)]
+    values = [base.Candidate(f"drop {number}", preview(each.text)) for number, each in enumerate(waiting, 1)]
     return [*values, *([base.Candidate("drop all", "all waiting messages")] if waiting else ())]
