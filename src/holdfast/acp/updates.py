@@ -265,8 +265,6 @@ def _notice_updates(event: events.AnyEvent, remark: Callable[[str], Update]) -> 
             return [remark(f"{wording.compacted(event).text}\n\n")]
         case events.Titled(title):
             return [title_update(title)]
-        case events.Compacted():
-            return [remark(f"{wording.compacted(event).text}\n\n")]
         case events.Answer(text):
             return [agent_message(f"{conversion.format_answer(text)}\n\n")]
         case _:

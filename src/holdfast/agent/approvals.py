@@ -190,15 +190,15 @@ class Approvals:
         names = ("search_files", "read_file") if tool.spec.name == "search_files" else (tool.spec.name,)
 
         def is_hidden(path: str) -> bool:
-            return any(rules.forbids(self.law, name, path) for name in names)
+            return any(rules.denies_path(self.law, name, path) for name in names)
 
         async def run(arguments: base.Arguments) -> types.Content | base.Plan:
             act, now = _planned_read(tool.spec.name, arguments, self.law.folder), base.current()
             verdict, by = rules.decide(act, self.law), "the tool: never"
             try:
                 # The rules for command lines are applied to the plan.
-                if verdict.say == "deny" and act.tool not in rules.RUNNERS:
-                    by = verdict.by
+                if verdict.effect == "deny" and act.tool not in rules.RUNNERS:
+                    by = verdict.origin
                     raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
                 if self.mode == "read-only" and tool.alters(arguments):
                     by = _READ_ONLY.by
@@ -259,7 +259,7 @@ class Approvals:
             self._numbers[where],
         )
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._pending[where, asked.request_id] = PendingApproval(asked, verdict.remembers, future, act.kind == "look")
+        self._pending[where, asked.request_id] = PendingApproval(asked, verdict.grants, future, act.kind == "look")
         decision = Decision(False, "interrupted", "The turn was interrupted.")
         try:
             emit(asked)
@@ -281,10 +281,10 @@ class Approvals:
             return Decision(True, "the program: once")
         if answer not in ("conversation", "always"):
             return Decision(False, "the program: no", "The program denied it.")
-        problem = await self._grant(where, verdict.remembers, answer, "program")
+        problem = await self._grant(where, verdict.grants, answer, "program")
         if problem:
             logger.warning("%s", problem)
-        return Decision(True, f"the program: {'once' if problem or not verdict.remembers else answer}")
+        return Decision(True, f"the program: {'once' if problem or not verdict.grants else answer}")
 
     # --- audit log -----------------------------------------------------------------------------------
 

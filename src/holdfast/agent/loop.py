@@ -116,7 +116,7 @@ class TurnLoop:
 
     async def run(self) -> None:
         """Take steps until the model calls no tool. Raises TurnLimitReached, ModelError or OutputInvalid."""
-        for warning in await self._tools.freshen():
+        for warning in await self._tools.update():
             self._emit(events.Notice(warning, "warning"))
         await self._take_steps()
         if self._format is not None:

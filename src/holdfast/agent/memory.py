@@ -106,7 +106,7 @@ class AgentMemory:
 
     def __init__(
         self,
-        notes: memory_tool.Notes | None = None,
+        notes: memory_tool.NoteStore | None = None,
         reviewer: models.Model | None = None,
         charge: Charge = _charge_nothing,
         timeout_seconds: float = REVIEW_TIMEOUT_SECONDS,
@@ -165,7 +165,7 @@ class AgentMemory:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _run_reviews(self, reviewer: models.Model, notes: memory_tool.Notes) -> None:
+    async def _run_reviews(self, reviewer: models.Model, notes: memory_tool.NoteStore) -> None:
         while self._queued is not None:
             request, self._queued = self._queued, None
             spent = [types.Usage()]
@@ -192,7 +192,7 @@ class ReviewRequest(msgspec.Struct, frozen=True):
 
 
 async def _review(
-    reviewer: models.Model, notes: memory_tool.Notes, request: ReviewRequest, spent: list[types.Usage]
+    reviewer: models.Model, notes: memory_tool.NoteStore, request: ReviewRequest, spent: list[types.Usage]
 ) -> None:
     """Ask the model and run its calls. `spent` has the usage so far, also of requests that broke off."""
     tools = registry.Registry([memory_tool.memory(notes, REVIEW_ACTIONS)])

@@ -56,7 +56,7 @@ class EventMessageBuilder:
         is_new, self._last_tool = name != self._last_tool, name
         return self.options.tool_progress == "all" or (is_new and self.options.tool_progress == "new")
 
-    def _line(self, mark: str, sentence: wording.Sentence) -> str:
+    def _line(self, mark: str, sentence: wording.EventSentence) -> str:
         text = safe_text.safe(f"{mark} {sentence.text}").rstrip()
         return safe_text.clip(text, self.options.columns, MARKS.more)
 
@@ -105,46 +105,5 @@ def _complete(result: events.TurnResult, uid: str | None) -> wire_types.MessageC
     )
 
 
-def _render_notice(
-    event: events.TurnQueued
-    | events.MessageStored
-    | events.ApprovalSettled
-    | events.Notice
-    | events.Titled
-    | events.Compacted
-    | events.Answer
-    | events.Say
-    | events.Moved
-    | events.Quit,
-) -> list[wire_types.EventMessage]:
-    """Return the messages of an event that is not part of the reply. A title is sent with session.info."""
-    match event:
-        case events.TurnQueued(holder):
-            text = "Another turn of this conversation is running elsewhere. This one starts after it."
-            return [_status("queued", text, data={"holder": holder})]
-        case events.Notice(text, "error"):
-            return [wire_types.EventMessage("error", wire_types.Failure(text=text))]
-        case events.Notice(text, level):
-            return [_status("notice", text, level)]
-        case events.Answer(text):
-            return [_status("answer", text)]
-        case events.ApprovalSettled(request_id, allowed, by):
-            data = {"request_id": request_id, "allowed": allowed, "by": by}
-            return [_status("approval.settled", f"{'Allowed' if allowed else 'Denied'} ({by}).", data=data)]
-        case events.Compacted(_, cut_seq, before, after, model, remark):
-            data = {"cut_seq": cut_seq, "before": before, "after": after, "model": model, "remark": remark}
-            return [_status("compacted", wording.compacted(event).text, data=data)]
-        case events.MessageStored() | events.Titled() | events.Say() | events.Moved() | events.Quit():
-            return []
-        case _:
-            assert_never(event)
-
-
-def _delta(kind: wire_types.DeltaKind, text: str) -> wire_types.EventMessage:
-    return wire_types.EventMessage("message.delta", wire_types.MessageDelta(kind=kind, text=text))
-
-
-def _status(
-    kind: wire_types.StatusKind, text: str, level: events.Level = "info", data: dict[str, object] | None = None
-) -> wire_types.EventMessage:
-    return wire_types.EventMessage("status", wire_types.Status(kind=kind, text=text, level=level, data=data or {}))
+def _status(kind: wire_types.StatusKind, text: str, **data: object) -> wire_types.StatusNotice:
+    return wire_types.StatusNotice(kind=kind, text=text, data=data)

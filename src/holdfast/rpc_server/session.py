@@ -195,20 +195,13 @@ class ClientSession:
         output: list[wire_types.OutputLine] = []
 
         def collect(event: events.AnyEvent) -> None:
-            match event:
-                case events.Answer(text):
-                    output.append(wire_types.Line(level="answer", text=text))
-                    self._command_output = event
-                case events.Notice(text, "info"):
-                    # It may report progress, so it is sent as an event at once, too.
-                    output.append(wire_types.Line(level="info", text=text))
-                case events.Notice(text, level):
-                    output.append(wire_types.Line(level=level, text=text))
-                    self._command_output = event
-                case events.Compacted():
-                    output.append(wire_types.Line(level="info", text=wording.compacted(event).text))
-                case events.Titled(title):
-                    output.append(wire_types.Line(level="info", text=f"The title is now {title}."))
+            if (sentence := wording.describe(event)) is None:
+                return
+            is_answer = isinstance(event, events.Answer)
+            output.append(wire_types.OutputLine(level="answer" if is_answer else sentence.level, text=sentence.text))
+            if is_answer or (isinstance(event, events.Notice) and event.level != "info"):
+                # Others may report progress, so they are sent as events at once, too.
+                self._command_output = event
 
         await self._runtime.send(self.conversation_id, events.Command(line), outcomes.append, collect)
         return outcomes, output

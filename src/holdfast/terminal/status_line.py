@@ -71,7 +71,7 @@ async def read_status(runtime: runtime_module.Runtime, conversation_id: str) -> 
     except errors.NoSuchSession:
         used, running = {}, []
     soft, hard = compress.thresholds(agent.compaction_job())
-    return Status(
+    return ConversationStatus(
         model=agent.model.name,
         used=await agent.context_tokens(),
         window=agent.model.window,
