@@ -18,8 +18,7 @@ from schemathesis import checks
 from holdfast import AsyncSessionDB, SessionDB
 from holdfast.gateway import settings as said
 from holdfast.gateway.platforms import loopback
-from holdfast.gateway.platforms.http import platform as http_platform
-from holdfast.gateway.platforms.http import webhooks
+from holdfast.gateway.platforms.http import http_platform, webhooks
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from tests.gateway import stage, web

@@ -17,7 +17,7 @@ from holdfast.store.mail import contacts
 from tests.gateway import stage
 
 RULES = access.build_rules(
-    settings.Settings(
+    settings.GatewaySettings(
         allow={"telegram": [42, "ann", "both"], "open": ["*"]},
         deny={"telegram": ["both", "enemy", "boss-gone"], "open": ["enemy"]},
         admins={"telegram": ["boss", "boss-gone"]},
@@ -206,7 +206,7 @@ def test_a_code_that_would_be_good_for_nothing_is_not_told(change: str) -> None:
 
 
 def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_path: Path) -> None:
-    rules = access.build_rules(settings.Settings(strangers="tell"))
+    rules = access.build_rules(settings.GatewaySettings(strangers="tell"))
 
     async def story(db: AsyncSessionDB) -> None:
         async with AsyncSessionDB(SessionDB(tmp_path / "people.db")) as other:
@@ -255,7 +255,7 @@ def test_no_code_is_given_where_others_read_it(kind: platform.ChatKind) -> None:
 @pytest.mark.parametrize(("strangers", "wanted"), [("tell", [access.UNKNOWN, "", ""]), ("silence", ["", "", ""])])
 def test_strangers_are_told_once_or_never(strangers: Any, wanted: list[str]) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        rules = access.build_rules(settings.Settings(strangers=strangers))
+        rules = access.build_rules(settings.GatewaySettings(strangers=strangers))
         assert [(await access.Access(db, rules)(came(), "r")).message for _ in range(3)] == wanted
 
     stage.run(story)

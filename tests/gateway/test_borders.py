@@ -9,8 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
-from holdfast.gateway.platforms.http import platform as http_platform
-from holdfast.gateway.platforms.http import requests
+from holdfast.gateway.platforms.http import http_platform, requests
 from holdfast.model import ScriptedModel
 from tests.gateway import stage, web
 

@@ -15,8 +15,7 @@ from holdfast import AsyncSessionDB, content_parts, errors, types
 from holdfast.gateway import access, limits, message_policy
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
-from holdfast.gateway.platforms.http import chat_completions, chat_requests, sse
-from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import chat_completions, chat_requests, http_platform, sse
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.store import leases
@@ -435,8 +434,8 @@ def test_who_is_refused_at_the_door_is_told_why(
 
 def test_people_limits_and_sizes_of_the_settings_have_their_own_refusals() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        known = access.Access(db, access.build_rules(said.Settings(deny={"http": ["bob"]})))
-        guards = [known, limits.RateLimits(db, said.Limits(minute=1, person_minute=2, attachments=1))]
+        known = access.Access(db, access.build_rules(said.GatewaySettings(deny={"http": ["bob"]})))
+        guards = [known, limits.RateLimits(db, said.GatewayLimits(minute=1, person_minute=2, attachments=1))]
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
         async with web.open_web(db, ScriptedModel(["Hello."] * 2), checks=guards) as open_:
             assert (await open_.ask("Hi", headers=web.BOB)).status_code == 403

@@ -22,8 +22,7 @@ from holdfast.gateway import access
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
 from holdfast.gateway.platforms import loopback
-from holdfast.gateway.platforms.http import callbacks, requests, server, signatures, webhooks
-from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import callbacks, http_platform, requests, server, signatures, webhooks
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.tools import base as tools_port
@@ -228,7 +227,7 @@ def test_what_is_not_signed_as_it_has_to_be_is_refused() -> None:
         ({**good, signatures.SIGNATURE: mac.replace("v1", "v0")}, BODY, now),
         ({**good, signatures.SIGNATURE: "v1,AA " * 20 + mac}, BODY, now),
     ):
-        with pytest.raises(requests.RequestRefused) as refused:
+        with pytest.raises(requests.HttpError) as refused:
             signatures.verify(SECRET, given, body, at)
         assert refused.value.status == 401
 
@@ -407,7 +406,7 @@ def test_bodies_that_nobody_has_looked_at_are_few_at_once(monkeypatch: pytest.Mo
             try:
                 async with taking._unverified(peer):
                     await may.wait()
-            except requests.RequestRefused as refused:
+            except requests.HttpError as refused:
                 return refused.status
             return 0
 

@@ -11,8 +11,7 @@ import pytest
 from holdfast import AsyncSessionDB, types
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import routes
-from holdfast.gateway.platforms.http import inline_images
-from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import http_platform, inline_images
 from tests.gateway import stage, web
 
 PIXEL = b"\x89PNG not really"

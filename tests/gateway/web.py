@@ -14,7 +14,7 @@ from holdfast import AsyncSessionDB
 from holdfast.gateway import gateway
 from holdfast.gateway import settings as said
 from holdfast.gateway.platforms import loopback
-from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import http_platform
 from holdfast.model import base as models
 from tests.gateway import stage
 

@@ -24,8 +24,7 @@ from holdfast.gateway import access, gateway, gateway_context, limits, metrics, 
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms import loopback, plugins
-from holdfast.gateway.platforms.http import platform as http_platform
-from holdfast.gateway.platforms.http import webhooks
+from holdfast.gateway.platforms.http import http_platform, webhooks
 from holdfast.model import tokens
 from holdfast.runtime import runtime
 from holdfast.store import async_db, db

@@ -54,7 +54,7 @@ class Rules(msgspec.Struct, frozen=True):
     authenticated: frozenset[str] = AUTHENTICATED
 
 
-def build_rules(wanted: settings.Settings) -> Rules:
+def build_rules(wanted: settings.GatewaySettings) -> Rules:
     allow, deny, admins, shared = map(settings.ids, (wanted.allow, wanted.deny, wanted.admins, wanted.shared))
     return Rules(allow, deny, admins, shared, wanted.strangers)
 

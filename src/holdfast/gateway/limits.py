@@ -40,7 +40,7 @@ class RateLimits:
     """The admission check for limits. A sender over a limit is notified once per period."""
 
     def __init__(
-        self, db: async_db.AsyncSessionDB, wanted: settings.Limits, clock: Callable[[], float] = time.time
+        self, db: async_db.AsyncSessionDB, wanted: settings.GatewayLimits, clock: Callable[[], float] = time.time
     ) -> None:
         self._db, self._clock, self._max_kilobytes = db, clock, wanted.attachments
         self._per_chat = ((wanted.minute, MINUTE), (wanted.day, DAY))

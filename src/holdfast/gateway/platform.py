@@ -58,7 +58,7 @@ class Quote(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", t
     """The display name of its sender."""
 
 
-class Edit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="edit"):
+class MessageEdit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="edit"):
     """Marks an inbound message as the new text of an earlier one."""
 
     key: str
@@ -99,7 +99,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
         found: list[msgspec.Struct] = [self.terms] if self.terms != Terms() else []
         if (quote := self.reply_to) is not None:
             found.append(Quote(storable_key(quote.key), quote.text[:MAX_QUOTE], quote.name[:MAX_QUOTE]))
-        found += [Edit(storable_key(self.edits))] if self.edits else []
+        found += [MessageEdit(storable_key(self.edits))] if self.edits else []
         return [msgspec.to_builtins(each) for each in found]
 
 
@@ -110,7 +110,7 @@ def storable_key(key: str) -> str:
 
 
 def read_extra(inbound: types.InboundMessage, kind: type[T]) -> T | None:
-    """Return the stored `Terms`, `Quote` or `Edit` of a message; None if it has none."""
+    """Return the stored `Terms`, `Quote` or `MessageEdit` of a message; None if it has none."""
     tag = kind.__struct_config__.tag
     found = next((part for part in inbound.parts if part.get("type") == tag), None)
     return None if found is None else msgspec.convert(found, kind)

@@ -134,7 +134,7 @@ def user_content(inbound: Sequence[types.InboundMessage], text: str, shared: boo
         if (quote := platform.read_extra(each, platform.Quote)) is not None and quote.text:
             by = f" of {_quoted(quote.name)}" if quote.name else ""
             notes.append(QUOTED.format(by=by, text=_quoted(quote.text[: platform.MAX_QUOTE])))
-        if platform.read_extra(each, platform.Edit) is not None:
+        if platform.read_extra(each, platform.MessageEdit) is not None:
             notes.append(EDITED)
     if not parts and not notes:
         return None

@@ -43,7 +43,7 @@ class ResetPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """With `daily`: at this hour of the local time."""
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GatewayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rate limits per chat and per person. Messages over a limit are not stored; their sender is notified."""
 
     minute: Count = 20
@@ -89,7 +89,7 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 1_024 * 1_024, 8_192 * 1_024 + attachments * 1_000 * 4 // 3
 
 
-class Loopback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoopbackSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """JSON lines on a Unix socket, for scripts of the gateway's user."""
 
     socket: str = "gateway.sock"
@@ -111,7 +111,7 @@ class Hook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Text that precedes the delivery in the message."""
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a gateway works, and who has access to the agent: only the senders listed here or allowed by an operator."""
 
     profile: str = "main"
@@ -144,9 +144,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many chats are processed concurrently."""
     remember: Annotated[float, msgspec.Meta(ge=1, le=36_500)] = 30.0
     """Days that inbound messages are remembered, to recognise repeated deliveries."""
-    limits: Limits = Limits()
+    limits: GatewayLimits = GatewayLimits()
     http: Http = Http()
-    loopback: Loopback | None = None
+    loopback: LoopbackSettings | None = None
     hooks: dict[str, Hook] = {}
     platforms: dict[str, dict[str, Any]] = {}
     """The settings of platforms of other packages, from the tables `[gateway.NAME]`."""
@@ -165,7 +165,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         hooks = [hook.secret_env for hook in self.hooks.values()]
         return sorted({*self.http.tokens.values(), *hooks, *(value for value in named if isinstance(value, str))})
 
-    def resolve_paths(self, resolve: Callable[[str | None], str | None]) -> Settings:
+    def resolve_paths(self, resolve: Callable[[str | None], str | None]) -> GatewaySettings:
         """Return the settings with absolute paths."""
         loopback = self.loopback and msgspec.structs.replace(self.loopback, socket=resolve(self.loopback.socket))
         return msgspec.structs.replace(self, folder=resolve(self.folder), loopback=loopback)
@@ -216,7 +216,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def collect_platforms(table: dict[str, Any]) -> dict[str, Any]:
     """Move the tables of installed platform plug-ins in `[gateway]` to its field `platforms`."""
     unknown = [
-        name for name, value in table.items() if isinstance(value, dict) and name not in Settings.__struct_fields__
+        name
+        for name, value in table.items()
+        if isinstance(value, dict) and name not in GatewaySettings.__struct_fields__
     ]
     # Installed packages are only searched if there is a reason to: it takes some milliseconds.
     if not unknown:

@@ -601,7 +601,7 @@ def is_replaced(inbound: types.InboundMessage, behind: Sequence[types.InboundMes
     """Return whether a message that waits was edited: its new text waits behind it. Pure."""
     if inbound.attempts:
         return False
-    edits = (platform.read_extra(each, platform.Edit) for each in behind if each.parts)
+    edits = (platform.read_extra(each, platform.MessageEdit) for each in behind if each.parts)
     return any(edit is not None and edit.key == inbound.key for edit in edits)
 
 

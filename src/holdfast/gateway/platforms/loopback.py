@@ -37,7 +37,7 @@ ReadLine = Callable[[], Awaitable[bytes]]
 WriteLine = Callable[[bytes], Awaitable[None]]
 
 
-class Line(msgspec.Struct, frozen=True):
+class LoopbackLine(msgspec.Struct, frozen=True):
     """An inbound line."""
 
     text: str
@@ -82,9 +82,9 @@ class Loopback:
         """Receive a message; it is stored when this returns. `fields` are those of a line."""
         await self.wait_ready()
         assert self.handler is not None
-        return await self.handler.receive(self.incoming(Line(text, **fields)))
+        return await self.handler.receive(self.incoming(LoopbackLine(text, **fields)))
 
-    def incoming(self, line: Line) -> platform.Incoming:
+    def incoming(self, line: LoopbackLine) -> platform.Incoming:
         return platform.Incoming(
             platform=self.name,
             key=line.key or message_codec.generate_uid(),
@@ -115,7 +115,7 @@ class Loopback:
     async def _receive(self, line: bytes) -> bytes:
         """Store a line, and return the acknowledgement or the reason of the rejection."""
         try:
-            found = msgspec.json.decode(line, type=Line)
+            found = msgspec.json.decode(line, type=LoopbackLine)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return _encode({"type": "error", "error": f"The line is not a JSON message: {error}"})
         key = found.key or message_codec.generate_uid()

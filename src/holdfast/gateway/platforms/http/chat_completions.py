@@ -77,12 +77,12 @@ class ChatResponse(msgspec.Struct, frozen=True):
 
 
 def parse(body: dict[str, Any], models: Sequence[str]) -> ChatRequest:
-    """Parse a request. Raises RequestRefused, which names the invalid field."""
+    """Parse a request. Raises HttpError, which names the invalid field."""
     model = body.get("model")
     if not isinstance(model, str):
         raise _invalid("model", "`model` is required: see /v1/models.")
     if model not in models:
-        raise requests.RequestRefused(404, f"Unknown model: {model[:80]!r}.", param="model", code="model_not_found")
+        raise requests.HttpError(404, f"Unknown model: {model[:80]!r}.", param="model", code="model_not_found")
     _refuse_unsupported(body)
     stream, options = body.get("stream") or False, body.get("stream_options") or {}
     if not isinstance(stream, bool):
@@ -217,8 +217,8 @@ def _image(given: object, where: str) -> platform.Attachment:
     return platform.Attachment(found, media_type)
 
 
-def _invalid(param: str, message: str) -> requests.RequestRefused:
-    return requests.RequestRefused(400, message, param=param, code="invalid_value")
+def _invalid(param: str, message: str) -> requests.HttpError:
+    return requests.HttpError(400, message, param=param, code="invalid_value")
 
 
 # --- messages --------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class ChatTarget(NamedTuple):
     name: str
     conversation_id: str | None = None
     """The conversation, existing or new; None: the current one of the chat."""
-    branch_of: request_history.Match | None = None
+    branch_of: request_history.HistoryMatch | None = None
     """The answer after which the conversation branches off."""
     is_new: bool = False
 
@@ -204,7 +204,7 @@ class ChatRequests:
         asked = chat_completions.parse(await requests.read_object(request), self.models)
         handler = self.handler
         if handler is None:
-            raise requests.RequestRefused(
+            raise requests.HttpError(
                 503, "The gateway is not ready.", code="not_ready", headers=requests.RETRY_ELSEWHERE
             )
         if chat_completions.is_side_request(asked, self._side_prefixes):
@@ -259,7 +259,7 @@ class ChatRequests:
                 return ChatTarget(named, conversation.id)
         route = self.route(owner, named)
         if _SESSION_ID.fullmatch(named) and not await self.has_begun(route):
-            raise requests.RequestRefused(
+            raise requests.HttpError(
                 404,
                 f"No such conversation: {named}. Omit the header {self._header} to begin a new one.",
                 param=self._header,
@@ -331,7 +331,7 @@ class ChatRequests:
             try:
                 reply = await handler.ask_model(incoming, request)
             except errors.ModelError as error:
-                raise requests.RequestRefused(
+                raise requests.HttpError(
                     502, replies.failure_text(str(error)), code="turn_failed", headers=_NO_RETRY
                 ) from None
             if isinstance(reply, platform.Rejection):
@@ -360,7 +360,7 @@ class ChatRequests:
                 settled = await self._wait_settled(inbound, stream, _do_nothing)
                 answer = await self._answer(settled, asked.model)
                 response = requests.json_response(chat_completions.completion(answer), headers=headers)
-            except (requests.RequestRefused, errors.HoldfastError) as error:
+            except (requests.HttpError, errors.HoldfastError) as error:
                 refused = requests.refusal_of(error)
                 refused.headers.update(headers)
                 response = refused.response()
@@ -380,7 +380,7 @@ class ChatRequests:
             try:
                 settled = await self._wait_settled(inbound, stream, writer.write_news)
                 await writer.end(await self._answer(settled, asked.model))
-            except (requests.RequestRefused, errors.HoldfastError) as error:
+            except (requests.HttpError, errors.HoldfastError) as error:
                 await writer.fail(requests.refusal_of(error))
             if settled is not None:
                 self._mark_written(inbound.key, stream)
@@ -402,26 +402,26 @@ class ChatRequests:
             if stream.settled or loop.time() - read_at >= pause:
                 found, read_at = await self._db.mail.inbound(wanted), loop.time()
                 if found is None:
-                    raise requests.RequestRefused(410, "The request was deleted.", code="deleted")
+                    raise requests.HttpError(410, "The request was deleted.", code="deleted")
                 if not found.open and found.joined is None:
                     return found
                 wanted = found.joined or wanted
             if stream.stopped:
-                raise requests.RequestRefused(503, STOPPING, code="stops", headers=_NO_RETRY)
+                raise requests.HttpError(503, STOPPING, code="stops", headers=_NO_RETRY)
             await stream.wait(seen, pause)
 
     async def _answer(self, settled: types.InboundMessage, model: str) -> chat_completions.ChatResponse:
         sent = [each for each in await self._db.mail.replies(settled.id) if each.kind == "reply"]
         text = "\n".join(each.text for each in sent)
         if settled.redacted or any(each.redacted for each in sent):
-            raise requests.RequestRefused(410, "The answer was deleted.", code="deleted")
+            raise requests.HttpError(410, "The answer was deleted.", code="deleted")
         refusal = _REFUSALS.get(settled.outcome or "")
         if refusal is not None and not (settled.outcome == "interrupted" and text):
             status, code = refusal
             if text == replies.TOO_LARGE:
                 status, code = 400, "context_length_exceeded"
             message = text or f"The request has no answer: {settled.outcome}."
-            raise requests.RequestRefused(status, message, code=code, headers=_NO_RETRY)
+            raise requests.HttpError(status, message, code=code, headers=_NO_RETRY)
         images = await inline_images.render_all(self._db, [digest for each in sent for digest in each.attachments])
         whole = "\n\n".join(each for each in (text, images) if each)
         response = msgspec.structs.replace(_empty_response(settled, model), text=whole)
@@ -552,7 +552,7 @@ class StreamWriter:
         chunks = [*pieces, *chat_completions.last_chunks(response, self._with_usage)]
         await self._write(b"".join(map(sse.encode_event, chunks)) + sse.DONE, more=False)
 
-    async def fail(self, refused: requests.RequestRefused) -> None:
+    async def fail(self, refused: requests.HttpError) -> None:
         await self._write(sse.encode_event(refused.body) + sse.DONE, more=False)
 
     async def _write(self, data: bytes, more: bool = True) -> None:
@@ -567,9 +567,9 @@ async def _do_nothing() -> None:
 def _check_same(inbound: types.InboundMessage, digest: str) -> None:
     """Check that an Idempotency-Key is used for one request only."""
     if inbound.redacted:
-        raise requests.RequestRefused(410, "The request with this Idempotency-Key was deleted.", code="deleted")
+        raise requests.HttpError(410, "The request with this Idempotency-Key was deleted.", code="deleted")
     if inbound.address.get("digest") != digest:
-        raise requests.RequestRefused(
+        raise requests.HttpError(
             422, "This Idempotency-Key was used for another request.", code="idempotency_key_reused"
         )
 

@@ -28,7 +28,7 @@ MIN_APART = 86_400.0
 """Seconds between two identical chats after which the later one is chosen."""
 
 
-class Match(NamedTuple):
+class HistoryMatch(NamedTuple):
     """A request whose answer is the last answer in the history."""
 
     request: types.InboundMessage
@@ -39,7 +39,7 @@ class Match(NamedTuple):
     """Whether the conversation has no later answer."""
 
 
-class _Turn(NamedTuple):
+class _LoggedTurn(NamedTuple):
     """The messages after a request that its client received."""
 
     texts: list[str]
@@ -67,7 +67,7 @@ def digest(owner: str, turns: Sequence[chat_completions.Turn]) -> str:
 
 async def find(
     db: async_db.AsyncSessionDB, platform: str, owner: str, before: Sequence[chat_completions.Turn]
-) -> Match | None:
+) -> HistoryMatch | None:
     """Return the request whose answer is the last message of `before`; None if there is none or it is ambiguous.
 
     Of several identical chats, one that still ends there is preferred, then the latest. If two such chats were active
@@ -82,7 +82,7 @@ async def find(
         turn = await _turn(db, request) if request.sender == owner else None
         if turn is None or request.conversation_id is None or not turn.matches(sent):
             continue
-        match = Match(request, request.conversation_id, turn.end, turn.is_tip)
+        match = HistoryMatch(request, request.conversation_id, turn.end, turn.is_tip)
         if not match.is_tip:
             other = other or match
         elif tip is not None:
@@ -92,7 +92,7 @@ async def find(
     return tip or other
 
 
-async def _turn(db: async_db.AsyncSessionDB, request: types.InboundMessage) -> _Turn | None:
+async def _turn(db: async_db.AsyncSessionDB, request: types.InboundMessage) -> _LoggedTurn | None:
     """Return the answer to a request from the log, and whether the conversation ends with it."""
     if request.conversation_id is None or request.seq is None or request.redacted:
         return None
@@ -120,7 +120,7 @@ async def _turn(db: async_db.AsyncSessionDB, request: types.InboundMessage) -> _
     is_cut = is_cut or not texts
     if not texts or not texts[-1].strip():
         texts.append(replies.BLANK)
-    return _Turn([each for each in texts if each.strip()], end, is_cut, is_tip)
+    return _LoggedTurn([each for each in texts if each.strip()], end, is_cut, is_tip)
 
 
 def _is_broken_off(content: types.Content) -> bool:

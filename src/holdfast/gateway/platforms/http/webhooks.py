@@ -147,7 +147,7 @@ class Webhooks:
         delivery = self._verify(hook, request.headers, body)
         posted = await requests.read_object(request)
         if self.handler is None:
-            raise requests.RequestRefused(
+            raise requests.HttpError(
                 503, "The gateway is not ready.", code="not_ready", headers=requests.RETRY_ELSEWHERE
             )
         text = message_text(name, hook.settings.prompt, request.headers.get("x-github-event", ""), posted, body)
@@ -163,9 +163,9 @@ class Webhooks:
         signatures.verify(hook.secret, request.headers, wanted.encode(), self._clock())
         found = await self._db.mail.inbound(int(wanted)) if wanted.isdigit() and len(wanted) < 18 else None
         if found is None or (found.platform, found.sender) != (NAME, name):
-            raise requests.RequestRefused(404, "No delivery has this id.", code="not_found")
+            raise requests.HttpError(404, "No delivery has this id.", code="not_found")
         if hook.chat is not None or hook.url is not None:
-            raise requests.RequestRefused(404, "The replies of this hook are sent elsewhere.", code="not_kept")
+            raise requests.HttpError(404, "The replies of this hook are sent elsewhere.", code="not_kept")
         replies = await self._db.mail.replies(found.id) if not found.open else []
         text = "\n".join(each.text for each in replies)
         return requests.json_response({"id": found.id, "outcome": found.outcome, "text": text})
@@ -181,7 +181,7 @@ class Webhooks:
                 self._reading[reading] = client
                 yield
         except TimeoutError:
-            raise requests.RequestRefused(408, TOO_SLOW, code="too_slow", headers=requests.RETRY_ELSEWHERE) from None
+            raise requests.HttpError(408, TOO_SLOW, code="too_slow", headers=requests.RETRY_ELSEWHERE) from None
         finally:
             self._reading.pop(reading, None)
 
@@ -197,11 +197,11 @@ class Webhooks:
         name = request.path_params["name"]
         hook = self._hooks.get(name)
         if hook is None:
-            raise requests.RequestRefused(404, "No such hook.", code="not_found")
+            raise requests.HttpError(404, "No such hook.", code="not_found")
         return name, hook
 
     def _verify(self, hook: HookConfig, headers: Mapping[str, str], body: bytes) -> str:
-        """Verify a delivery and return its id. Raises RequestRefused."""
+        """Verify a delivery and return its id. Raises HttpError."""
         if hook.settings.scheme == "github":
             return signatures.verify_github(hook.secret, headers, body)
         if headers.get(signatures.ID, "").startswith(REPLY):

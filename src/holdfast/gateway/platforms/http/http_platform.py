@@ -43,7 +43,7 @@ class HttpPlatform:
         tokens: Mapping[str, str] | None = None,
         models: Sequence[str] = (MODEL,),
         hooks: webhooks.Webhooks | None = None,
-        attachments: int = settings.Limits().attachments,
+        attachments: int = settings.GatewayLimits().attachments,
         meter: metrics.GatewayMetrics | None = None,
         profile: str = "main",
         clock: Callable[[], float] = time.time,
@@ -197,7 +197,7 @@ class HttpPlatform:
     async def _model(self, request: Request, _owner: str) -> Response:
         name = request.path_params["name"]
         if name not in self._chats.models:
-            raise requests.RequestRefused(404, "No such model.", param="model", code="model_not_found")
+            raise requests.HttpError(404, "No such model.", param="model", code="model_not_found")
         return requests.json_response(chat_completions.model(name))
 
     async def _health(self, _request: Request) -> Response:
