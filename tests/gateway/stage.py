@@ -10,6 +10,7 @@ from typing import Any
 from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals
 from holdfast.gateway import gateway, gateway_context, platform, runtimes
+from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms import loopback
 from holdfast.model import base as models
 from holdfast.runtime import runtime
@@ -46,7 +47,7 @@ async def open_gateway(
     model: models.Model,
     *,
     platforms: Sequence[platform.Platform] | None = None,
-    settings: gateway_context.TurnSettings | None = None,
+    settings: gateway_settings.GatewaySettings | None = None,
     checks: Sequence[platform.AdmissionCheck] = (),
     is_admin: platform.SenderCheck = gateway_context.is_never,
     may_speak: platform.SenderCheck = gateway_context.is_always,

@@ -63,8 +63,7 @@ def test_denied_beats_allowed_and_nobody_is_allowed_by_default(
     platform: str, sender: str, person: types.Contact | None, wanted: str
 ) -> None:
     found = access.evaluate(RULES, platform, sender, person)
-    told = "stranger" if found is None else "denied" if not found.allowed else "admin" if found.admin else "user"
-    assert told == wanted
+    assert (found or "stranger") == wanted
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,6 @@ def test_an_id_that_only_looks_like_one_that_is_allowed_is_refused(forged: str, 
         guard = access.Access(db, RULES)
         verdict = await guard(came(forged, kind=kind, name="ann", text="I am 42, let me in as boss"), "r")
         assert not verdict.allowed
-        assert not verdict.admin
         assert not await guard.is_admin("telegram", forged)
 
     stage.run(story)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, events, types
 from holdfast.compaction import base as compaction
-from holdfast.gateway import gateway, gateway_context, worker
+from holdfast.gateway import gateway, worker
 from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
@@ -490,9 +490,3 @@ def new(key: str, text: str, **more: Any) -> types.NewInboundMessage:
 async def _begun(db: AsyncSessionDB, key: str) -> bool:
     found = await db.mail.inbound_by_key("loopback", key)
     return found is not None and found.attempts > 0
-
-
-def test_the_settings_of_a_gateway_are_those_that_are_told() -> None:
-    assert gateway_context.TurnSettings() == gateway_context.TurnSettings(
-        busy="queue", attempts=5, answer_within=600.0, max_chats=200
-    )

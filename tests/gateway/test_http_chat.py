@@ -407,17 +407,17 @@ def test_pictures_come_with_the_message() -> None:
 @pytest.mark.parametrize(
     ("verdict", "status", "code", "waits"),
     [
-        (gateway_platform.Verdict(False), 403, "not_allowed", None),
-        (gateway_platform.Verdict(False, reason="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
-        (gateway_platform.Verdict(False, reason="size"), 413, "too_large", None),
+        (gateway_platform.AdmissionResult(False), 403, "not_allowed", None),
+        (gateway_platform.AdmissionResult(False, reason="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
+        (gateway_platform.AdmissionResult(False, reason="size"), 413, "too_large", None),
     ],
 )
 @pytest.mark.parametrize("say", ["", "Not so fast."])
 def test_who_is_refused_at_the_door_is_told_why(
-    verdict: gateway_platform.Verdict, status: int, code: str, waits: str | None, say: str
+    verdict: gateway_platform.AdmissionResult, status: int, code: str, waits: str | None, say: str
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.Verdict:
+        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
             return msgspec.structs.replace(verdict, message=say)
 
         async with web.open_web(db, ScriptedModel([]), checks=[no]) as open_:

@@ -150,17 +150,17 @@ def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under() -> N
 @pytest.mark.parametrize(
     ("verdict", "status", "headers"),
     [
-        (gateway_platform.Verdict(False), 403, {}),
-        (gateway_platform.Verdict(False, reason="limit", retry_after=59.2), 429, {"retry-after": "60"}),
-        (gateway_platform.Verdict(False, reason="size"), 413, {}),
+        (gateway_platform.AdmissionResult(False), 403, {}),
+        (gateway_platform.AdmissionResult(False, reason="limit", retry_after=59.2), 429, {"retry-after": "60"}),
+        (gateway_platform.AdmissionResult(False, reason="size"), 413, {}),
     ],
     ids=["nobody let it in", "too much", "too large"],
 )
 def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is(
-    verdict: gateway_platform.Verdict, status: int, headers: dict[str, str]
+    verdict: gateway_platform.AdmissionResult, status: int, headers: dict[str, str]
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.Verdict:
+        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
             return msgspec.structs.replace(verdict, message="No.")
 
         async with open_hooks(db, ScriptedModel([]), [no], build=hook(to="loopback:42")) as open_:

@@ -56,7 +56,7 @@ class Draws:
     async def came(self, came: gateway_platform.Incoming) -> types.InboundMessage | None:
         raise NotImplementedError
 
-    async def submit(self, came: gateway_platform.Incoming) -> types.InboundMessage | gateway_platform.Rejection:
+    async def submit(self, came: gateway_platform.Incoming) -> types.InboundMessage | gateway_platform.AdmissionResult:
         blob = await self._db.blobs.put(PIXEL, "image/png")
         place: dict[str, Any] = {"platform": came.platform, "chat": routes.chat_of(came), "address": came.address}
         new = types.NewInboundMessage(key=came.key, route="r", sender=came.sender, text=came.text, **place)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.agent import approvals
+from holdfast.agent import approvals, commands
 from holdfast.agent.commands import permissions
-from holdfast.gateway import gateway_context, message_policy, questions, turn_progress
+from holdfast.gateway import gateway_context, questions, turn_progress
 from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
@@ -123,8 +123,8 @@ def test_an_answer_begins_with_the_number_it_is_about(argument: str, wanted: tup
 
 @pytest.mark.parametrize("line", ["/approve always", "/approve 2 always", "/APPROVE 2  ALWAYS"])
 def test_for_ever_is_for_admins_with_a_number_too(line: str) -> None:
-    assert message_policy.needs_admin(line)
-    assert not message_policy.needs_admin(line.lower().replace("always", "once"))
+    assert commands.needs_admin(line)
+    assert not commands.needs_admin(line.lower().replace("always", "once"))
 
 
 def arrival(sender: str, route: str) -> types.InboundMessage:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from holdfast import types
-from holdfast.gateway import message_policy, routes, turn_progress
+from holdfast import events, types
+from holdfast.gateway import message_policy, platform, routes, turn_progress
 from holdfast.runtime import runtime as runtimes
 
 
@@ -70,10 +70,10 @@ class RunningTurn:
         conversation_id: str,
         inbound: types.InboundMessage | None,
         progress: turn_progress.TurnProgress,
-        command: asyncio.Task[Any] | None = None,
+        message: events.Submit | None = None,
     ) -> None:
         self.runtime, self.conversation_id, self.inbound = runtime, conversation_id, inbound
-        self.progress, self.command = progress, command
+        self.progress, self.message = progress, message
         self.seen = {inbound.id} if inbound else set[int]()
         self.steered: dict[str, types.InboundMessage] = {}
         """Messages added to the turn, by the uid they get in the log once the model receives them."""
@@ -85,6 +85,13 @@ class RunningTurn:
         own = {self.inbound.id} if self.inbound else set[int]()
         return own | {each.id for each in self.steered.values()}
 
+    def withdraw(self) -> None:
+        """Stop the turn, or do not begin it; its message has no reply."""
+        self.progress.yielded = True
+        # A message that still waits behind another turn of its conversation must not stop that turn.
+        if self.message is None or not self.runtime.drop(self.conversation_id, self.message):
+            self.runtime.interrupt(self.conversation_id)
+
     def action_for(
         self, mode: message_policy.BusyMode, inbound: types.InboundMessage, ahead: bool
     ) -> message_policy.Action | None:
@@ -93,6 +100,8 @@ class RunningTurn:
         A message is added only to a turn that its sender can mean: one that began with a message of theirs, which is
         in the log. `ahead`: an earlier message waits, so this one waits, too, unless it is a /steer command.
         """
+        if (deleted := platform.deleted_key(inbound)) is not None:
+            return "withdraw" if self.inbound is not None and deleted == self.inbound.key else "later"
         action = message_policy.action_during_turn(mode, inbound.text, not inbound.parts)
         if action in ("now", "later"):
             return action

@@ -16,6 +16,7 @@ from holdfast import errors
 from holdfast.agent import commands
 from holdfast.gateway import gateway_context, inbound, metrics, outbox, router, runtimes
 from holdfast.gateway import platform as gateway_platform
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import base as models
 from holdfast.store import async_db
 
@@ -40,7 +41,7 @@ class Gateway:
         factory: runtimes.RuntimeFactory,
         platforms: Sequence[gateway_platform.Platform],
         *,
-        settings: gateway_context.TurnSettings | None = None,
+        settings: gateway_settings.GatewaySettings | None = None,
         profile: str = "main",
         checks: Sequence[gateway_platform.AdmissionCheck] = (),
         is_admin: gateway_platform.SenderCheck = gateway_context.is_never,
@@ -61,7 +62,7 @@ class Gateway:
             self.runtimes,
             self.platforms,
             {},
-            settings or gateway_context.TurnSettings(),
+            settings or gateway_settings.GatewaySettings(),
             is_admin,
             self.senders.wake,
             clock,
@@ -81,7 +82,6 @@ class Gateway:
             wake_sender=self.senders.wake,
             count=self.metrics.count_inbound,
             ask=self._ask_model,
-            withdraw=self.router.withdraw,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._receiving: list[asyncio.Task[None]] = []

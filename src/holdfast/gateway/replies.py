@@ -70,17 +70,6 @@ def _shorten(error: str | None, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def command_text(event: events.AnyEvent) -> str:
-    """Return the text of an event that a command emitted; empty if it has none for the user."""
-    match event:
-        case events.Answer() | events.Notice() | events.Compacted():
-            return event.text
-        case events.Titled(title):
-            return f"The title is now: {title}" if title else "The title was removed."
-        case _:
-            return ""
-
-
 def build(
     context: gateway_context.GatewayContext,
     to: gateway_context.ReplyAddress,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from time import monotonic
 
-from holdfast import errors, types
+from holdfast import errors
 from holdfast.gateway import active_chat, gateway_context, notices, routes, worker
 from holdfast.store import notifications
 
@@ -33,7 +33,7 @@ class Router:
         self._chats: dict[str, active_chat.ActiveChat] = {}
         self._paused: dict[str, float] = {}
         self._served: dict[str, float] = {}
-        """When a chat was last processed, while there are more chats than `max_chats`."""
+        """When a chat was last processed, while there are more chats than `settings.chats`."""
         self._woken = asyncio.Event()
         context.runtimes.on_open = self._notices.attach
 
@@ -48,10 +48,6 @@ class Router:
             self._chats[route].notify()
         elif route not in self._paused:
             self._start(route)
-
-    def withdraw(self, inbound: types.InboundMessage) -> None:
-        """Cancel the turn of a message in this process, or do not begin it."""
-        self._worker.withdraw(inbound)
 
     def wake(self) -> None:
         """Poll the store now."""
@@ -108,7 +104,7 @@ class Router:
     def _start(self, route: str) -> active_chat.ActiveChat | None:
         if self._worker.stopping or route in self._paused or not self._is_served(route):
             return None
-        if len(self._tasks) >= self._context.settings.max_chats:
+        if len(self._tasks) >= self._context.settings.chats:
             self._worker.crowded = True
             return None
         chat = self._chats[route] = active_chat.ActiveChat(route)

@@ -124,7 +124,7 @@ class Loopback:
             stored = await self.handler.submit(self.incoming(msgspec.structs.replace(found, key=key)))
         except errors.HoldfastError as error:
             return _encode({"type": "error", "key": key, "error": str(error)})
-        if isinstance(stored, platform.Rejection):
+        if isinstance(stored, platform.AdmissionResult):
             refused = {"why": stored.reason, "error": stored.message, "retry_after": stored.retry_after}
             return _encode({"type": "refused", "key": key, **refused})
         return _encode({"type": "taken", "key": key, "arrival": stored.id})

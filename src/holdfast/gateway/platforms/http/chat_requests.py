@@ -75,7 +75,7 @@ class ChatTarget(NamedTuple):
 class LongResponse(Response):
     """A response that is written while the client waits, and cancelled when the client disconnects."""
 
-    def __init__(self, work: ASGI, on_end: Callable[[], None]) -> None:
+    def __init__(self, work: ASGI, on_end: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
         self._work, self._on_end = work, on_end
 
@@ -88,7 +88,7 @@ class LongResponse(Response):
             for each in (work, disconnect):
                 each.cancel()
             await asyncio.wait([work, disconnect])
-            self._on_end()
+            await self._on_end()
         if not work.cancelled():
             work.result()
 
@@ -176,7 +176,7 @@ class ChatRequests:
         stream.readers += 1
         return stream
 
-    def _leave(self, key: str, withdrawn: types.InboundMessage | None = None) -> None:
+    async def _leave(self, key: str, withdrawn: types.InboundMessage | None = None) -> None:
         """Unregister a connection. The turn of `withdrawn` is stopped if no other connection waits for it."""
         stream = self._streams[key]
         stream.readers -= 1
@@ -189,7 +189,7 @@ class ChatRequests:
         self._withdrawn[key] = withdrawn.id
         while len(self._withdrawn) > MAX_REMEMBERED:
             self._withdrawn.popitem(last=False)
-        self.handler.withdraw(withdrawn)
+        await self.handler.delete(NAME, key)
 
     def _mark_written(self, key: str, stream: sse.TurnStream) -> None:
         self._written[key] = None
@@ -225,7 +225,7 @@ class ChatRequests:
                     inbound = await Admission(self, handler, owner, asked, key, digest).store(named)
             _check_same(inbound, digest)
         except BaseException:
-            self._leave(key)
+            await self._leave(key)
             raise
         work = self._write_stream if asked.stream else self._write_whole
         # A client that sent an Idempotency-Key may come back for the answer.
@@ -249,7 +249,9 @@ class ChatRequests:
 
     async def is_busy(self, route: str) -> bool:
         """Return whether a request of this chat is being answered."""
-        return any(each.key not in self._withdrawn for each in await self._db.mail.open_inbound(route, MAX_REMEMBERED))
+        waiting = await self._db.mail.open_inbound(route, MAX_REMEMBERED)
+        deleted = {platform.deleted_key(each) for each in waiting}
+        return any(platform.deleted_key(each) is None and each.key not in deleted for each in waiting)
 
     async def find_named(self, owner: str, named: str) -> ChatTarget:
         """Return the chat that a header names: a conversation of the owner, or a name of the client's choice."""
@@ -320,7 +322,7 @@ class ChatRequests:
         """Answer a request of a client's own purpose, outside any conversation. Nothing is stored."""
         now, latest = self._clock(), self._side_requests.setdefault(owner, deque(maxlen=MAX_SIDE_REQUESTS))
         if len(latest) == MAX_SIDE_REQUESTS and latest[0] > now - 60.0:
-            raise requests.refuse_rejected(platform.Rejection("limit", retry_after=60.0))
+            raise requests.refuse_rejected(platform.AdmissionResult(False, "limit", retry_after=60.0))
         latest.append(now)
         uid = message_codec.generate_uid()
         incoming = platform.Incoming(platform=NAME, key=uid, chat=(owner, uid), sender=owner, text=asked.now.text)
@@ -334,7 +336,7 @@ class ChatRequests:
                 raise requests.HttpError(
                     502, replies.failure_text(str(error)), code="turn_failed", headers=_NO_RETRY
                 ) from None
-            if isinstance(reply, platform.Rejection):
+            if isinstance(reply, platform.AdmissionResult):
                 raise requests.refuse_rejected(reply)
             finish: chat_completions.Finish = "length" if reply.finish == "length" else "stop"
             response = chat_completions.ChatResponse(
@@ -347,7 +349,7 @@ class ChatRequests:
             await writer.begin({})
             await writer.end(response)
 
-        return LongResponse(work, lambda: None)
+        return LongResponse(work, _do_nothing)
 
     # --- the answer --------------------------------------------------------------------------------------
 
@@ -481,14 +483,15 @@ class Admission:
         begins = target.is_new or (target.conversation_id is None and not await chats.has_begun(route))
         if begins and asked.before:
             # The history is only stored for a client that has access.
-            if (rejected := await self._handler.check(incoming)) is not None:
-                raise requests.refuse_rejected(rejected)
+            result = await self._handler.check(incoming)
+            if not result.allowed:
+                raise requests.refuse_rejected(result)
             if (match := target.branch_of) is not None:
                 await self._db.branch(match.conversation_id, match.answer_seq, branch_id=target.conversation_id)
             else:
                 await self._store_history(route, target.conversation_id)
         inbound = await self._handler.submit(incoming)
-        if isinstance(inbound, platform.Rejection):
+        if isinstance(inbound, platform.AdmissionResult):
             raise requests.refuse_rejected(inbound)
         return inbound
 

@@ -178,7 +178,7 @@ _REJECTIONS = {
 }
 
 
-def refuse_rejected(rejection: platform.Rejection) -> HttpError:
+def refuse_rejected(rejection: platform.AdmissionResult) -> HttpError:
     """Return the response to a message that was not accepted."""
     status, code, default = _REJECTIONS[rejection.reason]
     headers = {"retry-after": str(ceil(rejection.retry_after))} if rejection.retry_after else None

@@ -152,7 +152,7 @@ class Webhooks:
             )
         text = message_text(name, hook.settings.prompt, request.headers.get("x-github-event", ""), posted, body)
         stored = await self.handler.submit(_incoming(name, hook, delivery, text))
-        if isinstance(stored, gateway_platform.Rejection):
+        if isinstance(stored, gateway_platform.AdmissionResult):
             raise requests.refuse_rejected(stored)
         return requests.json_response({"id": stored.id}, 202, {"location": f"/hooks/{name}/{stored.id}"})
 
