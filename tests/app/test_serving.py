@@ -21,7 +21,7 @@ from tests.gateway import stage
 
 def settings(home: Path, **said: Any) -> config.Settings:
     found = config.load({"HOLDFAST_HOME": str(home), "HOLDFAST_MODEL": "offline"}, files=False)
-    return msgspec.structs.replace(found, gateway=gateways.Settings(**said))
+    return msgspec.structs.replace(found, gateway=gateways.GatewaySettings(**said))
 
 
 async def offered(opened: gateway.RunningGateway, owner: str) -> set[str]:
@@ -94,18 +94,22 @@ LONG = "x" * 20
     ("said", "secrets", "wrong"),
     [
         ({"http": gateways.Http(tokens={"ann": "A"})}, {}, "The token of ann must be in the environment variable A"),
-        ({"http": gateways.Http(tokens={"ann": "A", "ben": "B"})}, {"A": LONG, "B": LONG}, "have the same token"),
+        (
+            {"http": gateways.Http(tokens={"ann": "A", "ben": "B"})},
+            {"A": LONG, "B": LONG},
+            "must not have the same token",
+        ),
         ({"http": gateways.Http(tokens={"ann": "A"})}, {"A": "short"}, "must have at least 16"),
         (
             {"hooks": {"ci": gateways.Hook(secret_env="S")}},
             {},
-            "The secret of the hook ci must be in the environment variable S",
+            "The secret of ci must be in the environment variable S",
         ),
         ({"hooks": {"ci": gateways.Hook(secret_env="S")}}, {"S": "short"}, "gateway.hooks.ci"),
         (
             {"hooks": {"ci": gateways.Hook(secret_env="S"), "cd": gateways.Hook(secret_env="T")}},
             {"S": LONG, "T": LONG},
-            "have the same secret",
+            "must not have the same secret",
         ),
         ({"http": gateways.Http(host="0.0.0.0")}, {}, "other machines could use the agent"),
         ({"http": gateways.Http(enabled=False)}, {}, "The gateway has no platform"),
@@ -140,17 +144,17 @@ def test_a_hook_whose_replies_have_nowhere_to_go_is_said_so(to: str | None, told
     ("said", "wanted"),
     [
         ({}, True),
-        ({"loopback": gateways.Loopback()}, False),
-        ({"loopback": gateways.Loopback(), "http": gateways.Http(port=1)}, True),
-        ({"loopback": gateways.Loopback(socket="s"), "http": gateways.Http(tokens={"ann": "A"})}, True),
-        ({"loopback": gateways.Loopback(socket="s"), "hooks": {"ci": gateways.Hook(secret_env="S")}}, True),
+        ({"loopback": gateways.LoopbackSettings()}, False),
+        ({"loopback": gateways.LoopbackSettings(), "http": gateways.Http(port=1)}, True),
+        ({"loopback": gateways.LoopbackSettings(socket="s"), "http": gateways.Http(tokens={"ann": "A"})}, True),
+        ({"loopback": gateways.LoopbackSettings(socket="s"), "hooks": {"ci": gateways.Hook(secret_env="S")}}, True),
         ({"http": gateways.Http(enabled=False)}, False),
     ],
 )
 def test_there_is_a_server_where_something_needs_it_or_nothing_else_is_there(
     said: dict[str, Any], wanted: bool
 ) -> None:
-    assert gateways.Settings(**said).has_http is wanted
+    assert gateways.GatewaySettings(**said).has_http is wanted
 
 
 def test_settings_say_who_is_let_in(tmp_path: Path) -> None:

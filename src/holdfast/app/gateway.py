@@ -175,7 +175,7 @@ def _read_secrets(settings: config.Settings, kind: str, variables: Mapping[str, 
                 f"Set it, for example: export {variable}=$(openssl rand -hex 24)"
             )
         if secret in owners:
-            raise errors.SettingInvalid(f"{owners[secret]} and {name} have the same {kind}. Each needs a separate one.")
+            raise errors.SettingInvalid(f"{owners[secret]} and {name} must not have the same {kind}.")
         found[name] = secret
         owners[secret] = name
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from holdfast import events, types
@@ -19,7 +18,7 @@ class ActiveChat:
         self.route = route
         self.has_news = False
         """Whether a message may have arrived since the chat was last read."""
-        self._woken = asyncio.Event()
+        self._is_woken = False
         self._disturbed: asyncio.Future[None] | None = None
         self.notices = set[str]()
         """Conversations of this chat with open inbox entries."""
@@ -37,28 +36,22 @@ class ActiveChat:
         self.wake()
 
     def wake(self) -> None:
-        self._woken.set()
+        self._is_woken = True
         if self._disturbed is not None and not self._disturbed.done():
             self._disturbed.set_result(None)
 
     def clear_news(self) -> None:
         """Called before the chat is read: later messages set `has_news` again."""
         self.has_news = False
-        self._woken.clear()
+        self._is_woken = False
 
     async def wait_undisturbed(self, turn: asyncio.Future[Any], seconds: float) -> None:
         """Wait until a turn ends, a message may have arrived, or the time is over."""
-        if self._woken.is_set():
+        if self._is_woken:
             return
         self._disturbed = asyncio.get_running_loop().create_future()
         await asyncio.wait([turn, self._disturbed], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         self._disturbed = None
-
-    async def wait_for_news(self, seconds: float) -> None:
-        """Wait until a message may have arrived, or the time is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
 
 
 class RunningTurn:
@@ -77,7 +70,11 @@ class RunningTurn:
         self.seen = {inbound.id} if inbound else set[int]()
         self.steered: dict[str, types.InboundMessage] = {}
         """Messages added to the turn, by the uid they get in the log once the model receives them."""
-        self.over = False
+        self.turn: asyncio.Future[Any] | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.turn is not None and self.turn.done()
 
     @property
     def included(self) -> set[int]:

@@ -32,14 +32,12 @@ class Router:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._chats: dict[str, active_chat.ActiveChat] = {}
         self._paused: dict[str, float] = {}
-        self._served: dict[str, float] = {}
-        """When a chat was last processed, while there are more chats than `settings.chats`."""
         self._woken = asyncio.Event()
         context.runtimes.on_open = self._notices.attach
 
     @property
     def active(self) -> int:
-        """The number of chats that are being processed in this process."""
+        """The number of chats that are processed in this process, or wait for that."""
         return len(self._tasks)
 
     def notify(self, route: str) -> None:
@@ -83,13 +81,9 @@ class Router:
     async def _poll(self) -> None:
         now = monotonic()
         self._paused = {route: until for route, until in self._paused.items() if until > now}
-        waiting = [route for route in await self._context.db.mail.open_routes(MAX_ROUTES) if route not in self._chats]
-        self._worker.crowded = False
-        # Chats that were processed while others waited come last.
-        for route in sorted(waiting, key=lambda route: self._served.get(route, 0.0)):
-            self._start(route)
-        if not self._worker.crowded:
-            self._served.clear()
+        for route in await self._context.db.mail.open_routes(MAX_ROUTES):
+            if route not in self._chats:
+                self._start(route)
         for route, conversation_id in await self._notices.waiting():
             if not self._is_served(route):
                 continue
@@ -104,9 +98,6 @@ class Router:
     def _start(self, route: str) -> active_chat.ActiveChat | None:
         if self._worker.stopping or route in self._paused or not self._is_served(route):
             return None
-        if len(self._tasks) >= self._context.settings.chats:
-            self._worker.crowded = True
-            return None
         chat = self._chats[route] = active_chat.ActiveChat(route)
         task = self._tasks[route] = asyncio.create_task(self._process(chat))
         task.add_done_callback(lambda _: self._on_done(chat))
@@ -114,11 +105,7 @@ class Router:
 
     def _on_done(self, chat: active_chat.ActiveChat) -> None:
         del self._tasks[chat.route], self._chats[chat.route]
-        if self._worker.crowded:
-            self._served[chat.route] = monotonic()
-            if chat.route not in self._paused:
-                self.wake()
-        elif chat.has_news:
+        if chat.has_news:
             self.notify(chat.route)
 
     async def _process(self, chat: active_chat.ActiveChat) -> None:
@@ -127,9 +114,6 @@ class Router:
             await self._worker.process(chat)
         except errors.Busy:
             chat.has_news = False  # The process that works on the chat finds the message.
-            if self._worker.crowded:
-                # Do not take the place of another chat again at the next poll.
-                self._paused[chat.route] = monotonic() + POLL_SECONDS
         except errors.LeaseLost:
             logger.info("another process continues %s", chat.route)
         except (worker.RetryLater, errors.HoldfastError) as error:

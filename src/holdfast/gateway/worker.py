@@ -70,14 +70,14 @@ class Worker:
         self.bindings = routes.RouteBindings(context.db, context.settings.reset, context.clock)
         self.leases = chat_leases.LeaseRenewer(context.db)
         self.stopping = False
-        self.crowded = False
-        """Whether other chats wait for a free place: then a chat gives up its place after each message."""
+        self.slots = asyncio.Semaphore(context.settings.chats)
         self.harmless = Counter[int]()
         """Attempts that failed for reasons other than the message, by inbound message."""
 
     async def process(self, chat: active_chat.ActiveChat) -> None:
         """Process all open messages of a chat. Raises Busy if another process works on it, or RetryLater."""
-        await ChatWorker(self, chat).run()
+        async with self.slots:
+            await ChatWorker(self, chat).run()
 
     def is_given_up(self, inbound: types.InboundMessage) -> bool:
         """Return whether a message failed too often. Attempts that failed for other reasons do not count."""
@@ -126,6 +126,8 @@ class ChatWorker:
 
     async def run(self) -> None:
         worker, chat = self._worker, self._chat
+        if worker.stopping:
+            return
         taken = await async_db.await_or_release(self._take_next(), self._release_taken)
         if taken.lease is None:
             return
@@ -138,7 +140,10 @@ class ChatWorker:
                 else:
                     await self._answer_notices(chat.notices.pop())
                 # Before the next message is taken: taking it begins it, and a command must not be begun twice.
-                if self.held.released or worker.stopping or worker.crowded:
+                if self.held.released or worker.stopping:
+                    return
+                if worker.slots.locked():
+                    chat.has_news = True  # The chat continues behind those that wait for its slot.
                     return
                 taken = await self._take_next(self.held.lease)
 
@@ -312,45 +317,27 @@ class ChatWorker:
 
     async def _wait_for(self, running: active_chat.RunningTurn, turn: asyncio.Future[Any]) -> None:
         """Wait for a turn, and handle the messages that arrive meanwhile."""
-        chat = self._chat
-        if not chat.behind:
-            await chat.wait_undisturbed(turn, POLL_SECONDS)
-        if turn.done():
-            return  # The common case: no message arrived.
-        watcher = asyncio.create_task(self._watch_arrivals(running))
+        chat, running.turn = self._chat, turn
+        waiting: Sequence[types.InboundMessage] | None = chat.behind
         try:
-            await asyncio.wait([turn])
-            running.over = True
-            chat.wake()
-            await asyncio.wait([watcher])
-        finally:
-            watcher.cancel()
-            await asyncio.wait([watcher])
-        error = None if watcher.cancelled() else watcher.exception()
-        if isinstance(error, errors.LeaseLost):
+            while not turn.done():
+                try:
+                    if waiting is None:
+                        chat.clear_news()
+                        waiting = await self._db.mail.open_inbound(chat.route, MAX_READ)
+                    await self._handle_arrivals(running, waiting)
+                except errors.StoreError as error:
+                    # Retried, because a command must reach a turn that runs for long.
+                    logger.warning("could not read the messages of %s during a turn: %s", chat.route, error)
+                    chat.has_more = True
+                waiting = None
+                await chat.wait_undisturbed(turn, POLL_SECONDS)
+        except errors.LeaseLost:
             logger.info("another process works on %s now", chat.route)
-        elif error is not None:
+        except Exception:
             # The messages wait for the end of the turn, as they do by default.
-            logger.error("could not handle messages during a turn", exc_info=error)
-
-    async def _watch_arrivals(self, running: active_chat.RunningTurn) -> None:
-        chat = self._chat
-        waiting = chat.behind
-        while not running.over:
-            try:
-                await self._handle_arrivals(running, waiting)
-                await chat.wait_for_news(POLL_SECONDS)
-                if not running.over:
-                    chat.clear_news()
-                    waiting = await self._db.mail.open_inbound(chat.route, MAX_READ)
-            except errors.StoreError as error:
-                # Retried, because /stop must reach a turn that runs for long.
-                logger.warning("could not read the messages of %s during a turn: %s", chat.route, error)
-                chat.has_more = True
-                if not running.over:
-                    chat.clear_news()
-                    await chat.wait_for_news(POLL_SECONDS)
-        chat.has_more = chat.has_more or any(inbound.id not in running.seen for inbound in waiting)
+            logger.exception("could not handle messages during a turn")
+        await asyncio.wait([turn])
 
     async def _handle_arrivals(self, running: active_chat.RunningTurn, waiting: Sequence[types.InboundMessage]) -> None:
         ahead = undecided = False
@@ -360,12 +347,13 @@ class ChatWorker:
             if action is None:
                 undecided, running.progress.on_own = True, self._chat.wake
             if running.over:
-                return
+                break
             if not seen and action is not None and (action in ("now", "withdraw") or not undecided):
                 running.seen.add(inbound.id)
                 await self._handle_arrival(running, inbound, waiting, action)
             # A message stays behind those that wait before it; those added to the turn do not wait.
             ahead = ahead or (action != "now" and inbound.id not in running.included)
+        self._chat.has_more = self._chat.has_more or any(inbound.id not in running.seen for inbound in waiting)
 
     async def _handle_arrival(
         self,
