@@ -136,13 +136,16 @@ def test_a_stream_tells_what_was_said_between_calls_and_ends_with_the_answer() -
 
 
 def test_an_answer_that_was_not_overheard_is_streamed_all_the_same() -> None:
-    heard = sse.TurnStream()
-    assert heard.rest("Hello") == "Hello"
-    heard.pieces, heard.answer = ["Hel"], "Hel"
-    assert heard.rest("Hello") == "lo"
-    assert heard.rest("Other") == "\n\nOther"
-    heard.pieces, heard.answer = ["Hello"], "Hello"
-    assert heard.rest("Hello") == ""
+    async def story() -> None:
+        heard = sse.TurnStream()
+        assert heard.rest("Hello") == "Hello"
+        heard.pieces, heard.answer = ["Hel"], "Hel"
+        assert heard.rest("Hello") == "lo"
+        assert heard.rest("Other") == "\n\nOther"
+        heard.pieces, heard.answer = ["Hello"], "Hello"
+        assert heard.rest("Hello") == ""
+
+    asyncio.run(story())
 
 
 def test_a_failing_turn_is_an_error_also_in_the_middle_of_a_stream() -> None:
@@ -337,7 +340,7 @@ def test_whoever_waits_when_the_server_stops_is_told_so() -> None:
         async with web.open_web(db, model) as open_:
             asking = asyncio.create_task(open_.ask("Hi"))
             await model.reached.wait()
-            open_.platform.release_clients()
+            open_.platform.stop_waiting()
             answered = await asking
             assert (answered.status_code, web.error_of(answered)["code"]) == (503, "stops")
             model.released.set()

@@ -63,6 +63,12 @@ class HttpError(Exception):
         return json_response(self.body, self.status, self.headers)
 
 
+async def send_response(response: Response, send: Send) -> None:
+    """Send a complete response; it needs neither the request nor its scope."""
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
 def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 
@@ -183,6 +189,12 @@ def refuse_rejected(rejection: platform.AdmissionResult) -> HttpError:
     status, code, default = _REJECTIONS[rejection.reason]
     headers = {"retry-after": str(ceil(rejection.retry_after))} if rejection.retry_after else None
     return HttpError(status, rejection.message or default, code=code, headers=headers)
+
+
+def check_ready(handler: platform.Handler | None) -> platform.Handler:
+    if handler is None:
+        raise HttpError(503, "The gateway is not ready.", code="not_ready", headers=RETRY_ELSEWHERE)
+    return handler
 
 
 def body_too_large(max_body: int) -> HttpError:
