@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -81,6 +81,21 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Origins whose web pages may use the server (CORS), such as `https://chat.example.com`."""
     side_requests: list[str] = []
     """Prefixes of requests that a client sends for its own purposes, besides those of Open WebUI and LibreChat."""
+
+    def problems(self) -> Iterator[Problem]:
+        if not _HEADER.fullmatch(self.conversation_header):
+            yield ("http", "conversation_header"), "must be the name of a header that begins with `X-`."
+        for host in self.hosts:
+            if not _HOST.fullmatch(host):
+                yield ("http", "hosts"), f'{host!r} is not a host name such as "chat.example.com", without a port.'
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
+                yield ("http", "origins"), f'{origin!r} is not an origin such as "https://chat.example.com".'
+        if not all(each.strip() for each in self.side_requests):
+            yield ("http", "side_requests"), "an empty prefix would match every request."
+        for owner, variable in self.tokens.items():
+            if not _is_name(owner) or not _VARIABLE.fullmatch(variable):
+                yield ("http", "tokens", owner), 'must be a name and an environment variable: ann = "ANN_TOKEN".'
 
     def body_bytes(self, attachments: int) -> tuple[int, int]:
         """Return the largest request in bytes: in general, and of a chat with `attachments` kilobytes of files."""
@@ -172,45 +187,23 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def find_problem(self) -> Problem | None:
         """Return the first setting that has the right type and is invalid all the same."""
-        if not self.profile or not self.profile.isprintable() or len(self.profile) > 60:
-            return ("profile",), "must have 1 to 60 printable characters."
+        return next(self._problems(), None)
+
+    def _problems(self) -> Iterator[Problem]:
+        if not _is_name(self.profile):
+            yield ("profile",), "must have 1 to 60 printable characters."
         if not 0 <= self.reset.hour <= 23 or not 0 < self.reset.hours < 1e6:
-            return ("reset",), "`hour` must be 0 to 23, and `hours` must be more than 0."
+            yield ("reset",), "`hour` must be 0 to 23, and `hours` must be more than 0."
         if self.http.enabled is False and self.hooks:
-            return ("http", "enabled"), "hooks need the HTTP server. Remove `enabled = false`, or the hooks."
-        return self._find_http_problem() or self._find_list_problem() or self._find_name_problem()
-
-    def _find_http_problem(self) -> Problem | None:
-        if not _HEADER.fullmatch(self.http.conversation_header):
-            return ("http", "conversation_header"), "must be the name of a header that begins with `X-`."
-        for host in self.http.hosts:
-            if not _HOST.fullmatch(host):
-                return ("http", "hosts"), f'{host!r} is not a host name such as "chat.example.com", without a port.'
-        for origin in self.http.origins:
-            if not _ORIGIN.fullmatch(origin):
-                return ("http", "origins"), f'{origin!r} is not an origin such as "https://chat.example.com".'
-        if not all(each.strip() for each in self.http.side_requests):
-            return ("http", "side_requests"), "an empty prefix would match every request."
-        return None
-
-    def _find_list_problem(self) -> Problem | None:
+            yield ("http", "enabled"), "hooks need the HTTP server. Remove `enabled = false`, or the hooks."
+        yield from self.http.problems()
         for name in ("allow", "deny", "admins", "shared", "shell", "tools"):
-            value = getattr(self, name)
-            for platform, senders in value.items() if isinstance(value, dict) else ():
-                if (problem := _senders_problem(name, platform, senders)) is not None:
-                    return (name, platform), problem
-        return None
-
-    def _find_name_problem(self) -> Problem | None:
-        for owner, variable in self.http.tokens.items():
-            if not _is_owner(owner) or not _VARIABLE.fullmatch(variable):
-                return ("http", "tokens", owner), 'must be a name and an environment variable: ann = "ANN_TOKEN".'
+            yield from _list_problems(name, getattr(self, name))
         for name, hook in self.hooks.items():
             if not PLATFORM.fullmatch(name):
-                return ("hooks", name), "the name of a hook must be lower-case letters, digits and hyphens."
+                yield ("hooks", name), "the name of a hook must be lower-case letters, digits and hyphens."
             if not _VARIABLE.fullmatch(hook.secret_env):
-                return ("hooks", name, "secret_env"), "must be the name of an environment variable, not the secret."
-        return None
+                yield ("hooks", name, "secret_env"), "must be the name of an environment variable, not the secret."
 
 
 def collect_platforms(table: dict[str, Any]) -> dict[str, Any]:
@@ -234,16 +227,16 @@ def ids(senders: Senders) -> dict[str, frozenset[str]]:
     return {platform: frozenset(map(str, each)) for platform, each in senders.items()}
 
 
-def _senders_problem(name: str, platform: str, senders: list[str | int]) -> str | None:
-    if not PLATFORM.fullmatch(platform):
-        return "the name of a platform must be lower-case letters, digits and hyphens."
-    for each in map(str, senders):
-        if each == EVERYBODY and name != "allow":
-            return f"`{EVERYBODY}` is only valid in `allow`; list the ids here."
-        if not each or not each.isprintable() or each != each.strip():
-            return f"{each!r} is not a sender id."
-    return None
+def _list_problems(name: str, value: bool | Senders) -> Iterator[Problem]:
+    for platform, senders in value.items() if isinstance(value, dict) else ():
+        if not PLATFORM.fullmatch(platform):
+            yield (name, platform), "the name of a platform must be lower-case letters, digits and hyphens."
+        for each in map(str, senders):
+            if each == EVERYBODY and name != "allow":
+                yield (name, platform), f"`{EVERYBODY}` is only valid in `allow`; list the ids here."
+            if not each or not each.isprintable() or each != each.strip():
+                yield (name, platform), f"{each!r} is not a sender id."
 
 
-def _is_owner(owner: str) -> bool:
-    return bool(owner) and owner.isprintable() and owner == owner.strip() and len(owner) <= 60
+def _is_name(text: str) -> bool:
+    return text.isprintable() and text == text.strip() and 0 < len(text) <= 60

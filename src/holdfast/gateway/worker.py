@@ -250,9 +250,8 @@ class ChatWorker:
                 result, progress = await self._run_turn(inbound, other, message)
         fault_points.reach("gateway", "answered")
         is_stored = progress.seq is not None
-        history = len(await self._db.context(result.conversation_id)) if result.failed and is_stored else 0
         # A turn that yielded to the next message is answered with that one.
-        text = None if result.interrupted and progress.yielded else replies.result_text(result, history)
+        text = None if result.interrupted and progress.yielded else replies.result_text(result)
         await self._settle(
             inbound,
             _outcome(result, text),

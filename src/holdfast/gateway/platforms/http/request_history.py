@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast import content_parts, errors, types
 from holdfast.agent import loop
-from holdfast.gateway import replies
 from holdfast.gateway.platforms.http import chat_completions, inline_images
+from holdfast.runtime import wording
 from holdfast.store import async_db
 
 MAX_CANDIDATES = 50
@@ -109,7 +109,7 @@ async def _match(db: async_db.AsyncSessionDB, request: types.InboundMessage, sen
 def _is_answer(texts: list[str], is_cut: bool, sent: str) -> bool:
     """Return whether a client may have received this: the last message of a turn or, in a stream, all messages."""
     if not texts or not texts[-1].strip():
-        texts = [*texts, replies.BLANK]
+        texts = [*texts, wording.EMPTY_REPLY]
     answers = {normalize(texts[-1]), normalize("\n\n".join(texts))}
     # A client that stopped the answer has a prefix of it.
     return sent in answers or (is_cut and any(each.startswith(sent) for each in answers))
