@@ -104,12 +104,13 @@ class RuntimePool:
         await asyncio.gather(*(each.close() for each in every), *self._closing)
 
     def _close_idle(self) -> None:
-        now = self._clock()
-        for owner, pooled in list(self._pooled.items()):
-            if len(self._pooled) <= self._max and now - pooled.used_at <= self._idle:
-                return  # The rest was used later.
+        now, surplus, idle = self._clock(), len(self._pooled) - self._max, list[str]()
+        for owner, pooled in self._pooled.items():
+            if len(idle) >= surplus and now - pooled.used_at <= self._idle:
+                break  # The rest was used later.
             if pooled.is_idle:
-                del self._pooled[owner]
-                closing = asyncio.create_task(pooled.close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
+                idle.append(owner)
+        for owner in idle:
+            closing = asyncio.create_task(self._pooled.pop(owner).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)

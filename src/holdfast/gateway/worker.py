@@ -70,14 +70,23 @@ class Worker:
         self.bindings = routes.RouteBindings(context.db, context.settings.reset, context.clock)
         self.leases = chat_leases.LeaseRenewer(context.db)
         self.stopping = False
-        self.slots = asyncio.Semaphore(context.settings.chats)
+        self._slots = asyncio.Semaphore(context.settings.chats)
+        self.queued = 0
+        """How many chats wait for a slot: then a chat gives up its slot after each message."""
         self.harmless = Counter[int]()
         """Attempts that failed for reasons other than the message, by inbound message."""
 
     async def process(self, chat: active_chat.ActiveChat) -> None:
         """Process all open messages of a chat. Raises Busy if another process works on it, or RetryLater."""
-        async with self.slots:
+        self.queued += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self.queued -= 1
+        try:
             await ChatWorker(self, chat).run()
+        finally:
+            self._slots.release()
 
     def is_given_up(self, inbound: types.InboundMessage) -> bool:
         """Return whether a message failed too often. Attempts that failed for other reasons do not count."""
@@ -142,7 +151,7 @@ class ChatWorker:
                 # Before the next message is taken: taking it begins it, and a command must not be begun twice.
                 if self.held.released or worker.stopping:
                     return
-                if worker.slots.locked():
+                if worker.queued:
                     chat.has_news = True  # The chat continues behind those that wait for its slot.
                     return
                 taken = await self._take_next(self.held.lease)
