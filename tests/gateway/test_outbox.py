@@ -88,7 +88,7 @@ def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follow
             await stage.until(lambda: _due_after(db, one.id, clock.now + 2, sender))
             clock.advance(2)
             await stage.until(lambda: _tried(platform, 5, sender))
-            await sender.drain()
+            await sender.drain(60)
         assert platform.tried == ["One", "Elsewhere", "One", "One", "Two"]
         assert stage.texts(platform.sent) == ["Elsewhere", "One", "Two"]
         assert (await db.mail.counts())["outgoing_open"] == 0
@@ -233,7 +233,7 @@ def test_what_another_process_has_to_send_is_left_to_it() -> None:
         async with sending(db, platform) as sender:
             await platform.replies(1)
             sender.wake()
-            await sender.drain()
+            await sender.drain(60)
         assert platform.tried == ["Mine"]
 
     stage.run(story)

@@ -20,7 +20,7 @@ MAX_ROUND_TRIPS = 12
 
 async def delivered(opened: gateway.Gateway, chat: loopback.Loopback, messages: int) -> bool:
     """Whether nothing is under way; the store is not asked, as that would be counted."""
-    (sender,) = opened.senders._senders.values()
+    (sender,) = opened.senders.values()
     return len(chat.sent) == messages and not opened.router.active and not sender._sending
 
 

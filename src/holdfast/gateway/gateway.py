@@ -55,7 +55,7 @@ class Gateway:
         self.metrics = meter or metrics.GatewayMetrics()
         self.platforms = {each.name: each for each in platforms}
         self.grace = grace
-        self.senders = outbox.Senders(db, self.platforms, clock)
+        self.senders = {name: outbox.Sender(db, each, clock) for name, each in self.platforms.items()}
         self.runtimes = runtimes.RuntimePool(factory, max_runtimes=max_runtimes)
         context = gateway_context.GatewayContext(
             db,
@@ -64,7 +64,7 @@ class Gateway:
             {},
             settings or gateway_settings.GatewaySettings(),
             is_admin,
-            self.senders.wake,
+            self._wake_sender,
             clock,
             self.metrics,
             profile,
@@ -79,7 +79,7 @@ class Gateway:
             profile=profile,
             checks=checks,
             is_shared=is_shared,
-            wake_sender=self.senders.wake,
+            wake_sender=self._wake_sender,
             count=self.metrics.count_inbound,
             ask=self._ask_model,
         )
@@ -89,7 +89,8 @@ class Gateway:
     async def __aenter__(self) -> Self:
         """Start. Raises SettingInvalid if the store belongs to another profile."""
         await self._check_profile()
-        self._tasks = [asyncio.create_task(self.router.run()), asyncio.create_task(self.senders.run())]
+        self._tasks = [asyncio.create_task(self.router.run())]
+        self._tasks += [asyncio.create_task(each.run()) for each in self.senders.values()]
         self._receiving = [asyncio.create_task(self._receive(each)) for each in self.platforms.values()]
         return self
 
@@ -114,10 +115,16 @@ class Gateway:
         await _cancel(self._receiving)
         try:
             await self.router.stop(self.grace)
-            await self.senders.drain(DRAIN_SECONDS if self.grace else 0.0)
+            if self.grace:
+                await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in self.senders.values()))
         finally:
             await _cancel(self._tasks)
             await self.runtimes.close()
+
+    def _wake_sender(self, platform: str) -> None:
+        """Let the sender of this platform look for due messages, if this process has one."""
+        if platform in self.senders:
+            self.senders[platform].wake()
 
     async def _ask_model(self, owner: str, request: models.Request) -> models.Reply:
         async with self.runtimes.use(owner) as runtime:

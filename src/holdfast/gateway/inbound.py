@@ -46,12 +46,21 @@ class InboundHandler:
 
     async def receive(self, incoming: platform.Incoming) -> types.InboundMessage | None:
         """Store a message once, however often it is delivered, or reject it and notify its sender."""
-        found = await self._receive(incoming, notify=True)
-        return found if isinstance(found, types.InboundMessage) else None
+        found = await self.submit(incoming)
+        if isinstance(found, types.InboundMessage):
+            return found
+        if found.message:
+            await self._post_refusal(incoming, found)
+        return None
 
     async def submit(self, incoming: platform.Incoming) -> types.InboundMessage | platform.AdmissionResult:
         """Store a message, or return why it is rejected; the sender is not notified."""
-        return await self._receive(incoming, notify=False)
+        with spans.span("holdfast.arrival", platform=incoming.platform, chat_kind=incoming.kind) as set_attribute:
+            found = await self._store(incoming)
+            set_attribute("taken", isinstance(found, types.InboundMessage))
+            if isinstance(found, types.InboundMessage):
+                set_attribute("arrival", found.id)
+            return found
 
     async def check(self, incoming: platform.Incoming) -> platform.AdmissionResult:
         return await self._check(incoming, self._route(incoming))
@@ -96,22 +105,9 @@ class InboundHandler:
                 return result
         return platform.AdmissionResult(True)
 
-    async def _receive(
-        self, incoming: platform.Incoming, notify: bool
-    ) -> types.InboundMessage | platform.AdmissionResult:
-        with spans.span("holdfast.arrival", platform=incoming.platform, chat_kind=incoming.kind) as set_attribute:
-            found = await self._store(incoming, notify)
-            set_attribute("taken", isinstance(found, types.InboundMessage))
-            if isinstance(found, types.InboundMessage):
-                set_attribute("arrival", found.id)
-            return found
-
-    async def _store(
-        self, incoming: platform.Incoming, notify: bool
-    ) -> types.InboundMessage | platform.AdmissionResult:
-        if not incoming.mentioned and incoming.kind != "dm":
-            return platform.AdmissionResult(False, "empty")
-        if not incoming.text.strip() and not incoming.attachments:
+    async def _store(self, incoming: platform.Incoming) -> types.InboundMessage | platform.AdmissionResult:
+        is_ignored = not incoming.mentioned and incoming.kind != "dm"
+        if is_ignored or not (incoming.text.strip() or incoming.attachments):
             return platform.AdmissionResult(False, "empty")
         route, key = self._route(incoming), platform.storable_key(incoming.key)
         # Before the checks, so that a repeated delivery does not count against the limits.
@@ -120,8 +116,6 @@ class InboundHandler:
             return known
         result = await self._check(incoming, route)
         if not result.allowed:
-            if notify and result.message:
-                await self._post_refusal(incoming, key, result)
             return result
         parts = [part for each in incoming.attachments for part in await self._store_attachment(each)]
         inbound, is_new = await self._db.mail.add_inbound(
@@ -144,14 +138,14 @@ class InboundHandler:
         self._notify_route(route)
         return inbound
 
-    async def _post_refusal(self, incoming: platform.Incoming, key: str, result: platform.AdmissionResult) -> None:
-        name = incoming.home or incoming.platform
-        address = incoming.address
+    async def _post_refusal(self, incoming: platform.Incoming, result: platform.AdmissionResult) -> None:
+        name, address = incoming.home or incoming.platform, incoming.address
+        key = platform.storable_key(f"{incoming.platform}:{platform.storable_key(incoming.key)}")
         if result.with_code:
             address = {**address, access.STRANGER: incoming.sender}
         chat = incoming.home_chat or routes.chat_of(incoming)
         refusal = types.NewOutgoing(platform=name, chat=chat, address=address, text=result.message, kind="notice")
-        await self._db.mail.post(refusal, key=f"refused:{platform.storable_key(f'{incoming.platform}:{key}')}")
+        await self._db.mail.post(refusal, key=f"refused:{key}")
         self._wake_sender(name)
 
     async def _store_attachment(self, attachment: platform.Attachment) -> list[dict[str, Any]]:

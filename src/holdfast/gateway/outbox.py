@@ -13,7 +13,7 @@ import asyncio
 import logging
 import mimetypes
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
@@ -150,11 +150,17 @@ class Sender:
             finally:
                 await self._close()
 
-    async def drain(self) -> None:
-        """Wait until this process has no due message to send."""
-        while self._sending or await self._due():
-            self.wake()
-            await asyncio.sleep(DRAIN_POLL_SECONDS)
+    async def drain(self, seconds: float) -> None:
+        """Wait until this process has no due message to send, or the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._sending or await self._due():
+                    self.wake()
+                    await asyncio.sleep(DRAIN_POLL_SECONDS)
+        except TimeoutError:
+            logger.info("messages that could not be sent within %.0f s are left to the next process", seconds)
+        except errors.HoldfastError as error:
+            logger.warning("could not send all due messages: %s", error)
 
     async def _due(self) -> list[types.Outgoing]:
         """Return the due messages of this process; read more if those of other processes fill the list."""
@@ -348,37 +354,3 @@ class Sender:
     def _on_hint(self, hint: notifications.Hint) -> None:
         if hint.kind == "lost" or (hint.kind == "outgoing" and hint.conversation_id == self._platform.name):
             self.wake()
-
-
-class Senders:
-    """The senders of all platforms of a process."""
-
-    def __init__(
-        self,
-        db: async_db.AsyncSessionDB,
-        platforms: Mapping[str, gateway_platform.Platform],
-        clock: Callable[[], float],
-    ) -> None:
-        self._senders = {name: Sender(db, platform, clock) for name, platform in platforms.items()}
-
-    def wake(self, platform: str) -> None:
-        """Let the sender of this platform look for due messages, if this process has one."""
-        if platform in self._senders:
-            self._senders[platform].wake()
-
-    async def drain(self, seconds: float) -> None:
-        """Wait until all due messages were sent or failed, or the time is over."""
-        if seconds <= 0:
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(*(sender.drain() for sender in self._senders.values()))
-        except TimeoutError:
-            logger.info("messages that could not be sent within %.0f s are left to the next process", seconds)
-        except errors.HoldfastError as error:
-            logger.warning("could not send all due messages: %s", error)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for sender in self._senders.values():
-                group.create_task(sender.run())

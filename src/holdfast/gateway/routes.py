@@ -96,17 +96,19 @@ class RouteBindings:
         """Return the conversation of the next message on a route; a new id if the message begins one."""
         while True:
             found = await self._db.route(route)
-            if found.conversation_id is None:
-                return conversation_row.generate_session_id(self._clock())
-            if not await self._needs_reset(found.conversation_id):
-                return found.conversation_id
+            if (known := self.known_target(found)) is not None:
+                return known
+            if not await self._needs_reset(str(found.conversation_id)):
+                return str(found.conversation_id)
             try:
                 await self._db.bind_route(route, None, version=found.version)
             except errors.RouteMoved:
                 continue  # Another process bound it concurrently.
 
-    def bound_target(self, route: types.Route) -> str | None:
-        """Return the conversation of a route if it can be told without further reads: see `target`."""
+    def known_target(self, route: types.Route) -> str | None:
+        """Return the conversation of the next message if no further reads are needed: see `target`."""
+        if route.conversation_id is None:
+            return conversation_row.generate_session_id(self._clock())
         return route.conversation_id if self._policy.when == "none" else None
 
     async def other_target(self, route: str, target: str) -> str | None:
@@ -122,8 +124,6 @@ class RouteBindings:
 
     async def _needs_reset(self, conversation_id: str) -> bool:
         """Return whether the chat begins anew; never while a background process of the conversation runs."""
-        if self._policy.when == "none":
-            return False
         last = (await self._db.head(conversation_id)).active_at
         if not is_reset_due(self._policy, last, self._clock()):
             return False

@@ -102,7 +102,7 @@ class Worker:
         None if that needs further reads or checks.
         """
         first, behind = waiting[0], waiting[1:]
-        target = first.target or platform.read_terms(first).conversation_id or self.bindings.bound_target(route)
+        target = first.target or platform.read_terms(first).conversation_id or self.bindings.known_target(route)
         if target is None or self.is_given_up(first) or self.is_late(first) or withdrawal(first, behind):
             return None
         return first.id, target, [each.id for each in self.joined(first, behind)]
