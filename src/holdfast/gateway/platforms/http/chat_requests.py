@@ -221,12 +221,9 @@ class ChatRequests:
             await self._leave(key)
             raise
 
-        async def write(send: Send) -> None:
-            await (self._write_stream if asked.stream else self._write_whole)(send, inbound, asked, stream)
-
         # A client that sent an Idempotency-Key may come back for the answer.
         withdrawn = None if idempotency_key else inbound
-        return LongResponse(write, lambda: self._leave(key, withdrawn))
+        return LongResponse(lambda send: self._write(send, inbound, asked, stream), lambda: self._leave(key, withdrawn))
 
     async def _store(self, handler: platform.Handler, new: NewRequest, named: str | None) -> types.InboundMessage:
         """Store a request in the conversation that it belongs to."""
@@ -379,40 +376,35 @@ class ChatRequests:
 
     # --- the answer --------------------------------------------------------------------------------------
 
-    async def _write_whole(
+    async def _write(
         self,
         send: Send,
         inbound: types.InboundMessage,
         asked: chat_completions.ChatRequest,
         stream: sse.TurnStream,
     ) -> None:
-        headers, settled = self._headers(inbound), None
+        """Write the answer to a request, while it is made if the client asks for a stream."""
+        headers, settled, on_news = self._headers(inbound), None, _do_nothing
+        writer = StreamWriter(send, stream, _empty_response(inbound, asked.model), asked.usage)
+        if asked.stream:
+            await writer.begin(headers)
+            on_news = writer.write_news
         try:
-            settled = await self._wait_settled(inbound, stream, _do_nothing)
+            settled = await self._wait_settled(inbound, stream, on_news)
             answer = await self._answer(settled, asked.model)
-            response = requests.json_response(chat_completions.completion(answer), headers=headers)
+            if asked.stream:
+                await writer.end(answer)
+            else:
+                await requests.send_response(
+                    requests.json_response(chat_completions.completion(answer), headers=headers), send
+                )
         except (requests.HttpError, errors.HoldfastError) as error:
             refused = requests.refusal_of(error)
-            refused.headers.update(headers)
-            response = refused.response()
-        await requests.send_response(response, send)
-        if settled is not None:
-            self._mark_written(inbound.key, stream)
-
-    async def _write_stream(
-        self,
-        send: Send,
-        inbound: types.InboundMessage,
-        asked: chat_completions.ChatRequest,
-        stream: sse.TurnStream,
-    ) -> None:
-        writer, settled = StreamWriter(send, stream, _empty_response(inbound, asked.model), asked.usage), None
-        await writer.begin(self._headers(inbound))
-        try:
-            settled = await self._wait_settled(inbound, stream, writer.write_news)
-            await writer.end(await self._answer(settled, asked.model))
-        except (requests.HttpError, errors.HoldfastError) as error:
-            await writer.fail(requests.refusal_of(error))
+            if asked.stream:
+                await writer.fail(refused)
+            else:
+                refused.headers.update(headers)
+                await requests.send_response(refused.response(), send)
         if settled is not None:
             self._mark_written(inbound.key, stream)
 

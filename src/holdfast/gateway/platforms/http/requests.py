@@ -20,11 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import errors
 from holdfast.gateway import platform
-from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.gateway")
 
-MAX_JSON_DEPTH = 64
 READ_SECONDS, WRITE_SECONDS = 30.0, 60.0
 """How long a client may take to send a request, and to read one piece of the response."""
 MAX_ID = 200
@@ -123,10 +121,6 @@ class RequestFilter:
         if self.hosts is not None and parse_host(headers.get("host", "")) not in self.hosts:
             message = "This host name is not served here. Behind a proxy, add it to `hosts` of [gateway.http]."
             raise HttpError(421, message, code="wrong_host")
-        if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy may have used the other header to find the end of the request.
-            message = "A request must not have both Content-Length and Transfer-Encoding."
-            raise HttpError(400, message, headers={"connection": "close"})
         # The HTTP parser accepts up to 20 digits only.
         if int(headers.get("content-length", "0")) > max_body:
             raise body_too_large(max_body)
@@ -290,19 +284,11 @@ async def read_object(request: Request) -> dict[str, Any]:
 def decode_object(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, f"The body is not JSON: {errors.shown(str(error))}", code="invalid_json") from None
-    except RecursionError:
-        raise _too_deep() from None
     if not isinstance(found, dict):
         raise HttpError(400, "The body must be a JSON object.", code="invalid_json")
-    if message_codec.is_too_deep(found, MAX_JSON_DEPTH):
-        raise _too_deep()
     return found
-
-
-def _too_deep() -> HttpError:
-    return HttpError(400, f"JSON may be nested at most {MAX_JSON_DEPTH} levels deep.", code="is_too_deep")
 
 
 def check_id(text: str | None, name: str) -> str | None:
