@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from tests import postgres
+from tests.gateway import memory_platform
 
 import holdfast
 from bench import timing
@@ -26,7 +27,6 @@ from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals, settings
 from holdfast.app import gateway as app_gateway
 from holdfast.gateway import gateway
-from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.runtime import inbox, runtime
 
@@ -142,7 +142,7 @@ async def _in_turn(say: Say, chats: range, first: int, rounds: int) -> list[floa
 # --- the gateway -------------------------------------------------------------------------------------
 
 
-class Answering(loopback.Loopback):
+class Answering(memory_platform.MemoryPlatform):
     """Tells whoever waits for it that an answer went out."""
 
     def __init__(self) -> None:

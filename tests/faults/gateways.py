@@ -22,8 +22,8 @@ import msgspec
 from holdfast import AsyncSessionDB, fault_points, types
 from holdfast.compaction import base as compaction
 from holdfast.gateway import gateway, worker
-from holdfast.gateway.platforms import loopback
 from tests.faults import compacting, turns, zygote
+from tests.gateway import memory_platform
 from tests.gateway import stage as stages
 
 PLATFORM = "filed"
@@ -59,7 +59,7 @@ def sent(path: Path) -> list[Sent]:
     return [msgspec.convert(json.loads(line), Sent) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
-class Filed(loopback.Loopback):
+class Filed(memory_platform.MemoryPlatform):
     """A platform whose every message stands in a file."""
 
     def __init__(self, db: AsyncSessionDB, path: str) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals
 from holdfast.gateway import gateway, gateway_context, platform, runtimes
 from holdfast.gateway import settings as gateway_settings
-from holdfast.gateway.platforms import loopback
 from holdfast.model import base as models
 from holdfast.runtime import runtime
 from tests.agent import stage
+from tests.gateway import memory_platform
 
 run = stage.run
 Built = Callable[[str, str], AIAgent]
@@ -55,11 +55,10 @@ async def open_gateway(
     grace: float = 0.0,
     max_runtimes: int = 200,
     **given: Any,
-) -> AsyncIterator[tuple[gateway.Gateway, loopback.Loopback]]:
+) -> AsyncIterator[tuple[gateway.Gateway, memory_platform.MemoryPlatform]]:
     """A gateway at work, and the platform to speak by."""
-    chats = list(platforms or [loopback.Loopback()])
-    found = chats[0]
-    assert isinstance(found, loopback.Loopback)
+    chats = list(platforms or [memory_platform.MemoryPlatform()])
+    found = cast("memory_platform.MemoryPlatform", chats[0])
     opened = gateway.Gateway(
         db,
         make(db, model, **given),

@@ -11,10 +11,9 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import access, platform, settings
-from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.store.mail import contacts
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 
 RULES = access.build_rules(
     settings.GatewaySettings(
@@ -150,7 +149,7 @@ def test_a_stranger_is_given_a_code_and_let_in_by_it() -> None:
     stage.run(story)
 
 
-class Deaf(loopback.Loopback):
+class Deaf(memory_platform.MemoryPlatform):
     """Takes nothing the first time it is asked to, though it went out."""
 
     def __init__(self) -> None:

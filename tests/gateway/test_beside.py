@@ -316,7 +316,7 @@ def test_a_platform_sees_the_turn_as_it_goes() -> None:
     async def story(db: AsyncSessionDB) -> None:
         seen: list[str] = []
 
-        class Shows(stage.loopback.Loopback):
+        class Shows(stage.memory_platform.MemoryPlatform):
             def on_event(self, arrival: types.InboundMessage, event: object) -> None:
                 seen.append(f"{arrival.key} {type(event).__name__}")
                 raise RuntimeError("the screen is broken")

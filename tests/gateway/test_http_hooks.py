@@ -21,12 +21,11 @@ from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import access
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
-from holdfast.gateway.platforms import loopback
 from holdfast.gateway.platforms.http import callbacks, http_platform, requests, server, signatures, webhooks
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.tools import base as tools_port
-from tests.gateway import stage, web
+from tests.gateway import memory_platform, stage, web
 
 SECRET = "a-secret-of-some-length"
 BODY = b'{"text": "It broke."}'
@@ -37,7 +36,7 @@ def hook(**given: Any) -> webhooks.HookConfig:
 
 
 class Open:
-    def __init__(self, client: httpx2.AsyncClient, chat: loopback.Loopback) -> None:
+    def __init__(self, client: httpx2.AsyncClient, chat: memory_platform.MemoryPlatform) -> None:
         self.client, self.chat = client, chat
 
     async def post(self, body: bytes = BODY, name: str = "build", **headers: str) -> httpx2.Response:
@@ -61,7 +60,7 @@ async def open_hooks(
 ) -> AsyncIterator[Open]:
     taking = webhooks.Webhooks(db, hooks)
     platform = http_platform.HttpPlatform(db, tokens=web.TOKENS, hooks=taking)
-    platforms = [loopback.Loopback(), taking, platform]
+    platforms = [memory_platform.MemoryPlatform(), taking, platform]
     async with (
         stage.open_gateway(db, model, platforms=platforms, checks=guards, tools=tools) as (_, chat),
         web.client_of(platform) as client,

@@ -18,7 +18,7 @@ from tests.gateway.test_beside import Gate, settings, told
 from tests.gateway.test_gateway import ROUTE, new
 
 
-async def looked_at(db: AsyncSessionDB, by: stage.loopback.Loopback, key: str, **where: str) -> None:
+async def looked_at(db: AsyncSessionDB, by: stage.memory_platform.MemoryPlatform, key: str, **where: str) -> None:
     """Until what was said before this has been looked at beside the turn: what comes last is answered at once."""
     await by.say("/status", key=key, **where)  # type: ignore[arg-type]
     await stage.settled(db, key)

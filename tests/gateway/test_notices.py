@@ -11,7 +11,7 @@ from tests.agent.stage import Stuck, Trickle, calls, shape, tool
 from tests.gateway import stage
 
 
-async def spoken(db: AsyncSessionDB, chat: stage.loopback.Loopback) -> str:
+async def spoken(db: AsyncSessionDB, chat: stage.memory_platform.MemoryPlatform) -> str:
     """A conversation that began in the chat."""
     await chat.say("Hi", key="1", chat="42", sender="42")
     (found,) = await stage.settled(db, "1")

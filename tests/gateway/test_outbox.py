@@ -11,15 +11,14 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import outbox
-from holdfast.gateway.platforms import loopback
 from holdfast.store.mail import outbox as stored
 from holdfast.store.sqlite import driver as sqlite_driver
 from tests.contract import steps
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 from tests.gateway.test_gateway import new
 
 
-class Moody(loopback.Loopback):
+class Moody(memory_platform.MemoryPlatform):
     """A platform that takes a message only where nothing is wrong."""
 
     def __init__(self, *wrongs: BaseException, name: str = "loopback") -> None:
@@ -40,7 +39,7 @@ def message(text: str, chat: str = "dm:local", platform: str = "loopback") -> ty
 
 @asynccontextmanager
 async def sending(
-    db: AsyncSessionDB, platform: loopback.Loopback, clock: Callable[[], float] | None = None
+    db: AsyncSessionDB, platform: memory_platform.MemoryPlatform, clock: Callable[[], float] | None = None
 ) -> AsyncIterator[outbox.Sender]:
     sender = outbox.Sender(db, platform, clock or db.db._clock)
     task = asyncio.create_task(sender.run())
@@ -325,7 +324,7 @@ async def _delivered(db: AsyncSessionDB) -> bool:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alone: bool, tmp_path: Path) -> None:
-    class Here(loopback.Loopback):
+    class Here(memory_platform.MemoryPlatform):
         """Sends what says its name."""
 
         def __init__(self, own: str) -> None:

@@ -13,21 +13,21 @@ import pytest
 from holdfast import AsyncSessionDB, config, errors, types
 from holdfast.gateway import gateway_context, inbound, outbox, platform, worker
 from holdfast.gateway import settings as gateway_settings
-from holdfast.gateway.platforms import loopback, plugins
+from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
 from tests.agent.house import Shell, runs
 from tests.agent.stage import Stuck, calls, tool
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 from tests.gateway.test_http_chat import Held
 
 
-class Chatty(loopback.Loopback):
+class Chatty(memory_platform.MemoryPlatform):
     """A platform with drafts, choices, its own text format and rate limits."""
 
     def __init__(self, context: platform.PlatformContext | None = None) -> None:
         super().__init__(context.name if context else "loopback", 40)
         self.context, self.edits, self.deleted = context, list[tuple[str, str]](), list[str]()
-        self.questions: list[tuple[platform.Delivery, platform.Question]] = []
+        self.questions: list[tuple[platform.Delivery, platform.ApprovalQuestion]] = []
 
     draft_seconds = 0.01
     pace = platform.Pace()
@@ -44,7 +44,7 @@ class Chatty(loopback.Loopback):
     async def delete_draft(self, address: dict[str, Any], draft: str) -> None:
         self.deleted.append(draft)
 
-    async def send_question(self, delivery: platform.Delivery, question: platform.Question) -> str:
+    async def send_question(self, delivery: platform.Delivery, question: platform.ApprovalQuestion) -> str:
         self.questions.append((delivery, question))
         return await self.send(delivery)
 
@@ -170,7 +170,7 @@ def test_question_has_an_id_and_choices() -> None:
                 await asyncio.sleep(0.01)
             delivery, question = chat.questions[0]
             assert (question.number, question.choices[0].text) == (1, "/approve 1")
-            assert question.choices[-1] == platform.Choice("Deny", "/deny 1")
+            assert question.choices[-1] == platform.QuestionChoice("Deny", "/deny 1")
             assert "/approve" not in delivery.text
             await stage.until(lambda: _delivered(db, delivery.id))
             await chat.say(question.choices[0].text, key="2")
@@ -231,7 +231,7 @@ def test_edit_reply_and_deletion_reach_the_turn() -> None:
 
 def test_attachments_have_a_name_a_type_and_a_reader() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        chat = loopback.Loopback()
+        chat = memory_platform.MemoryPlatform()
         blob = await db.blobs.put(b"pixels", "image/png")
         new = types.NewOutgoing(platform="loopback", chat="c", address={"chat": "c"}, attachments=[blob.digest])
         await db.mail.post(new)

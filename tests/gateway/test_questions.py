@@ -11,11 +11,10 @@ from holdfast import AsyncSessionDB, events, types
 from holdfast.agent import approvals, commands
 from holdfast.agent.commands import permissions
 from holdfast.gateway import gateway_context, questions, turn_progress
-from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from tests.agent.house import Shell, runs
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 from tests.gateway.test_http_hooks import hook, open_hooks
 
 
@@ -204,7 +203,7 @@ def test_nobody_answers_what_another_chat_of_the_same_conversation_was_asked() -
     stage.run(story)
 
 
-class Slow(loopback.Loopback):
+class Slow(memory_platform.MemoryPlatform):
     """A platform that takes its time with some messages."""
 
     def __init__(self, slow: str) -> None:
@@ -242,7 +241,7 @@ def test_what_was_said_before_a_question_was_shown_does_not_answer_it() -> None:
     stage.run(story)
 
 
-async def _delivered(chat: loopback.Loopback, words: str) -> bool:
+async def _delivered(chat: memory_platform.MemoryPlatform, words: str) -> bool:
     return any(words in each.text for each in chat.sent)
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from time import monotonic
 
 from holdfast import errors, fault_points, types
-from holdfast.gateway import access, gateway_context, questions, spans
+from holdfast.gateway import access, chat_leases, gateway_context, questions, spans
 from holdfast.gateway import platform as gateway_platform
 from holdfast.store import async_db, notifications
 
@@ -341,10 +341,7 @@ class Sender:
 
     async def _release(self, chat: str) -> None:
         lease, _ = self._leases.pop(chat)
-        try:
-            await self._db.mail.release_chat_lease(lease)
-        except errors.HoldfastError as error:
-            logger.warning("could not release a chat lease, it will expire: %s", error)
+        await chat_leases.release(self._db, lease)
 
     async def _close(self) -> None:
         if self._sending:

@@ -207,27 +207,27 @@ class OutgoingFile(NamedTuple):
     """Reads the content. Raises BlobDamaged or NotFound."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class QuestionChoice(msgspec.Struct, frozen=True):
     """One possible answer to a question. A platform that shows it as a button sends `text` as the user's message."""
 
     label: str
     text: str
 
 
-class Question(msgspec.Struct, frozen=True):
+class ApprovalQuestion(msgspec.Struct, frozen=True):
     """A question of a turn, such as the approval of a command."""
 
     id: str
     number: int
     """The number that users see."""
-    choices: tuple[Choice, ...]
+    choices: tuple[QuestionChoice, ...]
 
 
 class Delivery(types.Outgoing, frozen=True, kw_only=True):
     """An outbound message, complete for sending: the text is rendered for the platform."""
 
     files: tuple[OutgoingFile, ...] = ()
-    question: Question | None = None
+    question: ApprovalQuestion | None = None
     """Set on the last part of a question, for platforms that can show choices."""
     draft: str | None = None
     """The platform's id of the draft that this message replaces."""
@@ -307,7 +307,7 @@ class EditsDrafts(Protocol):
 class ShowsChoices(Protocol):
     """Shows the choices of a question, for example as buttons; the text then does not explain how to answer."""
 
-    async def send_question(self, delivery: Delivery, question: Question) -> str:
+    async def send_question(self, delivery: Delivery, question: ApprovalQuestion) -> str:
         """Send a question and return the platform's id of the message, like `send`."""
 
 

@@ -51,17 +51,17 @@ def parse_key(key: str | None) -> QuestionKey | None:
             return None
 
 
-def question_of(key: str | None) -> platform.Question | None:
+def question_of(key: str | None) -> platform.ApprovalQuestion | None:
     """Return the structured question of an outbox message; None if the message is not its last part."""
     found = parse_key(key)
     if found is None or found.part != found.parts - 1:
         return None
-    choices = [platform.Choice("Allow once", f"/approve {found.number}")]
+    choices = [platform.QuestionChoice("Allow once", f"/approve {found.number}")]
     if found.can_remember:
-        choices.append(platform.Choice("Allow in this conversation", f"/approve {found.number} conversation"))
-        choices.append(platform.Choice("Always allow", f"/approve {found.number} always"))
-    choices.append(platform.Choice("Deny", f"/deny {found.number}"))
-    return platform.Question(found.request_id, found.number, tuple(choices))
+        choices.append(platform.QuestionChoice("Allow in this conversation", f"/approve {found.number} conversation"))
+        choices.append(platform.QuestionChoice("Always allow", f"/approve {found.number} always"))
+    choices.append(platform.QuestionChoice("Deny", f"/deny {found.number}"))
+    return platform.ApprovalQuestion(found.request_id, found.number, tuple(choices))
 
 
 def question_text(asked: events.ApprovalAsked, number: int, explain: bool = True) -> str:

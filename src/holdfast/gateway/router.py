@@ -76,7 +76,6 @@ class Router:
             task.cancel()
         if left:
             await asyncio.wait(left)
-        await self._worker.leases.close()
 
     async def _poll(self) -> None:
         now = monotonic()

@@ -68,7 +68,6 @@ class Worker:
     def __init__(self, context: gateway_context.GatewayContext) -> None:
         self.context = context
         self.bindings = routes.RouteBindings(context.db, context.settings.reset, context.clock)
-        self.leases = chat_leases.LeaseRenewer(context.db)
         self.stopping = False
         self._slots = asyncio.Semaphore(context.settings.chats)
         self.queued = 0
@@ -140,7 +139,7 @@ class ChatWorker:
         taken = await async_db.await_or_release(self._take_next(), self._release_taken)
         if taken.lease is None:
             return
-        async with worker.leases.hold(taken.lease) as self.held:
+        async with chat_leases.hold(self._db, taken.lease) as self.held:
             fault_points.reach("gateway", "claimed")
             while taken.waiting or chat.notices:
                 if taken.waiting:
@@ -158,16 +157,16 @@ class ChatWorker:
 
     async def _take_next(self, lease: types.ChatLease | None = None) -> types.NextInbound:
         """Read the open messages under a lease, and begin the first one if `select` can tell its conversation."""
-        chat, leases = self._chat, self._worker.leases
+        chat, ttl = self._chat, chat_leases.TTL_SECONDS
         chat.clear_news()
         chat.has_more = False
         return await self._db.mail.begin_next_inbound(
-            chat.route, self._worker.select, lease=lease, idle=bool(chat.notices), ttl=leases.ttl, limit=MAX_READ
+            chat.route, self._worker.select, lease=lease, idle=bool(chat.notices), ttl=ttl, limit=MAX_READ
         )
 
     async def _release_taken(self, taken: types.NextInbound) -> None:
         if taken.lease is not None:
-            await self._worker.leases.release(taken.lease)
+            await chat_leases.release(self._db, taken.lease)
 
     async def _process_first(self, taken: types.NextInbound) -> None:
         chat, worker = self._chat, self._worker
