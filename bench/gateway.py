@@ -27,6 +27,7 @@ from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals, settings
 from holdfast.app import gateway as app_gateway
 from holdfast.gateway import gateway
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
 from holdfast.runtime import inbox, runtime
 
@@ -193,7 +194,7 @@ async def _gateway(target: str) -> AsyncIterator[Say]:
             assert arrival is not None
             await platform.answered(arrival.id)
 
-        async with gateway.Gateway(db, desk, [platform]):
+        async with gateway.Gateway(db, desk, [platform], settings=gateway_settings.GatewaySettings(grace=0.0)):
             yield say
 
 

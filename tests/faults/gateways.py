@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast import AsyncSessionDB, fault_points, types
 from holdfast.compaction import base as compaction
-from holdfast.gateway import gateway, worker
+from holdfast.gateway import gateway, settings, worker
 from tests.faults import compacting, turns, zygote
 from tests.gateway import memory_platform
 from tests.gateway import stage as stages
@@ -126,7 +126,9 @@ async def _live(stage: zygote.Stage) -> None:
         chat = Filed(db, stage.args["sends"])
         make = stages.make(db, echo := turns.Echo(), summarizer=Noted(stage.args["sends"] + ".summaries"))
         echo.window = stage.args.get("window", echo.window)
-        async with gateway.Gateway(db, make, [chat], clock=clock) as opened:
+        async with gateway.Gateway(
+            db, make, [chat], settings=settings.GatewaySettings(grace=0.0), clock=clock
+        ) as opened:
             by_chat = defaultdict[str, list[Update]](list)
             for each in stage.args["updates"]:
                 by_chat[each[0]].append(Update(*each))

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import msgspec
+
 from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals
 from holdfast.gateway import gateway, gateway_context, platform, runtimes
@@ -63,12 +65,11 @@ async def open_gateway(
         db,
         make(db, model, **given),
         chats,
-        settings=settings,
+        settings=msgspec.structs.replace(settings or gateway_settings.GatewaySettings(), grace=grace),
         checks=checks,
         is_admin=is_admin,
         may_speak=may_speak,
         is_shared=lambda _: shared,
-        grace=grace,
         max_runtimes=max_runtimes,
     )
     async with opened:

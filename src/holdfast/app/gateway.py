@@ -97,12 +97,10 @@ async def serve(
             partial(_open_runtime, services, others),
             platforms,
             settings=wanted,
-            profile=wanted.profile,
             checks=[known, limits.RateLimits(store, wanted.limits)],
             is_admin=known.is_admin,
             may_speak=known.may_speak,
             is_shared=partial(is_shared, gateway_settings.ids(wanted.shared)),
-            grace=wanted.grace,
             meter=meter,
         )
         cleanup = asyncio.create_task(daily_cleanup.run_daily(store, wanted.remember))

@@ -42,19 +42,18 @@ class Gateway:
         platforms: Sequence[gateway_platform.Platform],
         *,
         settings: gateway_settings.GatewaySettings | None = None,
-        profile: str = "main",
         checks: Sequence[gateway_platform.AdmissionCheck] = (),
         is_admin: gateway_platform.SenderCheck = gateway_context.is_never,
         may_speak: gateway_platform.SenderCheck = gateway_context.is_always,
         is_shared: Callable[[gateway_platform.Incoming], bool] = inbound.is_never_shared,
-        grace: float = 0.0,
         max_runtimes: int = runtimes.MAX_RUNTIMES,
         clock: Callable[[], float] = time.time,
         meter: metrics.GatewayMetrics | None = None,
     ) -> None:
+        settings = settings or gateway_settings.GatewaySettings()
         self.metrics = meter or metrics.GatewayMetrics()
         self.platforms = {each.name: each for each in platforms}
-        self.grace = grace
+        self.grace = settings.grace
         self.senders = {name: outbox.Sender(db, each, clock) for name, each in self.platforms.items()}
         self.runtimes = runtimes.RuntimePool(factory, max_runtimes=max_runtimes)
         context = gateway_context.GatewayContext(
@@ -62,21 +61,20 @@ class Gateway:
             self.runtimes,
             self.platforms,
             {},
-            settings or gateway_settings.GatewaySettings(),
+            settings,
             is_admin,
             self._wake_sender,
             clock,
             self.metrics,
-            profile,
             {name: gateway_platform.find_abilities(each) for name, each in self.platforms.items()},
             may_speak,
         )
-        self._db, self._profile = db, profile
+        self._db, self._profile = db, settings.profile
         self.router = router.Router(context)
         self.handler = inbound.InboundHandler(
             db,
             self.router.notify,
-            profile=profile,
+            profile=settings.profile,
             checks=checks,
             is_shared=is_shared,
             wake_sender=self._wake_sender,

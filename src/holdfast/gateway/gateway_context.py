@@ -45,8 +45,6 @@ class GatewayContext(NamedTuple):
     """Called with a platform when it may have messages to send."""
     clock: Callable[[], float] = time.time
     metrics: metrics.GatewayMetrics = metrics.GatewayMetrics()
-    profile: str = "main"
-    """The profile whose chats are processed here."""
     abilities: Mapping[str, platform.Abilities] = {}
     """By platform."""
     may_speak: platform.SenderCheck = is_always

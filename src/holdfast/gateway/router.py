@@ -92,7 +92,7 @@ class Router:
                 chat.wake()
 
     def _is_served(self, route: str) -> bool:
-        return routes.has_profile(self._context.profile, route)
+        return routes.has_profile(self._context.settings.profile, route)
 
     def _start(self, route: str) -> active_chat.ActiveChat | None:
         if self._worker.stopping or route in self._paused or not self._is_served(route):

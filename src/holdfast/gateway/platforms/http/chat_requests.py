@@ -450,7 +450,7 @@ class ChatRequests:
         if settled.conversation_id is None or settled.seq is None or last is None:
             return response
         turn = await self._db.transcript(settled.conversation_id, settled.seq, last)
-        usage = _add([each.usage for each in turn if each.usage is not None])
+        usage = sum((each.usage for each in turn if each.usage is not None), types.Usage())
         is_cut = bool(turn) and content_parts.is_cut(turn[-1].content)
         return msgspec.structs.replace(response, usage=usage, finish="length" if is_cut else "stop")
 
@@ -526,12 +526,3 @@ def _owner_id(owner: str) -> str:
 
 def _digest(data: object) -> str:
     return blake2b(msgspec.json.encode(data), digest_size=20).hexdigest()
-
-
-def _add(usages: Sequence[types.Usage]) -> types.Usage:
-    return types.Usage(
-        input=sum(each.input for each in usages),
-        output=sum(each.output for each in usages),
-        cache_read=sum(each.cache_read for each in usages),
-        reasoning=sum(each.reasoning for each in usages),
-    )
