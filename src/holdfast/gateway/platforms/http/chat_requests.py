@@ -12,8 +12,8 @@ import asyncio
 import re
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast import content_parts, errors, events, types
 from holdfast.agent import titles
-from holdfast.gateway import platform, replies, routes
+from holdfast.gateway import chat_leases, platform, replies, routes
 from holdfast.gateway.platforms.http import chat_completions, inline_images, request_history, requests, sse
 from holdfast.model import base as models
 from holdfast.store import async_db, conversation_row, leases, message_codec
@@ -33,6 +33,8 @@ NAME = "http"
 CONVERSATION_HEADER, IDEMPOTENCY_HEADER = "X-Conversation-Id", "idempotency-key"
 MAX_SIDE_REQUESTS = 60
 """Side requests of one owner per minute."""
+LEASE_ATTEMPTS, LEASE_POLL_SECONDS = 100, 0.05
+"""How long to wait for another process that stores a request with the same history."""
 STOP_SECONDS = 5.0
 """How long a request waits for the turn of an earlier, abandoned request to stop."""
 ORPHAN_SECONDS = 600.0
@@ -234,8 +236,7 @@ class ChatRequests:
         if not before:
             return await self._submit(handler, new, target)
         continued = request_history.digest(owner, before[:-1])
-        # Of several requests that continue the same history, only one continues its conversation.
-        async with self._history_locks[continued[:2]]:
+        async with self._lock_history(continued):
             await self._wait_withdrawn(continued)
             found = await request_history.find(self._db, NAME, owner, before)
             if found is not None and found.is_tip and not await self._is_busy(found.request.route):
@@ -329,6 +330,25 @@ class ChatRequests:
         waiting = await self._db.mail.open_inbound(route, MAX_REMEMBERED)
         deleted = {platform.deleted_key(each) for each in waiting}
         return any(platform.deleted_key(each) is None and each.key not in deleted for each in waiting)
+
+    @asynccontextmanager
+    async def _lock_history(self, digest: str) -> AsyncIterator[None]:
+        """Of several requests that continue the same history, in all processes, only one continues its conversation.
+
+        A lease that another process holds for longer than that takes is ignored.
+        """
+        slot, lease = f"{NAME}:history:{digest[:2]}", None
+        async with self._history_locks[slot]:
+            for _ in range(LEASE_ATTEMPTS):
+                with suppress(errors.Busy):
+                    lease = await self._db.mail.acquire_chat_lease(slot)
+                    break
+                await asyncio.sleep(LEASE_POLL_SECONDS)
+            try:
+                yield
+            finally:
+                if lease is not None:
+                    await chat_leases.release(self._db, lease)
 
     async def _wait_withdrawn(self, digest: str) -> None:
         """Wait for a short time until the abandoned turns of a history have stopped."""
