@@ -121,6 +121,10 @@ class RequestFilter:
         if self.hosts is not None and parse_host(headers.get("host", "")) not in self.hosts:
             message = "This host name is not served here. Behind a proxy, add it to `hosts` of [gateway.http]."
             raise HttpError(421, message, code="wrong_host")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy may have used the other header to find the end of the request.
+            message = "A request must not have both Content-Length and Transfer-Encoding."
+            raise HttpError(400, message, headers={"connection": "close"})
         # The HTTP parser accepts up to 20 digits only.
         if int(headers.get("content-length", "0")) > max_body:
             raise body_too_large(max_body)
