@@ -81,7 +81,7 @@ class Access:
             return REFUSED
         if role is not None:
             return await self._check_home(incoming)
-        # In a group everybody could read the code and use it.
+        # In a group every member could read the code and use it.
         sender = (incoming.platform, incoming.sender)
         if incoming.kind != "dm" or not self._greeted.begin(sender, GREETING_SECONDS, self._clock()):
             return REFUSED

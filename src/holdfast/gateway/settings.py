@@ -146,9 +146,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reset: ResetPolicy = ResetPolicy()
     """When a chat begins a new conversation by itself."""
     shell: bool | Senders = False
-    """Whose agents may run commands on this machine, with approval each time; nobody's by default."""
+    """Whose agents may run commands on this machine, with approval each time; none by default."""
     tools: bool | Senders = False
-    """Whose agents have the tools of plug-ins and MCP servers; nobody's by default."""
+    """Whose agents have the tools of plug-ins and MCP servers; none by default."""
     folder: str | None = None
     """The folder that contains the working folder of each owner; by default `gateway` in the data folder."""
     grace: Seconds = 20.0
