@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from tests import postgres
+from tests.gateway import memory_platform
 
 import holdfast
 from bench import timing
@@ -26,7 +27,7 @@ from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals, settings
 from holdfast.app import gateway as app_gateway
 from holdfast.gateway import gateway
-from holdfast.gateway.platforms import loopback
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
 from holdfast.runtime import inbox, runtime
 
@@ -142,7 +143,7 @@ async def _in_turn(say: Say, chats: range, first: int, rounds: int) -> list[floa
 # --- the gateway -------------------------------------------------------------------------------------
 
 
-class Answering(loopback.Loopback):
+class Answering(memory_platform.MemoryPlatform):
     """Tells whoever waits for it that an answer went out."""
 
     def __init__(self) -> None:
@@ -193,7 +194,7 @@ async def _gateway(target: str) -> AsyncIterator[Say]:
             assert arrival is not None
             await platform.answered(arrival.id)
 
-        async with gateway.Gateway(db, desk, [platform]):
+        async with gateway.Gateway(db, desk, [platform], settings=gateway_settings.GatewaySettings(grace=0.0)):
             yield say
 
 

@@ -192,7 +192,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: dict[str, mcp.ServerSettings] = msgspec.field(default_factory=dict, name="mcpServers")
     backup: Backup = Backup()
     retention: Retention = Retention()
-    gateway: gateway.Settings = gateway.Settings()
+    gateway: gateway.GatewaySettings = gateway.GatewaySettings()
     profiles: dict[str, Profile] = {}
 
 
@@ -241,7 +241,7 @@ class Settings(msgspec.Struct, frozen=True):
     """The chosen profile: HOLDFAST_PROFILE."""
     backup: Backup = Backup()
     retention: Retention = Retention()
-    gateway: gateway.Settings = gateway.Settings()
+    gateway: gateway.GatewaySettings = gateway.GatewaySettings()
     secrets: dict[str, Secret] = {}
     """The values of the variables that the gateway's settings name, if they are set."""
     model: str | None = None

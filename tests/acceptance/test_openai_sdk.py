@@ -17,12 +17,10 @@ from schemathesis import checks
 
 from holdfast import AsyncSessionDB, SessionDB
 from holdfast.gateway import settings as said
-from holdfast.gateway.platforms import loopback
-from holdfast.gateway.platforms.http import platform as http_platform
-from holdfast.gateway.platforms.http import webhooks
+from holdfast.gateway.platforms.http import http_platform, webhooks
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.gateway import stage, web
+from tests.gateway import memory_platform, stage, web
 from tests.gateway.test_http_chat import Held, words
 
 
@@ -38,7 +36,7 @@ async def served(db: AsyncSessionDB, model: models.Model, **given: Any) -> Async
     platform = http_platform.HttpPlatform(db, said.Http(port=0), tokens=given.pop("tokens", web.TOKENS), hooks=hooks)
     async with (
         platform.serve() as address,
-        stage.open_gateway(db, model, platforms=[loopback.Loopback(), platform, hooks]),
+        stage.open_gateway(db, model, platforms=[memory_platform.MemoryPlatform(), platform, hooks]),
     ):
         while not platform.is_ready:
             await asyncio.sleep(0)

@@ -20,7 +20,9 @@ def test_no_token_that_settings_name_is_in_the_environment_of_commands(monkeypat
     for name in ("CAT", "DOG", "OTHER", "HOLDFAST_DB"):
         monkeypatch.setenv(name, f"{name}-0123456789abcdef")
     monkeypatch.setenv("PLAIN", "1")
-    wanted = gateways.Settings(http=gateways.Http(tokens={"cat": "CAT"}), hooks={"ci": gateways.Hook(secret_env="DOG")})
+    wanted = gateways.GatewaySettings(
+        http=gateways.Http(tokens={"cat": "CAT"}), hooks={"ci": gateways.Hook(secret_env="DOG")}
+    )
     found = msgspec.structs.replace(
         config.load({}, files=False),
         gateway=wanted,

@@ -14,14 +14,13 @@ from holdfast import AsyncSessionDB, SessionDB, config, errors, types
 from holdfast.app import gateway
 from holdfast.gateway import platform
 from holdfast.gateway import settings as gateways
-from holdfast.gateway.platforms import loopback
 from holdfast.gateway.platforms.http import webhooks
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 
 
 def settings(home: Path, **said: Any) -> config.Settings:
     found = config.load({"HOLDFAST_HOME": str(home), "HOLDFAST_MODEL": "offline"}, files=False)
-    return msgspec.structs.replace(found, gateway=gateways.Settings(**said))
+    return msgspec.structs.replace(found, gateway=gateways.GatewaySettings(**said))
 
 
 async def offered(opened: gateway.RunningGateway, owner: str) -> set[str]:
@@ -51,7 +50,7 @@ def test_only_those_who_are_named_have_what_this_machine_can_do(shell: Any, who:
 
 def test_nobody_runs_commands_by_default_and_each_has_files_of_their_own(tmp_path: Path) -> None:
     async def story() -> None:
-        chat = loopback.Loopback()
+        chat = memory_platform.MemoryPlatform()
         async with gateway.serve(settings(tmp_path, shell={"loopback": ["boss"]}), platforms=[chat]) as opened:
             mine, boss = await offered(opened, "loopback:ann"), await offered(opened, "loopback:boss")
         assert boss - mine >= {"shell"}
@@ -94,18 +93,22 @@ LONG = "x" * 20
     ("said", "secrets", "wrong"),
     [
         ({"http": gateways.Http(tokens={"ann": "A"})}, {}, "The token of ann must be in the environment variable A"),
-        ({"http": gateways.Http(tokens={"ann": "A", "ben": "B"})}, {"A": LONG, "B": LONG}, "have the same token"),
+        (
+            {"http": gateways.Http(tokens={"ann": "A", "ben": "B"})},
+            {"A": LONG, "B": LONG},
+            "must not have the same token",
+        ),
         ({"http": gateways.Http(tokens={"ann": "A"})}, {"A": "short"}, "must have at least 16"),
         (
             {"hooks": {"ci": gateways.Hook(secret_env="S")}},
             {},
-            "The secret of the hook ci must be in the environment variable S",
+            "The secret of ci must be in the environment variable S",
         ),
         ({"hooks": {"ci": gateways.Hook(secret_env="S")}}, {"S": "short"}, "gateway.hooks.ci"),
         (
             {"hooks": {"ci": gateways.Hook(secret_env="S"), "cd": gateways.Hook(secret_env="T")}},
             {"S": LONG, "T": LONG},
-            "have the same secret",
+            "must not have the same secret",
         ),
         ({"http": gateways.Http(host="0.0.0.0")}, {}, "other machines could use the agent"),
         ({"http": gateways.Http(enabled=False)}, {}, "The gateway has no platform"),
@@ -140,22 +143,22 @@ def test_a_hook_whose_replies_have_nowhere_to_go_is_said_so(to: str | None, told
     ("said", "wanted"),
     [
         ({}, True),
-        ({"loopback": gateways.Loopback()}, False),
-        ({"loopback": gateways.Loopback(), "http": gateways.Http(port=1)}, True),
-        ({"loopback": gateways.Loopback(socket="s"), "http": gateways.Http(tokens={"ann": "A"})}, True),
-        ({"loopback": gateways.Loopback(socket="s"), "hooks": {"ci": gateways.Hook(secret_env="S")}}, True),
+        ({"loopback": gateways.LoopbackSettings()}, False),
+        ({"loopback": gateways.LoopbackSettings(), "http": gateways.Http(port=1)}, True),
+        ({"loopback": gateways.LoopbackSettings(socket="s"), "http": gateways.Http(tokens={"ann": "A"})}, True),
+        ({"loopback": gateways.LoopbackSettings(socket="s"), "hooks": {"ci": gateways.Hook(secret_env="S")}}, True),
         ({"http": gateways.Http(enabled=False)}, False),
     ],
 )
 def test_there_is_a_server_where_something_needs_it_or_nothing_else_is_there(
     said: dict[str, Any], wanted: bool
 ) -> None:
-    assert gateways.Settings(**said).has_http is wanted
+    assert gateways.GatewaySettings(**said).has_http is wanted
 
 
 def test_settings_say_who_is_let_in(tmp_path: Path) -> None:
     async def story() -> None:
-        chat = loopback.Loopback("telegram")
+        chat = memory_platform.MemoryPlatform("telegram")
         said = settings(tmp_path, allow={"telegram": [42]}, strangers="silence")
         async with gateway.serve(said, platforms=[chat]) as opened, asyncio.timeout(60):
             assert await chat.say("Hi", chat="43", sender="43", key="a") is None
@@ -173,12 +176,12 @@ def test_settings_say_who_is_let_in(tmp_path: Path) -> None:
 def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_path: Path) -> None:
     keys = [f"{chat}-{number}" for chat in range(4) for number in range(5)]
 
-    async def say(chat: loopback.Loopback, wanted: list[str]) -> None:
+    async def say(chat: memory_platform.MemoryPlatform, wanted: list[str]) -> None:
         for key in wanted:
             await chat.say(f"Note: {key}", key=key, chat=key[0], sender=key[0])
 
     async def story() -> list[types.Outgoing]:
-        first, second = loopback.Loopback(), loopback.Loopback()
+        first, second = memory_platform.MemoryPlatform(), memory_platform.MemoryPlatform()
         said = settings(tmp_path, grace=0.0)
         async with asyncio.timeout(120):
             async with gateway.serve(said, platforms=[second]) as stays:
@@ -201,7 +204,7 @@ def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_pa
 
 def test_nobody_finds_what_another_said(tmp_path: Path) -> None:
     async def story() -> set[str]:
-        chat = loopback.Loopback()
+        chat = memory_platform.MemoryPlatform()
         async with gateway.serve(settings(tmp_path), platforms=[chat]) as opened, asyncio.timeout(60):
             for name in ("ann", "ben"):
                 await chat.say(f"Note: the word of {name} is {name}-secret.", chat=name, sender=name)

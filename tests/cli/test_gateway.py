@@ -358,7 +358,7 @@ def test_the_unit_for_systemd_starts_what_there_is_and_waits_for_it_to_stop() ->
     assert float(unit["Service"]["WatchdogSec"]) >= 30  # A machine that is busy is no reason to begin anew.
     assert (
         float(unit["Service"]["TimeoutStopSec"])
-        > settings.Settings().grace + gateway.DRAIN_SECONDS + server.SHUTDOWN_SECONDS
+        > settings.GatewaySettings().grace + gateway.DRAIN_SECONDS + server.SHUTDOWN_SECONDS
     )
 
 

@@ -21,9 +21,9 @@ import msgspec
 
 from holdfast import AsyncSessionDB, fault_points, types
 from holdfast.compaction import base as compaction
-from holdfast.gateway import gateway, gateway_context
-from holdfast.gateway.platforms import loopback
+from holdfast.gateway import gateway, settings, worker
 from tests.faults import compacting, turns, zygote
+from tests.gateway import memory_platform
 from tests.gateway import stage as stages
 
 PLATFORM = "filed"
@@ -59,7 +59,7 @@ def sent(path: Path) -> list[Sent]:
     return [msgspec.convert(json.loads(line), Sent) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
-class Filed(loopback.Loopback):
+class Filed(memory_platform.MemoryPlatform):
     """A platform whose every message stands in a file."""
 
     def __init__(self, db: AsyncSessionDB, path: str) -> None:
@@ -120,13 +120,15 @@ def live(stage: zygote.Stage) -> dict[str, int]:
 
 
 async def _live(stage: zygote.Stage) -> None:
-    settings = gateway_context.TurnSettings(attempts=10_000)  # however often it is killed
+    worker.MAX_ATTEMPTS = 10_000  # however often it is killed
     clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
     async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
         chat = Filed(db, stage.args["sends"])
         make = stages.make(db, echo := turns.Echo(), summarizer=Noted(stage.args["sends"] + ".summaries"))
         echo.window = stage.args.get("window", echo.window)
-        async with gateway.Gateway(db, make, [chat], settings=settings, clock=clock) as opened:
+        async with gateway.Gateway(
+            db, make, [chat], settings=settings.GatewaySettings(grace=0.0), clock=clock
+        ) as opened:
             by_chat = defaultdict[str, list[Update]](list)
             for each in stage.args["updates"]:
                 by_chat[each[0]].append(Update(*each))

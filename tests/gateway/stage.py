@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals
 from holdfast.gateway import gateway, gateway_context, platform, runtimes
-from holdfast.gateway.platforms import loopback
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import base as models
 from holdfast.runtime import runtime
 from tests.agent import stage
+from tests.gateway import memory_platform
 
 run = stage.run
 Built = Callable[[str, str], AIAgent]
@@ -46,7 +49,7 @@ async def open_gateway(
     model: models.Model,
     *,
     platforms: Sequence[platform.Platform] | None = None,
-    settings: gateway_context.TurnSettings | None = None,
+    settings: gateway_settings.GatewaySettings | None = None,
     checks: Sequence[platform.AdmissionCheck] = (),
     is_admin: platform.SenderCheck = gateway_context.is_never,
     may_speak: platform.SenderCheck = gateway_context.is_always,
@@ -54,21 +57,19 @@ async def open_gateway(
     grace: float = 0.0,
     max_runtimes: int = 200,
     **given: Any,
-) -> AsyncIterator[tuple[gateway.Gateway, loopback.Loopback]]:
+) -> AsyncIterator[tuple[gateway.Gateway, memory_platform.MemoryPlatform]]:
     """A gateway at work, and the platform to speak by."""
-    chats = list(platforms or [loopback.Loopback()])
-    found = chats[0]
-    assert isinstance(found, loopback.Loopback)
+    chats = list(platforms or [memory_platform.MemoryPlatform()])
+    found = cast("memory_platform.MemoryPlatform", chats[0])
     opened = gateway.Gateway(
         db,
         make(db, model, **given),
         chats,
-        settings=settings,
+        settings=msgspec.structs.replace(settings or gateway_settings.GatewaySettings(), grace=grace),
         checks=checks,
         is_admin=is_admin,
         may_speak=may_speak,
         is_shared=lambda _: shared,
-        grace=grace,
         max_runtimes=max_runtimes,
     )
     async with opened:

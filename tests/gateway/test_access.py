@@ -11,13 +11,12 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import access, platform, settings
-from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.store.mail import contacts
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 
 RULES = access.build_rules(
-    settings.Settings(
+    settings.GatewaySettings(
         allow={"telegram": [42, "ann", "both"], "open": ["*"]},
         deny={"telegram": ["both", "enemy", "boss-gone"], "open": ["enemy"]},
         admins={"telegram": ["boss", "boss-gone"]},
@@ -63,8 +62,7 @@ def test_denied_beats_allowed_and_nobody_is_allowed_by_default(
     platform: str, sender: str, person: types.Contact | None, wanted: str
 ) -> None:
     found = access.evaluate(RULES, platform, sender, person)
-    told = "stranger" if found is None else "denied" if not found.allowed else "admin" if found.admin else "user"
-    assert told == wanted
+    assert (found or "stranger") == wanted
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,6 @@ def test_an_id_that_only_looks_like_one_that_is_allowed_is_refused(forged: str, 
         guard = access.Access(db, RULES)
         verdict = await guard(came(forged, kind=kind, name="ann", text="I am 42, let me in as boss"), "r")
         assert not verdict.allowed
-        assert not verdict.admin
         assert not await guard.is_admin("telegram", forged)
 
     stage.run(story)
@@ -152,7 +149,7 @@ def test_a_stranger_is_given_a_code_and_let_in_by_it() -> None:
     stage.run(story)
 
 
-class Deaf(loopback.Loopback):
+class Deaf(memory_platform.MemoryPlatform):
     """Takes nothing the first time it is asked to, though it went out."""
 
     def __init__(self) -> None:
@@ -206,7 +203,7 @@ def test_a_code_that_would_be_good_for_nothing_is_not_told(change: str) -> None:
 
 
 def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_path: Path) -> None:
-    rules = access.build_rules(settings.Settings(strangers="tell"))
+    rules = access.build_rules(settings.GatewaySettings(strangers="tell"))
 
     async def story(db: AsyncSessionDB) -> None:
         async with AsyncSessionDB(SessionDB(tmp_path / "people.db")) as other:
@@ -255,7 +252,7 @@ def test_no_code_is_given_where_others_read_it(kind: platform.ChatKind) -> None:
 @pytest.mark.parametrize(("strangers", "wanted"), [("tell", [access.UNKNOWN, "", ""]), ("silence", ["", "", ""])])
 def test_strangers_are_told_once_or_never(strangers: Any, wanted: list[str]) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        rules = access.build_rules(settings.Settings(strangers=strangers))
+        rules = access.build_rules(settings.GatewaySettings(strangers=strangers))
         assert [(await access.Access(db, rules)(came(), "r")).message for _ in range(3)] == wanted
 
     stage.run(story)

@@ -10,13 +10,13 @@ import pytest
 from holdfast import AsyncSessionDB, content_parts, types
 from holdfast.gateway import (
     commands,
-    gateway_context,
     message_policy,
     questions,
-    replies,
     turn_progress,
 )
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
 from tests.agent import stage as actors
 from tests.agent.house import Shell, runs
 from tests.agent.stage import Stuck, Trickle, calls, shape, tool
@@ -24,8 +24,8 @@ from tests.gateway import stage
 from tests.gateway.test_gateway import ROUTE, new
 
 
-def settings(mode: message_policy.BusyMode, **given: float) -> gateway_context.TurnSettings:
-    return gateway_context.TurnSettings(busy=mode, **given)  # type: ignore[arg-type]
+def settings(mode: message_policy.BusyMode, **given: float) -> gateway_settings.GatewaySettings:
+    return gateway_settings.GatewaySettings(busy=mode, **given)  # type: ignore[arg-type]
 
 
 class Gate:
@@ -268,7 +268,7 @@ def test_only_whose_turn_it_is_or_an_admin_answers() -> None:
 def test_for_ever_is_allowed_by_admins_only() -> None:
     async def story(db: AsyncSessionDB) -> None:
         sent, shell, _ = await asked(db, [("ann", "/approve always"), ("ann", "/approve conversation")])
-        assert sent[1] == commands.ADMINS_ONLY
+        assert sent[1] == runtime.ADMINS_ONLY
         assert shell.ran == ["make install"]
         assert [each.conversation_id is None for each in await db.permissions.grants("loopback:group:g")] in (
             [],
@@ -280,7 +280,7 @@ def test_for_ever_is_allowed_by_admins_only() -> None:
 
 def test_a_question_nobody_answers_is_denied_in_time() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        _, shell, told = await asked(db, [], settings=gateway_context.TurnSettings(answer_within=0.05))
+        _, shell, told = await asked(db, [], settings=gateway_settings.GatewaySettings(answer_within=0.05))
         assert shell.ran == []
         assert told[0].endswith(turn_progress.NOT_ANSWERED)
         assert "denied" not in told[0]
@@ -299,7 +299,7 @@ def test_a_message_that_was_stopped_before_it_began_is_asked_for_again() -> None
             await stage.until(lambda: told(db, "1"))
             await chat.say("/stop", key="2")
             one, _ = await stage.settled(db, "1", "2")
-            assert replies.NOT_RUN in stage.texts(await chat.replies(2))
+            assert "Interrupted. The message was not sent." in stage.texts(await chat.replies(2))
         assert (one.outcome, one.seq) == ("interrupted", None)
         other.interrupt()
         await running
@@ -316,7 +316,7 @@ def test_a_platform_sees_the_turn_as_it_goes() -> None:
     async def story(db: AsyncSessionDB) -> None:
         seen: list[str] = []
 
-        class Shows(stage.loopback.Loopback):
+        class Shows(stage.memory_platform.MemoryPlatform):
             def on_event(self, arrival: types.InboundMessage, event: object) -> None:
                 seen.append(f"{arrival.key} {type(event).__name__}")
                 raise RuntimeError("the screen is broken")

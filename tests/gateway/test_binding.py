@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import AsyncSessionDB, events, types
+from holdfast import AsyncSessionDB, types
 from holdfast.gateway import routes, settings
 from tests.contract import steps
 from tests.gateway import stage
@@ -59,22 +59,6 @@ def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> 
         assert await bound.target(ROUTE) != "talk"
 
     stage.run(story, clock=clock)
-
-
-def test_a_conversation_to_come_has_one_id_until_it_is_there() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        bound = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
-        coming = await bound.target(ROUTE)
-        assert await bound.target(ROUTE) == coming
-        await begun(db, coming)
-        other = await bound.target(ROUTE)
-        assert other != coming
-        await bound.move(ROUTE, events.Moved(coming))
-        assert await bound.target(ROUTE) == coming
-        await bound.move(ROUTE, events.Moved("fresh", new=True))
-        assert await bound.target(ROUTE) == "fresh"
-
-    stage.run(story)
 
 
 def test_the_id_of_a_deleted_conversation_is_given_to_no_other() -> None:

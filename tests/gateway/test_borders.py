@@ -9,16 +9,15 @@ import pytest
 from holdfast import AsyncSessionDB
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
-from holdfast.gateway.platforms.http import platform as http_platform
-from holdfast.gateway.platforms.http import requests
+from holdfast.gateway.platforms.http import http_platform, requests
 from holdfast.model import ScriptedModel
 from tests.gateway import stage, web
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
 
-async def refuses(came: gateway_platform.Incoming, _route: str) -> gateway_platform.Verdict:
-    return gateway_platform.Verdict(came.sender != "bob")
+async def refuses(came: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
+    return gateway_platform.AdmissionResult(came.sender != "bob")
 
 
 def test_who_is_refused_writes_nothing_not_even_what_was_said_before() -> None:

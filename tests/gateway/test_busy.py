@@ -14,7 +14,7 @@ from holdfast.gateway import message_policy
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        *((f"/{name}", "now") for name in sorted(message_policy.URGENT)),
+        *((f"/{name}", "now") for name in sorted(each.name for each in commands.COMMANDS.values() if each.during_turn)),
         ("/STOP", "now"),
         ("/approve always", "now"),
         ("/compact", "later"),
@@ -42,7 +42,3 @@ def test_commands_about_the_running_turn_do_not_wait_for_it(
 @pytest.mark.parametrize("text", ["Hello", "//stop", "/etc/hosts is gone", "stop"])
 def test_messages_go_by_the_settings(mode: message_policy.BusyMode, plain: bool, expected: str, text: str) -> None:
     assert message_policy.action_during_turn(mode, text, plain) == expected
-
-
-def test_the_commands_that_do_not_wait_exist() -> None:
-    assert set(commands.COMMANDS) >= message_policy.URGENT

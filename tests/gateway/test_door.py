@@ -26,16 +26,16 @@ def opened(
     return inbound.InboundHandler(db, told.append, checks=guards)
 
 
-async def stranger(_came: platform.Incoming, _route: str) -> platform.Verdict:
-    return platform.Verdict(False, message="I do not know you.")
+async def stranger(_came: platform.Incoming, _route: str) -> platform.AdmissionResult:
+    return platform.AdmissionResult(False, message="I do not know you.")
 
 
-async def enemy(_came: platform.Incoming, _route: str) -> platform.Verdict:
-    return platform.Verdict(False)
+async def enemy(_came: platform.Incoming, _route: str) -> platform.AdmissionResult:
+    return platform.AdmissionResult(False)
 
 
-async def friend(_came: platform.Incoming, _route: str) -> platform.Verdict:
-    return platform.Verdict(True)
+async def friend(_came: platform.Incoming, _route: str) -> platform.AdmissionResult:
+    return platform.AdmissionResult(True)
 
 
 def test_what_came_in_is_stored_before_the_router_hears_of_it() -> None:

@@ -12,15 +12,14 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, events, types
 from holdfast.compaction import base as compaction
-from holdfast.gateway import gateway, gateway_context, worker
-from holdfast.gateway.platforms import loopback
+from holdfast.gateway import gateway, worker
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.runtime import inbox
 from tests.agent.stage import Trickle, agent, calls, shape, tool
 from tests.compaction.test_compress import WINDOW, Writer, filled, held
 from tests.contract import backends
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 
 ROUTE = "agent:main:loopback:dm:local"
 
@@ -69,8 +68,10 @@ def test_of_many_chats_each_has_its_own_answers_in_order() -> None:
             return f"Re: {request.messages[-1].content}"
 
         chats, count = [f"c{number}" for number in range(8)], 3
-        other = loopback.Loopback("other")
-        async with stage.open_gateway(db, ScriptedModel([echo] * 99), platforms=[loopback.Loopback(), other]) as (
+        other = memory_platform.MemoryPlatform("other")
+        async with stage.open_gateway(
+            db, ScriptedModel([echo] * 99), platforms=[memory_platform.MemoryPlatform(), other]
+        ) as (
             _,
             chat,
         ):
@@ -197,7 +198,7 @@ def test_of_two_gateways_on_one_store_the_other_finishes_what_the_one_that_stops
             async with stage.open_gateway(db, slow) as (first, chat):
                 await chat.say("Hi", key="1")
                 await slow.stuck.reached.wait()
-                async with stage.open_gateway(own, quick, platforms=[loopback.Loopback("second")]):
+                async with stage.open_gateway(own, quick, platforms=[memory_platform.MemoryPlatform("second")]):
                     await chat.say("And?", key="2")
                     await first.stop()
                     one, two = await stage.settled(db, "1", "2")
@@ -307,7 +308,9 @@ def test_a_failed_turn_is_told_and_settled() -> None:
 def test_a_long_answer_goes_out_in_parts_in_order() -> None:
     async def story(db: AsyncSessionDB) -> None:
         words = " ".join(f"word{number}" for number in range(100))
-        async with stage.open_gateway(db, ScriptedModel([words]), platforms=[loopback.Loopback(limit=200)]) as (
+        async with stage.open_gateway(
+            db, ScriptedModel([words]), platforms=[memory_platform.MemoryPlatform(limit=200)]
+        ) as (
             opened,
             chat,
         ):
@@ -364,7 +367,7 @@ def test_when_the_gateway_is_told_to_stop_what_runs_may_end_and_is_sent() -> Non
             began.set()
             return "In time."
 
-        chat = loopback.Loopback()
+        chat = memory_platform.MemoryPlatform()
         async with stage.open_gateway(db, ScriptedModel([slow]), platforms=[chat], grace=30.0) as _:
             await chat.say("Hi", key="1")
             await began.wait()
@@ -396,7 +399,7 @@ def test_two_chats_of_one_person_in_one_conversation_are_each_answered_with_thei
     async def story(db: AsyncSessionDB) -> None:
         seen: dict[str, list[str]] = {}
 
-        class Shows(loopback.Loopback):
+        class Shows(memory_platform.MemoryPlatform):
             def on_event(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
                 if isinstance(event, events.TextDelta):
                     seen.setdefault(arrival.key, []).append(event.text)
@@ -490,9 +493,3 @@ def new(key: str, text: str, **more: Any) -> types.NewInboundMessage:
 async def _begun(db: AsyncSessionDB, key: str) -> bool:
     found = await db.mail.inbound_by_key("loopback", key)
     return found is not None and found.attempts > 0
-
-
-def test_the_settings_of_a_gateway_are_those_that_are_told() -> None:
-    assert gateway_context.TurnSettings() == gateway_context.TurnSettings(
-        busy="queue", attempts=5, answer_within=600.0, max_chats=200
-    )

@@ -15,8 +15,7 @@ from holdfast import AsyncSessionDB, content_parts, errors, types
 from holdfast.gateway import access, limits, message_policy
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
-from holdfast.gateway.platforms.http import chat_completions, chat_requests, sse
-from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import chat_completions, chat_requests, http_platform, sse
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.store import leases
@@ -137,13 +136,16 @@ def test_a_stream_tells_what_was_said_between_calls_and_ends_with_the_answer() -
 
 
 def test_an_answer_that_was_not_overheard_is_streamed_all_the_same() -> None:
-    heard = sse.TurnStream()
-    assert heard.rest("Hello") == "Hello"
-    heard.pieces, heard.answer = ["Hel"], "Hel"
-    assert heard.rest("Hello") == "lo"
-    assert heard.rest("Other") == "\n\nOther"
-    heard.pieces, heard.answer = ["Hello"], "Hello"
-    assert heard.rest("Hello") == ""
+    async def story() -> None:
+        heard = sse.TurnStream()
+        assert heard.rest("Hello") == "Hello"
+        heard.pieces, heard.answer = ["Hel"], "Hel"
+        assert heard.rest("Hello") == "lo"
+        assert heard.rest("Other") == "\n\nOther"
+        heard.pieces, heard.answer = ["Hello"], "Hello"
+        assert heard.rest("Hello") == ""
+
+    asyncio.run(story())
 
 
 def test_a_failing_turn_is_an_error_also_in_the_middle_of_a_stream() -> None:
@@ -338,7 +340,7 @@ def test_whoever_waits_when_the_server_stops_is_told_so() -> None:
         async with web.open_web(db, model) as open_:
             asking = asyncio.create_task(open_.ask("Hi"))
             await model.reached.wait()
-            open_.platform.release_clients()
+            open_.platform.stop_waiting()
             answered = await asking
             assert (answered.status_code, web.error_of(answered)["code"]) == (503, "stops")
             model.released.set()
@@ -408,17 +410,17 @@ def test_pictures_come_with_the_message() -> None:
 @pytest.mark.parametrize(
     ("verdict", "status", "code", "waits"),
     [
-        (gateway_platform.Verdict(False), 403, "not_allowed", None),
-        (gateway_platform.Verdict(False, reason="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
-        (gateway_platform.Verdict(False, reason="size"), 413, "too_large", None),
+        (gateway_platform.AdmissionResult(False), 403, "not_allowed", None),
+        (gateway_platform.AdmissionResult(False, reason="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
+        (gateway_platform.AdmissionResult(False, reason="size"), 413, "too_large", None),
     ],
 )
 @pytest.mark.parametrize("say", ["", "Not so fast."])
 def test_who_is_refused_at_the_door_is_told_why(
-    verdict: gateway_platform.Verdict, status: int, code: str, waits: str | None, say: str
+    verdict: gateway_platform.AdmissionResult, status: int, code: str, waits: str | None, say: str
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.Verdict:
+        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
             return msgspec.structs.replace(verdict, message=say)
 
         async with web.open_web(db, ScriptedModel([]), checks=[no]) as open_:
@@ -435,8 +437,8 @@ def test_who_is_refused_at_the_door_is_told_why(
 
 def test_people_limits_and_sizes_of_the_settings_have_their_own_refusals() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        known = access.Access(db, access.build_rules(said.Settings(deny={"http": ["bob"]})))
-        guards = [known, limits.RateLimits(db, said.Limits(minute=1, person_minute=2, attachments=1))]
+        known = access.Access(db, access.build_rules(said.GatewaySettings(deny={"http": ["bob"]})))
+        guards = [known, limits.RateLimits(db, said.GatewayLimits(minute=1, person_minute=2, attachments=1))]
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
         async with web.open_web(db, ScriptedModel(["Hello."] * 2), checks=guards) as open_:
             assert (await open_.ask("Hi", headers=web.BOB)).status_code == 403

@@ -247,6 +247,10 @@ def test_a_turn_that_failed_is_asked_again_in_the_same_conversation() -> None:
     stage.run(story)
 
 
+async def all_settled(db: AsyncSessionDB) -> bool:
+    return not (await db.mail.counts())["arrivals_open"]
+
+
 @pytest.mark.parametrize("kept", ["It w", "", None], ids=["part", "empty", "nothing"])
 def test_a_stopped_answer_is_continued_with_what_the_client_has_of_it(kept: str | None) -> None:
     async def story(db: AsyncSessionDB) -> None:
@@ -261,6 +265,7 @@ def test_a_stopped_answer_is_continued_with_what_the_client_has_of_it(kept: str 
             await model.reached.wait()
             asking.cancel()
             await asyncio.wait([asking])
+            await stage.until(lambda: all_settled(db))
             model.released.set()
             chat.said += [] if kept is None else ["Tell me", kept]
             await chat.say("Something else")

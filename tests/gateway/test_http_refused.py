@@ -12,8 +12,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import limits
 from holdfast.gateway import settings as said
-from holdfast.gateway.platforms.http import platform as http_platform
-from holdfast.gateway.platforms.http import requests, server
+from holdfast.gateway.platforms.http import http_platform, requests, server
 from holdfast.model import ScriptedModel
 from tests.gateway import stage, web
 
@@ -329,18 +328,18 @@ def test_behind_a_proxy_its_hosts_and_the_pages_of_its_origins_are_served() -> N
     ],
 )
 def test_settings_of_http_that_cannot_be_meant_are_named(wrong: said.Http, name: str) -> None:
-    found = said.Settings(http=wrong).find_problem()
+    found = said.GatewaySettings(http=wrong).find_problem()
     assert found is not None
     assert found[0] == ("http", name)
     right = said.Http(
         conversation_header="X-OpenWebUI-Chat-Id", hosts=["chat.example", "::1"], origins=["http://a:3000"]
     )
-    assert said.Settings(http=right).find_problem() is None
+    assert said.GatewaySettings(http=right).find_problem() is None
 
 
 def test_a_picture_within_the_limit_of_attachments_is_not_too_large_for_a_request() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        guards = [limits.RateLimits(db, said.Limits())]
+        guards = [limits.RateLimits(db, said.GatewayLimits())]
         async with web.open_web(db, ScriptedModel(["Nice."]), checks=guards) as open_:
             for size, status in ((20_000_000, 200), (20_000_001, 413)):
                 url = "data:image/png;base64," + base64.b64encode(bytes(size)).decode()

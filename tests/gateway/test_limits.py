@@ -37,7 +37,7 @@ async def arrived(db: AsyncSessionDB, count: int, at: float = NOW, route: str = 
 
 
 def guard(db: AsyncSessionDB, **said: Any) -> limits.RateLimits:
-    return limits.RateLimits(db, settings.Limits(**said), lambda: NOW)
+    return limits.RateLimits(db, settings.GatewayLimits(**said), lambda: NOW)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_another_chat_has_its_own_count() -> None:
 def test_who_is_over_a_limit_is_told_once_in_its_time() -> None:
     async def story(db: AsyncSessionDB) -> None:
         now = [NOW]
-        asked = limits.RateLimits(db, settings.Limits(minute=1), lambda: now[0])
+        asked = limits.RateLimits(db, settings.GatewayLimits(minute=1), lambda: now[0])
         await arrived(db, 1)
         said = [(await asked(came(), ROUTE)).message for _ in range(3)]
         now[0] += 61

@@ -19,7 +19,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import platform
 from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 
 
 class Client:
@@ -168,7 +168,7 @@ def test_a_socket_that_is_in_use_or_is_a_file_is_left_alone_and_one_left_behind_
 def test_a_gateway_is_ready_when_everything_receives_and_not_before(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
 
-    class Slow(loopback.Loopback):
+    class Slow(memory_platform.MemoryPlatform):
         def __init__(self) -> None:
             super().__init__("slow")
             self.may = asyncio.Event()
@@ -272,7 +272,7 @@ def test_a_socket_that_another_gateway_leaves_is_taken_over_without_a_word_of_fa
 
 
 @dataclasses.dataclass
-class Equal(loopback.Loopback):
+class Equal(memory_platform.MemoryPlatform):
     """A platform that nothing can be kept under: it says when it is equal to another, and so has no hash."""
 
     given: str

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
-from holdfast.gateway import commands, platform, replies, router, worker
+from holdfast.gateway import commands, platform, router, worker
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from tests.agent import stage as actors
@@ -18,7 +18,7 @@ from tests.gateway.test_beside import Gate, settings, told
 from tests.gateway.test_gateway import ROUTE, new
 
 
-async def looked_at(db: AsyncSessionDB, by: stage.loopback.Loopback, key: str, **where: str) -> None:
+async def looked_at(db: AsyncSessionDB, by: stage.memory_platform.MemoryPlatform, key: str, **where: str) -> None:
     """Until what was said before this has been looked at beside the turn: what comes last is answered at once."""
     await by.say("/status", key=key, **where)  # type: ignore[arg-type]
     await stage.settled(db, key)
@@ -41,7 +41,7 @@ def test_of_several_messages_that_interrupt_a_turn_none_is_lost_and_they_are_ans
         assert found[0].outcome == "interrupted"
         said = "".join(text for role, text in shape(await db.transcript(found[0].conversation_id or "")))
         assert all(each.seq is not None and each.text in said for each in found)
-        assert replies.NOT_RUN not in stage.texts(chat.sent)
+        assert "Interrupted. The message was not sent." not in stage.texts(chat.sent)
 
     stage.run(story)
 
@@ -75,7 +75,7 @@ def test_a_turn_is_not_interrupted_before_its_message_is_stored() -> None:
             await running
             one, two = await stage.settled(db, "1", "2")
             await stage.quiet(opened, db)
-        assert replies.NOT_RUN not in stage.texts(chat.sent)
+        assert "Interrupted. The message was not sent." not in stage.texts(chat.sent)
         assert (one.seq, two.outcome) == (3, "answered")
 
     stage.run(story)

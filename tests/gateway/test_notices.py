@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import AsyncSessionDB, types
-from holdfast.gateway import gateway_context
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
 from tests.agent.stage import Stuck, Trickle, calls, shape, tool
 from tests.gateway import stage
 
 
-async def spoken(db: AsyncSessionDB, chat: stage.loopback.Loopback) -> str:
+async def spoken(db: AsyncSessionDB, chat: stage.memory_platform.MemoryPlatform) -> str:
     """A conversation that began in the chat."""
     await chat.say("Hi", key="1", chat="42", sender="42")
     (found,) = await stage.settled(db, "1")
@@ -74,7 +74,7 @@ def test_a_notice_never_interrupts_a_turn_and_comes_before_the_next_message() ->
             return "ok"
 
         model = ScriptedModel(["Hello!", calls("wait"), "Waited.", "Told.", "And next."])
-        given = {"tools": [tool("wait", wait)], "settings": gateway_context.TurnSettings(busy="interrupt")}
+        given = {"tools": [tool("wait", wait)], "settings": gateway_settings.GatewaySettings(busy="interrupt")}
         async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
             here = await spoken(db, chat)
             await chat.say("Wait", key="2", chat="42", sender="42")

@@ -11,8 +11,7 @@ import pytest
 from holdfast import AsyncSessionDB, types
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import routes
-from holdfast.gateway.platforms.http import inline_images
-from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import http_platform, inline_images
 from tests.gateway import stage, web
 
 PIXEL = b"\x89PNG not really"
@@ -57,7 +56,7 @@ class Draws:
     async def came(self, came: gateway_platform.Incoming) -> types.InboundMessage | None:
         raise NotImplementedError
 
-    async def submit(self, came: gateway_platform.Incoming) -> types.InboundMessage | gateway_platform.Rejection:
+    async def submit(self, came: gateway_platform.Incoming) -> types.InboundMessage | gateway_platform.AdmissionResult:
         blob = await self._db.blobs.put(PIXEL, "image/png")
         place: dict[str, Any] = {"platform": came.platform, "chat": routes.chat_of(came), "address": came.address}
         new = types.NewInboundMessage(key=came.key, route="r", sender=came.sender, text=came.text, **place)

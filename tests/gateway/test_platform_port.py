@@ -11,21 +11,23 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, config, errors, types
-from holdfast.gateway import gateway_context, outbox, platform, worker
+from holdfast.gateway import gateway_context, inbound, outbox, platform, worker
 from holdfast.gateway import settings as gateway_settings
-from holdfast.gateway.platforms import loopback, plugins
+from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
 from tests.agent.house import Shell, runs
-from tests.gateway import stage
+from tests.agent.stage import Stuck, calls, tool
+from tests.gateway import memory_platform, stage
+from tests.gateway.test_http_chat import Held
 
 
-class Chatty(loopback.Loopback):
+class Chatty(memory_platform.MemoryPlatform):
     """A platform with drafts, choices, its own text format and rate limits."""
 
     def __init__(self, context: platform.PlatformContext | None = None) -> None:
         super().__init__(context.name if context else "loopback", 40)
         self.context, self.edits, self.deleted = context, list[tuple[str, str]](), list[str]()
-        self.questions: list[tuple[platform.Delivery, platform.Question]] = []
+        self.questions: list[tuple[platform.Delivery, platform.ApprovalQuestion]] = []
 
     draft_seconds = 0.01
     pace = platform.Pace()
@@ -42,7 +44,7 @@ class Chatty(loopback.Loopback):
     async def delete_draft(self, address: dict[str, Any], draft: str) -> None:
         self.deleted.append(draft)
 
-    async def send_question(self, delivery: platform.Delivery, question: platform.Question) -> str:
+    async def send_question(self, delivery: platform.Delivery, question: platform.ApprovalQuestion) -> str:
         self.questions.append((delivery, question))
         return await self.send(delivery)
 
@@ -150,8 +152,7 @@ def test_draft_of_a_turn_without_a_reply_is_deleted() -> None:
         assert draft is not None
         await db.mail.mark_delivered(draft.id, "draft-1")
         async with stage.open_gateway(db, ScriptedModel([]), platforms=[chat]) as (opened, _):
-            opened.router.withdraw(inbound)
-            opened.router.notify(inbound.route)
+            assert await opened.handler.delete("loopback", "1")
             await stage.settled(db, "1")
             await stage.until(lambda: _sent(db, inbound.id))
         assert (chat.sent, chat.deleted) == ([], ["draft-1"])
@@ -169,7 +170,7 @@ def test_question_has_an_id_and_choices() -> None:
                 await asyncio.sleep(0.01)
             delivery, question = chat.questions[0]
             assert (question.number, question.choices[0].text) == (1, "/approve 1")
-            assert question.choices[-1] == platform.Choice("Deny", "/deny 1")
+            assert question.choices[-1] == platform.QuestionChoice("Deny", "/deny 1")
             assert "/approve" not in delivery.text
             await stage.until(lambda: _delivered(db, delivery.id))
             await chat.say(question.choices[0].text, key="2")
@@ -204,9 +205,9 @@ def inbound_of(id_: int, key: str, *extras: dict[str, Any], attempts: int = 0) -
 
 def test_waiting_message_is_replaced_by_its_edit() -> None:
     edit = inbound_of(2, "2", {"type": "edit", "key": "1"})
-    assert worker.is_replaced(inbound_of(1, "1"), [edit])
-    assert not worker.is_replaced(inbound_of(1, "1", attempts=1), [edit])
-    assert not worker.is_replaced(inbound_of(3, "3"), [edit])
+    assert worker.withdrawal(inbound_of(1, "1"), [edit]) == "replaced"
+    assert worker.withdrawal(inbound_of(1, "1", attempts=1), [edit]) is None
+    assert worker.withdrawal(inbound_of(3, "3"), [edit]) is None
 
 
 def test_edit_reply_and_deletion_reach_the_turn() -> None:
@@ -230,7 +231,7 @@ def test_edit_reply_and_deletion_reach_the_turn() -> None:
 
 def test_attachments_have_a_name_a_type_and_a_reader() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        chat = loopback.Loopback()
+        chat = memory_platform.MemoryPlatform()
         blob = await db.blobs.put(b"pixels", "image/png")
         new = types.NewOutgoing(platform="loopback", chat="c", address={"chat": "c"}, attachments=[blob.digest])
         await db.mail.post(new)
@@ -254,3 +255,66 @@ def test_pacer_delays_messages_before_the_platform_refuses_them() -> None:
     now[0] = 10.0
     pacer.forget_idle()
     assert pacer._chats == {}
+
+
+def test_streamed_reply_edits_one_draft_and_the_reply_replaces_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        chat, model = Chatty(), Held("Hello there!")
+        async with stage.open_gateway(db, model, platforms=[chat]):
+            await chat.say("Hi", key="1")
+            (draft,) = await chat.replies(1)
+            while not chat.edits:
+                await asyncio.sleep(0.01)
+            model.released.set()
+            (found,) = await stage.settled(db, "1")
+            await stage.until(lambda: _sent(db, found.id))
+        _, reply = chat.sent
+        sent = f"loopback-{draft.id}"
+        assert (draft.text, draft.is_draft, draft.draft) == (outbox.DRAFT_TEXT, True, None)
+        assert {each for each, _ in chat.edits} == {sent}
+        assert all("Hello there!".startswith(text.strip()) for _, text in chat.edits)
+        assert (reply.text, reply.is_draft, reply.draft) == ("Hello there!", False, sent)
+        assert chat.deleted == []
+
+    stage.run(story)
+
+
+def test_draft_of_a_stopped_process_is_finished_by_the_next_one() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        first, second = Chatty(), Chatty()
+        async with stage.open_gateway(db, Held("Hello there!"), platforms=[first]):
+            await first.say("Hi", key="1")
+            while not first.edits:
+                await asyncio.sleep(0.01)
+        async with stage.open_gateway(db, ScriptedModel(["Good day!"]), platforms=[second]):
+            (found,) = await stage.settled(db, "1")
+            await stage.until(lambda: _sent(db, found.id))
+        (draft,), (reply,) = first.sent, second.sent
+        assert draft.is_draft
+        assert (reply.text, reply.is_draft, reply.draft) == ("Good day!", False, f"loopback-{draft.id}")
+        assert second.deleted == []
+
+    stage.run(story)
+
+
+def test_deletion_that_another_process_receives_stops_the_turn() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        stuck = Stuck()
+        model = ScriptedModel([calls("wait"), "Third."])
+        async with stage.open_gateway(db, model, tools=[tool("wait", stuck)]) as (opened, chat):
+            await chat.say("One", key="1")
+            await stuck.reached.wait()
+            await chat.say("Two", key="2")
+            elsewhere = inbound.InboundHandler(db, lambda _: None)
+            assert await elsewhere.delete("loopback", "2")
+            assert await elsewhere.delete("loopback", "1")
+            one, two = await stage.settled(db, "1", "2")
+            await chat.say("Three", key="3")
+            await stage.settled(db, "3")
+            await stage.quiet(opened, db)
+            assert not await elsewhere.delete("loopback", "1")
+        assert (one.outcome, two.outcome, stuck.cancelled) == ("interrupted", "interrupted", True)
+        assert stage.texts(chat.sent) == ["Third."]
+        assert "Two" not in str(model.requests[-1].messages)
+
+    stage.run(story)

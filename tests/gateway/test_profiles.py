@@ -7,14 +7,15 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.gateway import gateway, routes, runtimes
-from holdfast.gateway.platforms import loopback
+from holdfast.gateway import gateway, routes, runtimes, settings
 from holdfast.model import ScriptedModel
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 
 
 def opened(db: AsyncSessionDB, make: runtimes.RuntimeFactory, profile: str) -> gateway.Gateway:
-    return gateway.Gateway(db, make, [loopback.Loopback()], profile=profile)
+    return gateway.Gateway(
+        db, make, [memory_platform.MemoryPlatform()], settings=settings.GatewaySettings(profile=profile, grace=0.0)
+    )
 
 
 @pytest.mark.parametrize("profile", ["main", "für alle", "50%"])

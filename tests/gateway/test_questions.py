@@ -8,14 +8,13 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.agent import approvals
+from holdfast.agent import approvals, commands
 from holdfast.agent.commands import permissions
-from holdfast.gateway import gateway_context, message_policy, questions, turn_progress
-from holdfast.gateway.platforms import loopback
+from holdfast.gateway import gateway_context, questions, turn_progress
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from tests.agent.house import Shell, runs
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 from tests.gateway.test_http_hooks import hook, open_hooks
 
 
@@ -123,8 +122,8 @@ def test_an_answer_begins_with_the_number_it_is_about(argument: str, wanted: tup
 
 @pytest.mark.parametrize("line", ["/approve always", "/approve 2 always", "/APPROVE 2  ALWAYS"])
 def test_for_ever_is_for_admins_with_a_number_too(line: str) -> None:
-    assert message_policy.needs_admin(line)
-    assert not message_policy.needs_admin(line.lower().replace("always", "once"))
+    assert commands.needs_admin(line)
+    assert not commands.needs_admin(line.lower().replace("always", "once"))
 
 
 def arrival(sender: str, route: str) -> types.InboundMessage:
@@ -204,7 +203,7 @@ def test_nobody_answers_what_another_chat_of_the_same_conversation_was_asked() -
     stage.run(story)
 
 
-class Slow(loopback.Loopback):
+class Slow(memory_platform.MemoryPlatform):
     """A platform that takes its time with some messages."""
 
     def __init__(self, slow: str) -> None:
@@ -242,7 +241,7 @@ def test_what_was_said_before_a_question_was_shown_does_not_answer_it() -> None:
     stage.run(story)
 
 
-async def _delivered(chat: loopback.Loopback, words: str) -> bool:
+async def _delivered(chat: memory_platform.MemoryPlatform, words: str) -> bool:
     return any(words in each.text for each in chat.sent)
 
 

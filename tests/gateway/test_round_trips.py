@@ -9,18 +9,17 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB
 from holdfast.gateway import gateway
-from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from tests import postgres, round_trips
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 
 MAX_ROUND_TRIPS = 12
 """Of the message itself. NOTIFY is sent by a thread of its own, for several writes at once."""
 
 
-async def delivered(opened: gateway.Gateway, chat: loopback.Loopback, messages: int) -> bool:
+async def delivered(opened: gateway.Gateway, chat: memory_platform.MemoryPlatform, messages: int) -> bool:
     """Whether nothing is under way; the store is not asked, as that would be counted."""
-    (sender,) = opened.senders._senders.values()
+    (sender,) = opened.senders.values()
     return len(chat.sent) == messages and not opened.router.active and not sender._sending
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
-from holdfast.gateway import commands, gateway_context, router, worker
+from holdfast.gateway import commands, router, worker
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
 from tests.agent.stage import Stuck, calls, tool
 from tests.contract import steps
@@ -23,7 +24,7 @@ def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another() -
         every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
         for key in every:
             await db.mail.add_inbound(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
-        model, settings = ScriptedModel(["Yes."] * 9), gateway_context.TurnSettings(max_chats=1)
+        model, settings = ScriptedModel(["Yes."] * 9), gateway_settings.GatewaySettings(chats=1)
         async with stage.open_gateway(db, model, settings=settings):
             found = await stage.settled(db, *every)
         assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
@@ -59,7 +60,7 @@ def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_
             async def asked() -> bool:
                 return db.asked.total() >= 2
 
-            async with stage.open_gateway(db, ScriptedModel(), settings=gateway_context.TurnSettings(max_chats=2)):
+            async with stage.open_gateway(db, ScriptedModel(), settings=gateway_settings.GatewaySettings(chats=2)):
                 await stage.until(asked)
                 # As often as something could be read meanwhile, they could have been asked for.
                 for _ in range(50):
@@ -149,12 +150,8 @@ def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monk
 
     async def story(db: AsyncSessionDB) -> None:
         monkeypatch.setattr(fault_points, "hook", full)
-        async with stage.open_gateway(
-            db, ScriptedModel(["Yes."]), settings=gateway_context.TurnSettings(attempts=2)
-        ) as (
-            _,
-            chat,
-        ):
+        monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
+        async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
             await chat.say("Hi", key="1")
             (found,) = await stage.settled(db, "1")
             assert stage.texts(await chat.replies(1)) == ["Yes."]
@@ -176,12 +173,8 @@ def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch
 
     async def story(db: AsyncSessionDB) -> None:
         monkeypatch.setattr(fault_points, "hook", damaged)
-        async with stage.open_gateway(
-            db, ScriptedModel(["Yes."]), settings=gateway_context.TurnSettings(attempts=2)
-        ) as (
-            _,
-            chat,
-        ):
+        monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
+        async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
             await chat.say("Hi", key="1")
             (found,) = await stage.settled(db, "1")
             assert stage.texts(await chat.replies(1)) == [worker.GAVE_UP.format(count=5)]
@@ -247,7 +240,7 @@ def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
             await db.mail.add_inbound(new("1", "/title Hey", at=db.db._clock() - 60))
             async with stage.open_gateway(db, ScriptedModel(), may_speak=may_speak) as (_, chat):
                 (sent,) = await chat.replies(1)
-            assert (db.when, sent.text) == ("", "The title is now: Hey")
+            assert (db.when, sent.text) == ("", "Title: Hey")
 
     asyncio.run(story())
 

@@ -13,10 +13,9 @@ import httpx2
 from holdfast import AsyncSessionDB
 from holdfast.gateway import gateway
 from holdfast.gateway import settings as said
-from holdfast.gateway.platforms import loopback
-from holdfast.gateway.platforms.http import platform as http_platform
+from holdfast.gateway.platforms.http import http_platform
 from holdfast.model import base as models
-from tests.gateway import stage
+from tests.gateway import memory_platform, stage
 
 TOKENS = {"token-of-ann-0123456789": "ann", "token-of-bob-0123456789": "bob"}
 ANN, BOB = ({"authorization": f"Bearer {token}"} for token in TOKENS)
@@ -54,7 +53,7 @@ async def open_web(
     **given: Any,
 ) -> AsyncIterator[Web]:
     platform = http_platform.HttpPlatform(db, wanted, tokens=tokens)
-    chats = [loopback.Loopback(), platform]
+    chats = [memory_platform.MemoryPlatform(), platform]
     async with stage.open_gateway(db, model, platforms=chats, **given) as (opened, _), client_of(platform) as client:
         platform.metrics = opened.metrics
         while not platform.is_ready:

@@ -15,6 +15,7 @@ from holdfast import config, errors
 from holdfast.agent import agent, approvals, settings
 from holdfast.app import models, open_store, process_records, toolset
 from holdfast.compaction import policy, summary
+from holdfast.model import base as model_base
 from holdfast.model import tokens
 from holdfast.runtime import runtime
 from holdfast.store import async_db, db, store_meta
@@ -96,15 +97,17 @@ async def open_services(
     model: str | None = None,
     folder: str | None = None,
     more: Sequence[tools_port.Tool] = (),
+    wrap: Callable[[model_base.Model], model_base.Model] = lambda model: model,
 ) -> AsyncIterator[Services]:
     """Open the store, choose the model and load plugins.
 
     `came_in` is called with the id of a conversation that may have new inbox entries. Tools of plugins must not have
-    the name of a built-in tool, or of one in `more`.
+    the name of a built-in tool, or of one in `more`. `wrap` is applied to every model that answers.
     """
     async with AsyncExitStack() as stack:
         chosen = await models.choose(settings, model)
-        answering = models.ConversationModels(settings, chosen.model)
+        chosen = models.ModelChoice(wrap(chosen.model), chosen.notice)
+        answering = models.ConversationModels(settings, chosen.model, wrap)
         stack.push_async_callback(answering.close)
         summarizer = await build_summarizers(stack, settings, chosen)
         database = database or settings.database

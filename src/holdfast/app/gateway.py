@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from hashlib import blake2b
@@ -18,21 +18,15 @@ from urllib.parse import unquote
 
 from holdfast import config, errors
 from holdfast.agent import approvals
-from holdfast.app import compose, daily_cleanup, models, open_store, toolset, tracing
-from holdfast.compaction import summary
-from holdfast.gateway import access, gateway, gateway_context, limits, metrics, routes
+from holdfast.app import compose, daily_cleanup, toolset, tracing
+from holdfast.gateway import access, gateway, limits, metrics, routes
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms import loopback, plugins
-from holdfast.gateway.platforms.http import platform as http_platform
-from holdfast.gateway.platforms.http import webhooks
-from holdfast.model import tokens
+from holdfast.gateway.platforms.http import http_platform, webhooks
 from holdfast.runtime import runtime
-from holdfast.store import async_db, db
-from holdfast.tools import base as tools_port
+from holdfast.store import async_db
 from holdfast.tools.mcp import servers
-from holdfast.tools.permissions import rules
-from holdfast.tools.shell import background
 
 SOCKET = 'Listening at {path}: write {{"text": "Hello"}} to the socket, one line for each message.'
 LOCAL = (
@@ -53,8 +47,8 @@ class RunningGateway(NamedTuple):
     db: async_db.AsyncSessionDB
     gateway: gateway.Gateway
     model: str
-    notices: tuple[str, ...]
-    """Messages about the start."""
+    notice: str | None
+    """A message about the start."""
     addresses: tuple[str, ...]
     """How to reach the gateway: a line for each platform."""
 
@@ -74,34 +68,46 @@ async def serve(
     model: str | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """Run a gateway with these platforms, or those of the settings, until the end of the block."""
+
+    def came_in(_conversation_id: str) -> None:
+        opened.router.wake()
+
     async with AsyncExitStack() as stack:
-        factory = await stack.enter_async_context(_open_factory(settings, database or settings.database, model))
-        wanted, store = settings.gateway, factory.store
+        folder = os.path.join(settings.home, "gateway")
+        services = await stack.enter_async_context(
+            compose.open_services(
+                settings,
+                came_in,
+                database=database,
+                model=model,
+                folder=folder,
+                wrap=stack.enter_context(tracing.install()),
+            )
+        )
+        others = None
+        if settings.servers:
+            others = await stack.enter_async_context(servers.Servers(settings.servers, folder))
+        wanted, store = settings.gateway, services.store
         meter, addresses = metrics.GatewayMetrics(), list[str]()
         if platforms is None:
             platforms = await _open_platforms(stack, settings, store, meter, addresses)
         known = access.Access(store, access.build_rules(wanted))
         opened = gateway.Gateway(
             store,
-            factory.open,
+            partial(_open_runtime, services, others),
             platforms,
-            settings=gateway_context.TurnSettings(
-                busy=wanted.busy, reset=wanted.reset, answer_within=wanted.answer_within, max_chats=wanted.chats
-            ),
-            profile=wanted.profile,
+            settings=wanted,
             checks=[known, limits.RateLimits(store, wanted.limits)],
             is_admin=known.is_admin,
             may_speak=known.may_speak,
             is_shared=partial(is_shared, gateway_settings.ids(wanted.shared)),
-            grace=wanted.grace,
             meter=meter,
         )
-        factory.on_process_end.append(opened.router.wake)
         cleanup = asyncio.create_task(daily_cleanup.run_daily(store, wanted.remember))
         stack.push_async_callback(compose.cancel, cleanup)
-        stack.push_async_callback(compose.cancel, await compose.watch_processes(factory.processes))
+        stack.push_async_callback(compose.cancel, await compose.watch_processes(services.processes))
         await stack.enter_async_context(opened)
-        yield RunningGateway(store, opened, factory.model, factory.notices, tuple(addresses))
+        yield RunningGateway(store, opened, services.model, services.notice, tuple(addresses))
 
 
 def is_shared(groups: dict[str, frozenset[str]], incoming: gateway_platform.Incoming) -> bool:
@@ -125,15 +131,17 @@ async def _open_platforms(
         platforms.append(loopback.LoopbackSocket(wanted.loopback.socket))
         addresses.append(SOCKET.format(path=wanted.loopback.socket))
     if wanted.has_http:
-        hooks = webhooks.Webhooks(store, configured := hooks_of(settings)) if wanted.hooks else None
-        if hooks is not None:
-            platforms.append(hooks)
+        hooks = None
+        if wanted.hooks:
+            secrets = _read_secrets(settings, "secret", {name: each.secret_env for name, each in wanted.hooks.items()})
+            configured = {name: webhooks.HookConfig(secrets[name], each) for name, each in wanted.hooks.items()}
+            platforms.append(hooks := webhooks.Webhooks(store, configured))
             addresses.extend(missing_platforms(configured, {each.name for each in platforms}))
-        tokens = tokens_of(settings)
+        tokens = _read_secrets(settings, "token", wanted.http.tokens)
         http = http_platform.HttpPlatform(
             store,
             wanted.http,
-            tokens=tokens,
+            tokens={token: owner for owner, token in tokens.items()},
             hooks=hooks,
             attachments=wanted.limits.attachments,
             meter=meter,
@@ -150,32 +158,24 @@ async def _open_platforms(
     return platforms
 
 
-def tokens_of(settings: config.Settings) -> dict[str, str]:
-    """Return the owner of each token. Raises SettingInvalid if a variable is not set or two tokens are equal."""
-    found = dict[str, str]()
-    for owner, variable in settings.gateway.http.tokens.items():
-        token = _secret(settings, f"The token of {owner}", variable)
-        if token in found:
-            raise errors.SettingInvalid(
-                f"{owner} and {found[token]} have the same token. Each owner needs a separate one."
-            )
-        found[token] = owner
-    return found
+def _read_secrets(settings: config.Settings, kind: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return secrets by name, from these environment variables.
 
-
-def hooks_of(settings: config.Settings) -> dict[str, webhooks.HookConfig]:
-    """Return the webhooks with their secrets.
-
-    Raises SettingInvalid if a variable is not set, or if two hooks have the same secret: a delivery that is signed for
-    one of them would be valid for the other.
+    Raises SettingInvalid if a variable is not set, or if two secrets are equal: what is meant for one of them would be
+    valid for the other.
     """
-    found, owners = dict[str, webhooks.HookConfig](), dict[str, str]()
-    for name, wanted in settings.gateway.hooks.items():
-        secret = _secret(settings, f"The secret of the hook {name}", wanted.secret_env)
+    found, owners = dict[str, str](), dict[str, str]()
+    for name, variable in variables.items():
+        secret = settings.secrets.get(variable)
+        if secret is None:
+            raise errors.SettingInvalid(
+                f"The {kind} of {name} must be in the environment variable {variable}, which is not set. "
+                f"Set it, for example: export {variable}=$(openssl rand -hex 24)"
+            )
         if secret in owners:
-            raise errors.SettingInvalid(f"The hooks {owners[secret]} and {name} must not have the same secret.")
+            raise errors.SettingInvalid(f"{owners[secret]} and {name} must not have the same {kind}.")
+        found[name] = secret
         owners[secret] = name
-        found[name] = webhooks.HookConfig(secret, wanted)
     return found
 
 
@@ -188,16 +188,6 @@ def missing_platforms(hooks: Mapping[str, webhooks.HookConfig], platforms: Set[s
     ]
 
 
-def _secret(settings: config.Settings, whose: str, variable: str) -> str:
-    found = settings.secrets.get(variable)
-    if found is None:
-        raise errors.SettingInvalid(
-            f"{whose} must be in the environment variable {variable}, which is not set. "
-            f"Set it, for example: export {variable}=$(openssl rand -hex 24)"
-        )
-    return found
-
-
 def is_granted(wanted: bool | gateway_settings.Senders, owner: str) -> bool:
     """Return whether the settings grant something to an owner; a list never includes a shared group. Pure."""
     if isinstance(wanted, bool):
@@ -206,58 +196,33 @@ def is_granted(wanted: bool | gateway_settings.Senders, owner: str) -> bool:
     return owner in {f"{routes.quote_part(platform)}:{routes.quote_part(sender)}" for platform, sender in named}
 
 
-class _RuntimeFactory(NamedTuple):
-    """What the runtimes of all owners share."""
-
-    settings: config.Settings
-    database: str
-    store: async_db.AsyncSessionDB
-    models: models.ConversationModels
-    model: str
-    summarizer: list[summary.ModelSummarizer] | None
-    processes: background.BackgroundProcesses
-    added: list[tools_port.Tool]
-    others: servers.McpServers | None
-    meters: dict[str, tokens.Meter]
-    notices: tuple[str, ...]
-    on_process_end: list[Callable[[], object]]
-    """Called when a background process of an agent has ended."""
-
-    @asynccontextmanager
-    async def open(self, owner: str) -> AsyncIterator[runtime.Runtime]:
-        """Open the runtime of an owner."""
-        folder = folder_of(self.settings, owner)
-        await asyncio.to_thread(_create_folder, folder)
-        law = rules.Policy(self.settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
-        permissions = approvals.Approvals(self.store.permissions, law=law, owner=owner)
-        wanted = self.settings.gateway
-        others = self.others if is_granted(wanted.tools, owner) else None
-        has_shell = is_granted(wanted.shell, owner)
-        making = compose.AgentFactory(
-            settings=self.settings,
-            store=self.store,
-            models=self.models,
-            summarizer=self.summarizer,
-            permissions=permissions,
-            project=toolset.build_file_tools(folder, toolset.protected_paths(self.settings, self.database, folder)),
-            tools=[
-                *toolset.build_recall_tools(self.store),
-                *(toolset.build_shell_tools(self.processes, self.settings, [folder]) if has_shell else ()),
-                *(self.added if is_granted(wanted.tools, owner) else ()),
-            ],
-            others=others.offer if others else None,
-            meters=self.meters,
-            folder=folder,
-            # The folder is an internal detail and not part of the conversation.
-            keep_folder=False,
-            source=unquote(owner.partition(":")[0]),
-            reviews=True,
-            owner=owner,
-        )
-        async with runtime.Runtime(
-            self.store, making.agent, owner=owner, prompt_commands=others, models=self.models, approvals=permissions
-        ) as opened:
-            yield opened
+@asynccontextmanager
+async def _open_runtime(
+    services: compose.Services, others: servers.Servers | None, owner: str
+) -> AsyncIterator[runtime.Runtime]:
+    """Open the runtime of an owner. `others` are the MCP servers, which all owners share."""
+    settings, store = services.settings, services.store
+    folder = folder_of(settings, owner)
+    await asyncio.to_thread(_create_folder, folder)
+    permissions = approvals.Approvals(store.permissions, law=compose.permission_law(settings, folder), owner=owner)
+    if not is_granted(settings.gateway.tools, owner):
+        others, services = None, services._replace(added=[])
+    has_shell = is_granted(settings.gateway.shell, owner)
+    factory = services.agent_factory(
+        permissions,
+        partial(toolset.build_file_tools, folder, toolset.protected_paths(settings, services.database, folder)),
+        toolset.build_shell_tools(services.processes, settings, [folder]) if has_shell else [],
+        others,
+        folder=folder,
+        source=unquote(owner.partition(":")[0]),
+        reviews=True,
+    )
+    # The folder is an internal detail and not part of the conversation.
+    agent = factory._replace(owner=owner, keep_folder=False).agent
+    async with runtime.Runtime(
+        store, agent, owner=owner, prompt_commands=others, models=services.models, approvals=permissions
+    ) as opened:
+        yield opened
 
 
 def folder_of(settings: config.Settings, owner: str) -> str:
@@ -271,49 +236,3 @@ def folder_of(settings: config.Settings, owner: str) -> str:
 def _create_folder(folder: str) -> None:
     for each in (os.path.dirname(folder), folder):
         os.makedirs(each, 0o700, exist_ok=True)
-
-
-@asynccontextmanager
-async def _open_factory(settings: config.Settings, database: str, model: str | None) -> AsyncIterator[_RuntimeFactory]:
-    async with AsyncExitStack() as stack:
-        wrap = stack.enter_context(tracing.install())
-        chosen = await models.choose(settings, model)
-        chosen = models.ModelChoice(wrap(chosen.model), chosen.notice)
-        answering = models.ConversationModels(settings, chosen.model, wrap)
-        stack.push_async_callback(answering.close)
-        summarizer = await compose.build_summarizers(stack, settings, chosen)
-        store = await stack.enter_async_context(async_db.AsyncSessionDB(db.SessionDB(database)))
-        await store.run(partial(open_store.refuse_unfinished_copy, store.db))
-        late = await compose.backup_warning(store, settings.backup)
-        stack.push_async_callback(compose.cancel, asyncio.create_task(compose.run_maintenance(store, settings.backup)))
-        on_process_end = list[Callable[[], object]]()
-
-        def notify(_: str) -> None:
-            for callback in on_process_end:
-                callback()
-
-        known = compose.build_process_manager(settings, store, notify)
-        here = os.path.join(settings.home, "gateway")
-        common = [
-            *toolset.build_file_tools(here, []),
-            *toolset.build_recall_tools(store),
-            *toolset.build_shell_tools(known, settings, [here]),
-        ]
-        added = await toolset.load_plugin_tools(settings.plugins, common)
-        others = (
-            await stack.enter_async_context(servers.McpServers(settings.servers, here)) if settings.servers else None
-        )
-        yield _RuntimeFactory(
-            settings=settings,
-            database=database,
-            store=store,
-            models=answering,
-            model=chosen.model.name,
-            summarizer=summarizer,
-            processes=known,
-            added=list(added.tools),
-            others=others,
-            meters={},
-            notices=tuple(line for line in (chosen.notice, late, *added.problems) if line),
-            on_process_end=on_process_end,
-        )

@@ -94,8 +94,8 @@ async def _serve(stop: StopSignals, out: console.Console, serve: Serve, form: lo
     environ = config.environment()
     async with serve() as running, systemd.send_heartbeats(environ):
         stop.hurry = running.gateway.runtimes.abandon
-        for line in running.notices:
-            _report(out, form, line)
+        if running.notice:
+            _report(out, form, running.notice)
         if await _until(stop, running.gateway, running.gateway.wait_ready()):
             for line in running.addresses:
                 _report(out, form, line)

@@ -125,7 +125,7 @@ def _shape(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, Any]
     }
 
 
-def _platforms(wanted: settings.Settings) -> list[dict[str, Any]]:
+def _platforms(wanted: settings.GatewaySettings) -> list[dict[str, Any]]:
     """Return the platforms of the settings, and whether they accept connections."""
     found = list[dict[str, Any]]()
     if wanted.has_http:

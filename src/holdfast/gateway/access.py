@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
 import msgspec
 
 from holdfast import errors, types
+from holdfast.gateway import limits, settings
 from holdfast.gateway import platform as gateway_platform
-from holdfast.gateway import settings
 from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
@@ -38,9 +37,8 @@ STRANGER = "stranger"
 CODE = "{code}"
 CODE_VOID = "The pairing code expired, or was used or withdrawn, before it was sent."
 GREETING_SECONDS = 60.0
-MAX_GREETED = 10_000
 
-REFUSED = gateway_platform.Verdict(False)
+ALLOWED, REFUSED = gateway_platform.AdmissionResult(True), gateway_platform.AdmissionResult(False)
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -54,22 +52,20 @@ class Rules(msgspec.Struct, frozen=True):
     authenticated: frozenset[str] = AUTHENTICATED
 
 
-def build_rules(wanted: settings.Settings) -> Rules:
+def build_rules(wanted: settings.GatewaySettings) -> Rules:
     allow, deny, admins, shared = map(settings.ids, (wanted.allow, wanted.deny, wanted.admins, wanted.shared))
     return Rules(allow, deny, admins, shared, wanted.strangers)
 
 
-def evaluate(
-    rules: Rules, platform: str, sender: str, contact: types.Contact | None
-) -> gateway_platform.Verdict | None:
-    """Return whether a sender has access; None for a stranger. Pure."""
+def evaluate(rules: Rules, platform: str, sender: str, contact: types.Contact | None) -> types.ContactRole | None:
+    """Return the role of a sender; None for a stranger. Pure."""
     if sender in rules.deny.get(platform, ()) or (contact is not None and contact.role == "denied"):
-        return REFUSED
+        return "denied"
     if sender in rules.admins.get(platform, ()) or (contact is not None and contact.role == "admin"):
-        return gateway_platform.Verdict(True, admin=True)
+        return "admin"
     allowed = rules.allow.get(platform, frozenset())
     is_known = contact is not None or sender in allowed or settings.EVERYBODY in allowed
-    return gateway_platform.Verdict(True) if is_known or platform in rules.authenticated else None
+    return "user" if is_known or platform in rules.authenticated else None
 
 
 class Access:
@@ -77,47 +73,47 @@ class Access:
 
     def __init__(self, db: async_db.AsyncSessionDB, rules: Rules, clock: Callable[[], float] = time.monotonic) -> None:
         self._db, self._rules, self._clock = db, rules, clock
-        self._greeted: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """Strangers handled lately: a flood of their messages must not cause a flood of writes."""
+        self._greeted = limits.Cooldown()
 
-    async def __call__(self, incoming: gateway_platform.Incoming, route: str) -> gateway_platform.Verdict:  # noqa: ARG002 -- the protocol of checks
-        try:
-            found = await self._evaluate(incoming.platform, incoming.sender)
-        except errors.InvalidArgument:
-            logger.warning("rejected a message on %s with an invalid sender id", errors.quote(incoming.platform))
+    async def __call__(self, incoming: gateway_platform.Incoming, route: str) -> gateway_platform.AdmissionResult:  # noqa: ARG002 -- the protocol of checks
+        role = await self._role(incoming.platform, incoming.sender)
+        if role == "denied":
             return REFUSED
-        if found is not None:
-            return await self._check_home(incoming) if found.allowed and incoming.home is not None else found
-        # In a group everybody could read the code and use it.
-        if incoming.kind != "dm" or not self._should_greet(incoming.platform, incoming.sender):
+        if role is not None:
+            return await self._check_home(incoming)
+        # In a group every member could read the code and use it.
+        sender = (incoming.platform, incoming.sender)
+        if incoming.kind != "dm" or not self._greeted.begin(sender, GREETING_SECONDS, self._clock()):
             return REFUSED
         message = await self._greeting(incoming)
-        return gateway_platform.Verdict(False, message=message, with_code=message == PAIR)
+        return gateway_platform.AdmissionResult(False, message=message, with_code=message == PAIR)
 
-    async def _check_home(self, incoming: gateway_platform.Incoming) -> gateway_platform.Verdict:
+    async def _check_home(self, incoming: gateway_platform.Incoming) -> gateway_platform.AdmissionResult:
         """A message whose reply goes to another platform is accepted only if that chat has access, too."""
-        platform, chat = incoming.home or incoming.platform, unquote(incoming.home_chat.removeprefix("dm:"))
+        platform, chat = incoming.home, unquote(incoming.home_chat.removeprefix("dm:"))
+        if platform is None:
+            return ALLOWED
         if chat in self._rules.shared.get(platform, ()) and chat not in self._rules.deny.get(platform, ()):
-            return gateway_platform.Verdict(True)
-        found = await self._evaluate(platform, chat)
-        if found is not None and found.allowed:
-            return found
-        logger.warning("the reply to %s would go to %s, which has no access", errors.quote(incoming.sender), chat)
-        return gateway_platform.Verdict(False, message=HOME_NOT_ALLOWED.format(platform=platform, chat=chat))
+            return ALLOWED
+        if await self._role(platform, chat) in ("user", "admin"):
+            return ALLOWED
+        logger.warning("the reply to %s would go to %s, which has no access", errors.shown(incoming.sender), chat)
+        return gateway_platform.AdmissionResult(False, message=HOME_NOT_ALLOWED.format(platform=platform, chat=chat))
 
     async def is_admin(self, platform: str, sender: str) -> bool:
-        try:
-            found = await self._evaluate(platform, sender)
-        except errors.InvalidArgument:
-            return False
-        return found is not None and found.allowed and found.admin
+        return await self._role(platform, sender) == "admin"
 
     async def may_speak(self, platform: str, sender: str) -> bool:
         """Return whether a sender who had access was not denied it since."""
-        return await self._evaluate(platform, sender) != REFUSED
+        return await self._role(platform, sender) != "denied"
 
-    async def _evaluate(self, platform: str, sender: str) -> gateway_platform.Verdict | None:
-        return evaluate(self._rules, platform, sender, await self._db.contacts.get(platform, sender))
+    async def _role(self, platform: str, sender: str) -> types.ContactRole | None:
+        """Return the role of a sender; None for a stranger. An invalid sender id is denied access."""
+        try:
+            return evaluate(self._rules, platform, sender, await self._db.contacts.get(platform, sender))
+        except errors.InvalidArgument:
+            logger.warning("rejected an invalid sender id on %s", errors.shown(platform))
+            return "denied"
 
     async def _greeting(self, incoming: gateway_platform.Incoming) -> str:
         """Return the message to a stranger: a pairing code every ten minutes, any other text once."""
@@ -132,16 +128,6 @@ class Access:
                 await contacts.mark_stranger_notified(incoming.platform, incoming.sender)
                 return PAIR
         return UNKNOWN if await contacts.mark_stranger_notified(incoming.platform, incoming.sender) else ""
-
-    def _should_greet(self, platform: str, sender: str) -> bool:
-        now = self._clock()
-        if now < self._greeted.get((platform, sender), now):
-            return False
-        self._greeted[platform, sender] = now + GREETING_SECONDS
-        self._greeted.move_to_end((platform, sender))
-        if len(self._greeted) > MAX_GREETED:
-            self._greeted.popitem(last=False)
-        return True
 
 
 async def fill_code(db: async_db.AsyncSessionDB, outgoing: types.Outgoing) -> types.Outgoing:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
-from holdfast import types
-from holdfast.gateway import message_policy, routes, turn_progress
+from holdfast import events, types
+from holdfast.gateway import message_policy, platform, routes, turn_progress
 from holdfast.runtime import runtime as runtimes
 
 
@@ -19,7 +18,7 @@ class ActiveChat:
         self.route = route
         self.has_news = False
         """Whether a message may have arrived since the chat was last read."""
-        self._woken = asyncio.Event()
+        self._is_woken = False
         self._disturbed: asyncio.Future[None] | None = None
         self.notices = set[str]()
         """Conversations of this chat with open inbox entries."""
@@ -37,28 +36,22 @@ class ActiveChat:
         self.wake()
 
     def wake(self) -> None:
-        self._woken.set()
+        self._is_woken = True
         if self._disturbed is not None and not self._disturbed.done():
             self._disturbed.set_result(None)
 
     def clear_news(self) -> None:
         """Called before the chat is read: later messages set `has_news` again."""
         self.has_news = False
-        self._woken.clear()
+        self._is_woken = False
 
     async def wait_undisturbed(self, turn: asyncio.Future[Any], seconds: float) -> None:
         """Wait until a turn ends, a message may have arrived, or the time is over."""
-        if self._woken.is_set():
+        if self._is_woken:
             return
         self._disturbed = asyncio.get_running_loop().create_future()
         await asyncio.wait([turn, self._disturbed], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         self._disturbed = None
-
-    async def wait_for_news(self, seconds: float) -> None:
-        """Wait until a message may have arrived, or the time is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
 
 
 class RunningTurn:
@@ -70,20 +63,31 @@ class RunningTurn:
         conversation_id: str,
         inbound: types.InboundMessage | None,
         progress: turn_progress.TurnProgress,
-        command: asyncio.Task[Any] | None = None,
+        message: events.Submit | None = None,
     ) -> None:
         self.runtime, self.conversation_id, self.inbound = runtime, conversation_id, inbound
-        self.progress, self.command = progress, command
+        self.progress, self.message = progress, message
         self.seen = {inbound.id} if inbound else set[int]()
         self.steered: dict[str, types.InboundMessage] = {}
         """Messages added to the turn, by the uid they get in the log once the model receives them."""
-        self.over = False
+        self.turn: asyncio.Future[Any] | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.turn is not None and self.turn.done()
 
     @property
     def included(self) -> set[int]:
         """The messages that the turn began with or that were added to it."""
         own = {self.inbound.id} if self.inbound else set[int]()
         return own | {each.id for each in self.steered.values()}
+
+    def withdraw(self) -> None:
+        """Stop the turn, or do not begin it; its message has no reply."""
+        self.progress.yielded = True
+        # A message that still waits behind another turn of its conversation must not stop that turn.
+        if self.message is None or not self.runtime.drop(self.conversation_id, self.message):
+            self.runtime.interrupt(self.conversation_id)
 
     def action_for(
         self, mode: message_policy.BusyMode, inbound: types.InboundMessage, ahead: bool
@@ -93,6 +97,8 @@ class RunningTurn:
         A message is added only to a turn that its sender can mean: one that began with a message of theirs, which is
         in the log. `ahead`: an earlier message waits, so this one waits, too, unless it is a /steer command.
         """
+        if (deleted := platform.deleted_key(inbound)) is not None:
+            return "withdraw" if self.inbound is not None and deleted == self.inbound.key else "later"
         action = message_policy.action_during_turn(mode, inbound.text, not inbound.parts)
         if action in ("now", "later"):
             return action

@@ -6,15 +6,16 @@ conversation of a chat is bound to its route.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from holdfast import content_parts, errors, events, types
 from holdfast.agent import commands
-from holdfast.agent.commands import turns
-from holdfast.gateway import gateway_context, message_policy, questions, replies, routes
+from holdfast.agent.commands import base, permissions, turns
+from holdfast.gateway import gateway_context, questions, routes
 from holdfast.runtime import runtime as runtimes
+from holdfast.runtime import wording
 from holdfast.store import async_db
 
 NOT_REPEATED = (
@@ -24,10 +25,11 @@ NOT_REPEATED = (
 NEW = "The next message begins a new conversation."
 MOVED = "This chat continues in: {title}"
 ROUTE_MOVED = "This chat was moved to another conversation at the same time. Send the command again if needed."
-ADMINS_ONLY = "Only admins can use this command."
-ACCESS_UNKNOWN = "Your permissions could not be checked, so nothing was done. Please send it again."
 DONE = "Done."
-STOPPED = "{line} was stopped."
+_ANSWERS: dict[Callable[[base.Invocation], Awaitable[None]], questions.AnswerRequest] = {
+    permissions.approve: permissions.approve_request,
+    permissions.deny: permissions.deny_request,
+}
 
 
 class CommandResult(msgspec.Struct, frozen=True):
@@ -37,16 +39,6 @@ class CommandResult(msgspec.Struct, frozen=True):
     submit: events.Say | None = None
     dropped: tuple[int, ...] = ()
     """The waiting messages that were removed."""
-
-
-async def check_permission(context: gateway_context.GatewayContext, inbound: types.InboundMessage) -> str:
-    """Return why a sender may not use a command; empty if they may."""
-    if not message_policy.needs_admin(inbound.text):
-        return ""
-    try:
-        return "" if await context.is_admin(inbound.platform, inbound.sender) else ADMINS_ONLY
-    except errors.StoreError:
-        return ACCESS_UNKNOWN
 
 
 async def find_submitted(db: async_db.AsyncSessionDB, inbound: types.InboundMessage, uid: str) -> events.Submit | None:
@@ -75,60 +67,62 @@ async def run(
     waiting: Sequence[types.InboundMessage],
 ) -> CommandResult:
     """Run a command in a conversation. Errors of the HoldfastError family become the reply."""
-    line = inbound.text.strip()
-    name = message_policy.command_name(line)
-    try:
-        if name == message_policy.QUEUE:
-            return _list_queue(commands.split(line)[1], waiting)
-        if name in message_policy.ANSWERS:
-            return CommandResult(await questions.answer(context, runtime, inbound, conversation_id))
-    except errors.HoldfastError as error:
-        return CommandResult(str(error))
+    line, found = inbound.text.strip(), commands.find(inbound.text)
     lines, moved, submit = list[str](), list[events.Moved](), list[events.Say]()
 
-    def emit(event: events.AnyEvent) -> None:
-        match event:
-            case events.Moved():
-                moved.append(event)
-            case events.Say():
-                submit.append(event)
-            case _:
-                lines.append(replies.command_text(event))
+    def on_output(event: events.AnyEvent) -> None:
+        if (sentence := wording.describe(event)) is not None:
+            lines.append(sentence.text)
 
-    await commands.run(runtime, conversation_id, line, emit, "chat")
-    for each in moved:
-        lines.append(await _move(runtime, bindings, inbound.route, each))
+    def to_sender(event: runtimes.SenderEvent) -> None:
+        moved.extend([event] if isinstance(event, events.Moved) else [])
+        submit.extend([event] if isinstance(event, events.Say) else [])
+
+    try:
+        if found is not None and found.run is turns.queue:
+            return _list_queue(commands.split(line)[1], waiting)
+        if found is not None and (answer := _ANSWERS.get(found.run)) is not None:
+            return CommandResult(await questions.answer(context, runtime, inbound, conversation_id, answer))
+        await runtime.send(conversation_id, events.Command(line, "chat"), to_sender, on_output)
+        for each in moved:
+            lines.append(await _move(runtime, bindings, inbound.route, each))
+        if not moved and runtime.wanted_title(conversation_id) is not None:
+            lines.append(await _create_titled(runtime, bindings, inbound.route, conversation_id) or "")
+    except errors.RouteMoved:
+        lines.append(ROUTE_MOVED)
+    except errors.HoldfastError as error:
+        lines.append(str(error))
     return CommandResult("\n".join(filter(None, lines)) or ("" if submit else DONE), submit[0] if submit else None)
 
 
 async def _move(runtime: runtimes.Runtime, bindings: routes.RouteBindings, route: str, moved: events.Moved) -> str:
-    try:
-        is_created = moved.new and await _create_titled(runtime, route, moved.conversation_id)
-        await bindings.move(route, events.Moved(moved.conversation_id) if is_created else moved)
-        if moved.new:
-            return NEW
-        title = (await runtime.db.conversation(moved.conversation_id)).title
-        return MOVED.format(title=title or moved.conversation_id)
-    except errors.RouteMoved:
-        return ROUTE_MOVED
-    except errors.HoldfastError as error:
-        return str(error)
+    if moved.new:
+        problem = await _create_titled(runtime, bindings, route, moved.conversation_id)
+        if problem is not None:
+            await bindings.move(route, None)
+        return f"{problem}\n{NEW}" if problem else NEW
+    await bindings.move(route, moved.conversation_id)
+    title = (await runtime.db.conversation(moved.conversation_id)).title
+    return MOVED.format(title=title or moved.conversation_id)
 
 
-async def _create_titled(runtime: runtimes.Runtime, route: str, conversation_id: str) -> bool:
-    """Create a new conversation now if it has a title already: only this process knows the title.
+async def _create_titled(
+    runtime: runtimes.Runtime, bindings: routes.RouteBindings, route: str, conversation_id: str
+) -> str | None:
+    """Create a conversation that has a title before its first message, because only this process knows the title.
 
-    A title that is not available is reported when the conversation begins.
+    Return why it was not created, empty if it has no title; None if it was.
     """
-    title = runtime.wanted_title(conversation_id)
+    title, source = runtime.wanted_title(conversation_id), routes.platform_of(route)
     if title is None:
-        return False
+        return ""
+    runtime.want_title(conversation_id, None)
     try:
-        source = routes.platform_of(route)
         await runtime.db.create_session(conversation_id, source=source, title=title, owner=runtime.owner)
-    except ValueError:
-        return False
-    return True
+    except ValueError as error:
+        return str(error)
+    await bindings.move(route, conversation_id)
+    return None
 
 
 def _list_queue(argument: str, waiting: Sequence[types.InboundMessage]) -> CommandResult:

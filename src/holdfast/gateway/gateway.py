@@ -16,6 +16,7 @@ from holdfast import errors
 from holdfast.agent import commands
 from holdfast.gateway import gateway_context, inbound, metrics, outbox, router, runtimes
 from holdfast.gateway import platform as gateway_platform
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import base as models
 from holdfast.store import async_db
 
@@ -40,48 +41,45 @@ class Gateway:
         factory: runtimes.RuntimeFactory,
         platforms: Sequence[gateway_platform.Platform],
         *,
-        settings: gateway_context.TurnSettings | None = None,
-        profile: str = "main",
+        settings: gateway_settings.GatewaySettings | None = None,
         checks: Sequence[gateway_platform.AdmissionCheck] = (),
         is_admin: gateway_platform.SenderCheck = gateway_context.is_never,
         may_speak: gateway_platform.SenderCheck = gateway_context.is_always,
         is_shared: Callable[[gateway_platform.Incoming], bool] = inbound.is_never_shared,
-        grace: float = 0.0,
         max_runtimes: int = runtimes.MAX_RUNTIMES,
         clock: Callable[[], float] = time.time,
         meter: metrics.GatewayMetrics | None = None,
     ) -> None:
+        settings = settings or gateway_settings.GatewaySettings()
         self.metrics = meter or metrics.GatewayMetrics()
         self.platforms = {each.name: each for each in platforms}
-        self.grace = grace
-        self.senders = outbox.Senders(db, self.platforms, clock)
+        self.grace = settings.grace
+        self.senders = {name: outbox.Sender(db, each, clock) for name, each in self.platforms.items()}
         self.runtimes = runtimes.RuntimePool(factory, max_runtimes=max_runtimes)
         context = gateway_context.GatewayContext(
             db,
             self.runtimes,
             self.platforms,
             {},
-            settings or gateway_context.TurnSettings(),
+            settings,
             is_admin,
-            self.senders.wake,
+            self._wake_sender,
             clock,
             self.metrics,
-            profile,
             {name: gateway_platform.find_abilities(each) for name, each in self.platforms.items()},
             may_speak,
         )
-        self._db, self._profile = db, profile
+        self._db, self._profile = db, settings.profile
         self.router = router.Router(context)
         self.handler = inbound.InboundHandler(
             db,
             self.router.notify,
-            profile=profile,
+            profile=settings.profile,
             checks=checks,
             is_shared=is_shared,
-            wake_sender=self.senders.wake,
+            wake_sender=self._wake_sender,
             count=self.metrics.count_inbound,
             ask=self._ask_model,
-            withdraw=self.router.withdraw,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._receiving: list[asyncio.Task[None]] = []
@@ -89,7 +87,8 @@ class Gateway:
     async def __aenter__(self) -> Self:
         """Start. Raises SettingInvalid if the store belongs to another profile."""
         await self._check_profile()
-        self._tasks = [asyncio.create_task(self.router.run()), asyncio.create_task(self.senders.run())]
+        self._tasks = [asyncio.create_task(self.router.run())]
+        self._tasks += [asyncio.create_task(each.run()) for each in self.senders.values()]
         self._receiving = [asyncio.create_task(self._receive(each)) for each in self.platforms.values()]
         return self
 
@@ -114,10 +113,16 @@ class Gateway:
         await _cancel(self._receiving)
         try:
             await self.router.stop(self.grace)
-            await self.senders.drain(DRAIN_SECONDS if self.grace else 0.0)
+            if self.grace:
+                await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in self.senders.values()))
         finally:
             await _cancel(self._tasks)
             await self.runtimes.close()
+
+    def _wake_sender(self, platform: str) -> None:
+        """Let the sender of this platform look for due messages, if this process has one."""
+        if platform in self.senders:
+            self.senders[platform].wake()
 
     async def _ask_model(self, owner: str, request: models.Request) -> models.Reply:
         async with self.runtimes.use(owner) as runtime:

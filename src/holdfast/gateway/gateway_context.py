@@ -8,25 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast import types
-from holdfast.gateway import message_policy, metrics, platform, routes, runtimes, settings
+from holdfast.gateway import metrics, platform, routes, runtimes, settings
 from holdfast.store import async_db
-
-
-class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a gateway processes inbound messages."""
-
-    busy: message_policy.BusyMode = "queue"
-    """What happens to a message that arrives during a turn of its chat."""
-    reset: settings.ResetPolicy = settings.ResetPolicy()
-    attempts: int = 5
-    """How often the processing of a message is begun before it is given up."""
-    answer_within: float = 600.0
-    """Seconds that a question waits for an answer; after that it is denied."""
-    max_chats: int = 200
-    """How many chats are processed concurrently."""
 
 
 async def is_never(_platform: str, _sender: str) -> bool:
@@ -55,14 +39,12 @@ class GatewayContext(NamedTuple):
     platforms: Mapping[str, platform.Platform]
     active: dict[str, ReplyAddress]
     """The chats whose turns run now, by conversation."""
-    settings: TurnSettings = TurnSettings()
+    settings: settings.GatewaySettings = settings.GatewaySettings()
     is_admin: platform.SenderCheck = is_never
     wake_sender: Callable[[str], object] = lambda _: None
     """Called with a platform when it may have messages to send."""
     clock: Callable[[], float] = time.time
     metrics: metrics.GatewayMetrics = metrics.GatewayMetrics()
-    profile: str = "main"
-    """The profile whose chats are processed here."""
     abilities: Mapping[str, platform.Abilities] = {}
     """By platform."""
     may_speak: platform.SenderCheck = is_always

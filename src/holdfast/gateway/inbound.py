@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast import fault_points, types
 from holdfast.gateway import access, platform, routes, spans
 from holdfast.model import base as models
@@ -37,30 +39,38 @@ class InboundHandler:
         wake_sender: Callable[[str], object] = lambda _: None,
         count: Callable[[str], object] = lambda _: None,
         ask: AskModel | None = None,
-        withdraw: Callable[[types.InboundMessage], None] = lambda _: None,
     ) -> None:
         self._db, self._notify_route, self._profile, self._checks = db, notify_route, profile, tuple(checks)
         self._is_shared, self._wake_sender, self._count = is_shared, wake_sender, count
-        self._ask, self.withdraw = ask, withdraw
+        self._ask = ask
 
     async def receive(self, incoming: platform.Incoming) -> types.InboundMessage | None:
         """Store a message once, however often it is delivered, or reject it and notify its sender."""
-        found = await self._receive(incoming, notify=True)
-        return found if isinstance(found, types.InboundMessage) else None
+        found = await self.submit(incoming)
+        if isinstance(found, types.InboundMessage):
+            return found
+        if found.message:
+            await self._post_refusal(incoming, found)
+        return None
 
-    async def submit(self, incoming: platform.Incoming) -> types.InboundMessage | platform.Rejection:
+    async def submit(self, incoming: platform.Incoming) -> types.InboundMessage | platform.AdmissionResult:
         """Store a message, or return why it is rejected; the sender is not notified."""
-        return await self._receive(incoming, notify=False)
+        with spans.span("holdfast.arrival", platform=incoming.platform, chat_kind=incoming.kind) as set_attribute:
+            found = await self._store(incoming)
+            set_attribute("taken", isinstance(found, types.InboundMessage))
+            if isinstance(found, types.InboundMessage):
+                set_attribute("arrival", found.id)
+            return found
 
-    async def check(self, incoming: platform.Incoming) -> platform.Rejection | None:
-        verdict = await self._refusal(incoming, self._route(incoming))
-        return None if verdict is None else _rejection(verdict)
+    async def check(self, incoming: platform.Incoming) -> platform.AdmissionResult:
+        return await self._check(incoming, self._route(incoming))
 
     async def ask_model(
         self, incoming: platform.Incoming, request: models.Request
-    ) -> models.Reply | platform.Rejection:
-        if (rejected := await self.check(incoming)) is not None or self._ask is None:
-            return rejected or platform.Rejection("person")
+    ) -> models.Reply | platform.AdmissionResult:
+        result = await self.check(incoming)
+        if not result.allowed or self._ask is None:
+            return result
         route = routes.route_of(self._profile, incoming)
         return await self._ask(routes.owner_of(route, incoming.platform, incoming.sender), request)
 
@@ -68,43 +78,45 @@ class InboundHandler:
         found = await self._db.mail.inbound_by_key(name, platform.storable_key(key))
         if found is None or not found.open:
             return False
-        self.withdraw(found)
+        deletion = platform.MessageDeletion(found.key)
+        await self._db.mail.add_inbound(
+            types.NewInboundMessage(
+                platform=found.platform,
+                key=platform.storable_key(f"delete:{found.key}"),
+                route=found.route,
+                chat=found.chat,
+                sender=found.sender,
+                address=found.address,
+                parts=[msgspec.to_builtins(deletion)],
+                home=found.home,
+            )
+        )
         self._notify_route(found.route)
         return True
 
     def _route(self, incoming: platform.Incoming) -> str:
         return routes.route_of(self._profile, incoming, self._is_shared(incoming))
 
-    async def _refusal(self, incoming: platform.Incoming, route: str) -> platform.Verdict | None:
-        """Return the verdict of the first check that refuses a message; None if all accept it."""
+    async def _check(self, incoming: platform.Incoming, route: str) -> platform.AdmissionResult:
+        """Return the result of the first check that refuses a message."""
         for check in self._checks:
-            verdict = await check(incoming, route)
-            if not verdict.allowed:
-                return verdict
-        return None
+            result = await check(incoming, route)
+            if not result.allowed:
+                return result
+        return platform.AdmissionResult(True)
 
-    async def _receive(self, incoming: platform.Incoming, notify: bool) -> types.InboundMessage | platform.Rejection:
-        with spans.span("holdfast.arrival", platform=incoming.platform, chat_kind=incoming.kind) as set_attribute:
-            found = await self._store(incoming, notify)
-            set_attribute("taken", isinstance(found, types.InboundMessage))
-            if isinstance(found, types.InboundMessage):
-                set_attribute("arrival", found.id)
-            return found
-
-    async def _store(self, incoming: platform.Incoming, notify: bool) -> types.InboundMessage | platform.Rejection:
-        if not incoming.mentioned and incoming.kind != "dm":
-            return platform.Rejection("empty")
-        if not incoming.text.strip() and not incoming.attachments:
-            return platform.Rejection("empty")
+    async def _store(self, incoming: platform.Incoming) -> types.InboundMessage | platform.AdmissionResult:
+        is_ignored = not incoming.mentioned and incoming.kind != "dm"
+        if is_ignored or not (incoming.text.strip() or incoming.attachments):
+            return platform.AdmissionResult(False, "empty")
         route, key = self._route(incoming), platform.storable_key(incoming.key)
         # Before the checks, so that a repeated delivery does not count against the limits.
         known = await self._db.mail.inbound_by_key(incoming.platform, key) if self._checks else None
         if known is not None:
             return known
-        if (verdict := await self._refusal(incoming, route)) is not None:
-            if notify and verdict.message:
-                await self._post_refusal(incoming, key, verdict)
-            return _rejection(verdict)
+        result = await self._check(incoming, route)
+        if not result.allowed:
+            return result
         parts = [part for each in incoming.attachments for part in await self._store_attachment(each)]
         inbound, is_new = await self._db.mail.add_inbound(
             types.NewInboundMessage(
@@ -126,14 +138,14 @@ class InboundHandler:
         self._notify_route(route)
         return inbound
 
-    async def _post_refusal(self, incoming: platform.Incoming, key: str, verdict: platform.Verdict) -> None:
-        name = incoming.home or incoming.platform
-        address = incoming.address
-        if verdict.with_code:
+    async def _post_refusal(self, incoming: platform.Incoming, result: platform.AdmissionResult) -> None:
+        name, address = incoming.home or incoming.platform, incoming.address
+        key = platform.storable_key(f"{incoming.platform}:{platform.storable_key(incoming.key)}")
+        if result.with_code:
             address = {**address, access.STRANGER: incoming.sender}
         chat = incoming.home_chat or routes.chat_of(incoming)
-        refusal = types.NewOutgoing(platform=name, chat=chat, address=address, text=verdict.message, kind="notice")
-        await self._db.mail.post(refusal, key=f"refused:{platform.storable_key(f'{incoming.platform}:{key}')}")
+        refusal = types.NewOutgoing(platform=name, chat=chat, address=address, text=result.message, kind="notice")
+        await self._db.mail.post(refusal, key=f"refused:{key}")
         self._wake_sender(name)
 
     async def _store_attachment(self, attachment: platform.Attachment) -> list[dict[str, Any]]:
@@ -146,7 +158,3 @@ class InboundHandler:
             f"[Attached: {name}, {attachment.media_type}, {blob.size:,} bytes; read_output shows it as {blob.digest}.]"
         )
         return [{"type": "text", "text": text}, {"type": "file", "blob": blob.digest, "name": name}]
-
-
-def _rejection(verdict: platform.Verdict) -> platform.Rejection:
-    return platform.Rejection(verdict.reason, verdict.message, verdict.retry_after)

@@ -49,7 +49,7 @@ class Notices:
     ) -> object:
         """Record the outcome of a notice and queue the reply, in one transaction."""
         home = await self._last_chat(entry.conversation_id)
-        text = replies.result_text(result, 0) if result is not None else None
+        text = replies.result_text(result) if result is not None else None
         if home is None or not text or result is None:
             return await self._context.db.mail.settle_inbox_entry(entry.id, outcome, seq)
         last = result.messages[-1] if result.messages else None

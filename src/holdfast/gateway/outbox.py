@@ -13,7 +13,7 @@ import asyncio
 import logging
 import mimetypes
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
@@ -35,6 +35,8 @@ MIN_RETRY, MAX_RETRY = 1.0, 600.0
 MAX_RETRY_AFTER = 3600.0
 """The longest pause in seconds that a platform may ask for."""
 SEND_SECONDS = 60.0
+LEASE_SECONDS, KEEP_SECONDS = 2 * SEND_SECONDS, 10.0
+"""A lease on a chat outlasts one send, and is kept for several: messages to a chat often come in groups."""
 DRAFT = "draft:"
 """The prefix of the outbox key of a draft; the id of the inbound message follows."""
 DRAFT_TEXT = "…"
@@ -148,11 +150,17 @@ class Sender:
             finally:
                 await self._close()
 
-    async def drain(self) -> None:
-        """Wait until this process has no due message to send."""
-        while self._sending or await self._due():
-            self.wake()
-            await asyncio.sleep(DRAIN_POLL_SECONDS)
+    async def drain(self, seconds: float) -> None:
+        """Wait until this process has no due message to send, or the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._sending or await self._due():
+                    self.wake()
+                    await asyncio.sleep(DRAIN_POLL_SECONDS)
+        except TimeoutError:
+            logger.info("messages that could not be sent within %.0f s are left to the next process", seconds)
+        except errors.HoldfastError as error:
+            logger.warning("could not send all due messages: %s", error)
 
     async def _due(self) -> list[types.Outgoing]:
         """Return the due messages of this process; read more if those of other processes fill the list."""
@@ -213,11 +221,11 @@ class Sender:
             began = self._clock()
             begun = await self._db.mail.begin_sending(lease, outgoing.id)
             fault_points.reach("gateway", "sending")
-            if lease is not None and abs(self._clock() - began) > lease.ttl / 3:
+            if lease is not None and abs(self._clock() - began) > KEEP_SECONDS:
                 raise errors.LeaseLost("The process was suspended; another one may have sent the message.")
             if begun is not None:
                 with spans.span("holdfast.send", platform=begun.platform, outgoing=begun.id, attempts=begun.attempts):
-                    await self._send(lease, begun)
+                    await self._send(begun)
             return
         except (errors.Busy, errors.LeaseLost):
             self._leases.pop(outgoing.chat, None)
@@ -230,10 +238,11 @@ class Sender:
             logger.exception("%s could not send message %d", self._platform.name, outgoing.id)
         self._skipped[outgoing.chat] = monotonic() + POLL_SECONDS
 
-    async def _send(self, lease: types.ChatLease | None, outgoing: types.Outgoing) -> None:
+    async def _send(self, outgoing: types.Outgoing) -> None:
         try:
             if outgoing.id not in self._unmarked:
-                self._unmarked[outgoing.id] = await self._send_renewing(lease, outgoing)
+                async with asyncio.timeout(SEND_SECONDS):
+                    self._unmarked[outgoing.id] = await self._deliver(outgoing)
                 fault_points.reach("gateway", "sent")
         except errors.SendRefused as error:
             await self._record_refusal(outgoing, error)
@@ -249,23 +258,6 @@ class Sender:
         else:
             await self._db.mail.mark_delivered(outgoing.id, self._unmarked[outgoing.id])
             del self._unmarked[outgoing.id]
-
-    async def _send_renewing(self, lease: types.ChatLease | None, outgoing: types.Outgoing) -> str:
-        """Send a message and return the platform's id of it; renew the lease meanwhile."""
-        renewals = list[asyncio.Task[None]]()
-        timer = None
-        if lease is not None:
-            timer = asyncio.get_running_loop().call_later(
-                lease.ttl / 3, lambda: renewals.append(asyncio.create_task(self._renew(lease)))
-            )
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                return await self._deliver(outgoing)
-        finally:
-            if timer is not None:
-                timer.cancel()
-            for renewal in renewals:
-                renewal.cancel()
 
     async def _deliver(self, outgoing: types.Outgoing) -> str:
         delivery = await self._build(await access.fill_code(self._db, outgoing))
@@ -308,14 +300,6 @@ class Sender:
 
         return gateway_platform.OutgoingFile(name, blob.media_type, blob.size, digest, partial(self._db.run, read))
 
-    async def _renew(self, lease: types.ChatLease) -> None:
-        while True:
-            try:
-                await self._db.mail.renew_chat_lease(lease)
-            except errors.HoldfastError as error:
-                logger.warning("could not renew a chat lease while sending: %s", error)
-            await asyncio.sleep(lease.ttl / 3)
-
     async def _record_refusal(self, outgoing: types.Outgoing, error: errors.SendRefused) -> None:
         logger.warning("%s refused message %d for good: %s", self._platform.name, outgoing.id, error)
         await self._db.mail.mark_failed(outgoing.id, str(error))
@@ -335,8 +319,6 @@ class Sender:
         due_at = self._clock() + retry_delay(outgoing.attempts, retry_after)
         await self._db.mail.mark_failed(outgoing.id, reason, due_at if retry else None)
 
-    # --- leases: kept for a while, because messages to a chat often come in groups ---------------------
-
     async def _lease(self, chat: str) -> types.ChatLease | None:
         """Return the lease on a chat, or None if no other process can send to it; Busy if another process holds it."""
         if self._exclusive:
@@ -346,8 +328,8 @@ class Sender:
             return known[0]
         if known is not None:
             await self._release(chat)
-        lease = await self._db.mail.acquire_chat_lease(f"out:{self._platform.name}:{chat}", chat_leases.TTL_SECONDS)
-        self._leases[chat] = (lease, monotonic() + chat_leases.TTL_SECONDS / 3)
+        lease = await self._db.mail.acquire_chat_lease(f"out:{self._platform.name}:{chat}", LEASE_SECONDS)
+        self._leases[chat] = (lease, monotonic() + KEEP_SECONDS)
         return lease
 
     async def _clean_up(self) -> None:
@@ -359,10 +341,7 @@ class Sender:
 
     async def _release(self, chat: str) -> None:
         lease, _ = self._leases.pop(chat)
-        try:
-            await self._db.mail.release_chat_lease(lease)
-        except errors.HoldfastError as error:
-            logger.warning("could not release a chat lease, it will expire: %s", error)
+        await chat_leases.release(self._db, lease)
 
     async def _close(self) -> None:
         if self._sending:
@@ -372,37 +351,3 @@ class Sender:
     def _on_hint(self, hint: notifications.Hint) -> None:
         if hint.kind == "lost" or (hint.kind == "outgoing" and hint.conversation_id == self._platform.name):
             self.wake()
-
-
-class Senders:
-    """The senders of all platforms of a process."""
-
-    def __init__(
-        self,
-        db: async_db.AsyncSessionDB,
-        platforms: Mapping[str, gateway_platform.Platform],
-        clock: Callable[[], float],
-    ) -> None:
-        self._senders = {name: Sender(db, platform, clock) for name, platform in platforms.items()}
-
-    def wake(self, platform: str) -> None:
-        """Let the sender of this platform look for due messages, if this process has one."""
-        if platform in self._senders:
-            self._senders[platform].wake()
-
-    async def drain(self, seconds: float) -> None:
-        """Wait until all due messages were sent or failed, or the time is over."""
-        if seconds <= 0:
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(*(sender.drain() for sender in self._senders.values()))
-        except TimeoutError:
-            logger.info("messages that could not be sent within %.0f s are left to the next process", seconds)
-        except errors.HoldfastError as error:
-            logger.warning("could not send all due messages: %s", error)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for sender in self._senders.values():
-                group.create_task(sender.run())

@@ -58,13 +58,19 @@ class Quote(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", t
     """The display name of its sender."""
 
 
-class Edit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="edit"):
+class MessageEdit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="edit"):
     """Marks an inbound message as the new text of an earlier one."""
 
     key: str
 
 
-_EXTRAS = frozenset({"terms", "quote", "edit"})
+class MessageDeletion(msgspec.Struct, frozen=True, tag_field="type", tag="deletion"):
+    """Marks an inbound message as the deletion of an earlier one, stored so that every process learns of it."""
+
+    key: str
+
+
+_EXTRAS = frozenset({"terms", "quote", "edit", "deletion"})
 """The types of message parts that describe the message and are not content."""
 
 
@@ -99,7 +105,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
         found: list[msgspec.Struct] = [self.terms] if self.terms != Terms() else []
         if (quote := self.reply_to) is not None:
             found.append(Quote(storable_key(quote.key), quote.text[:MAX_QUOTE], quote.name[:MAX_QUOTE]))
-        found += [Edit(storable_key(self.edits))] if self.edits else []
+        found += [MessageEdit(storable_key(self.edits))] if self.edits else []
         return [msgspec.to_builtins(each) for each in found]
 
 
@@ -110,10 +116,16 @@ def storable_key(key: str) -> str:
 
 
 def read_extra(inbound: types.InboundMessage, kind: type[T]) -> T | None:
-    """Return the stored `Terms`, `Quote` or `Edit` of a message; None if it has none."""
+    """Return the stored `Terms`, `Quote`, `MessageEdit` or `MessageDeletion` of a message; None if it has none."""
     tag = kind.__struct_config__.tag
     found = next((part for part in inbound.parts if part.get("type") == tag), None)
     return None if found is None else msgspec.convert(found, kind)
+
+
+def deleted_key(inbound: types.InboundMessage) -> str | None:
+    """Return the key of the message that this one deletes; None if it is an ordinary message."""
+    deletion = read_extra(inbound, MessageDeletion) if inbound.parts else None
+    return None if deletion is None else deletion.key
 
 
 def read_terms(inbound: types.InboundMessage) -> Terms:
@@ -132,31 +144,22 @@ RejectionReason = Literal["person", "limit", "size", "empty"]
 """The sender has no access, exceeds a rate limit, or the message is too large or empty."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """Whether a message is accepted, and what its sender is told if it is not; nothing if `message` is empty."""
+class AdmissionResult(msgspec.Struct, frozen=True):
+    """Whether a message is accepted, and the answer to its sender if it is not; none if `message` is empty."""
 
     allowed: bool
-    admin: bool = False
-    message: str = ""
-    with_code: bool = False
-    """Whether the message has a placeholder for a pairing code, which is filled in when it is sent."""
     reason: RejectionReason = "person"
+    message: str = ""
     retry_after: float = 0.0
     """Seconds after which the message may be sent again; 0: unknown."""
-
-
-class Rejection(msgspec.Struct, frozen=True):
-    """An inbound message that is not stored, for a platform that answers its client directly."""
-
-    reason: RejectionReason
-    message: str = ""
-    retry_after: float = 0.0
+    with_code: bool = False
+    """Whether `message` has a placeholder for a pairing code, which is filled in when it is sent."""
 
 
 class AdmissionCheck(Protocol):
     """Decides whether an inbound message is accepted, before it is stored: access and rate limits."""
 
-    async def __call__(self, incoming: Incoming, route: str) -> Verdict: ...
+    async def __call__(self, incoming: Incoming, route: str) -> AdmissionResult: ...
 
 
 SenderCheck = Callable[[str, str], Awaitable[bool]]
@@ -173,22 +176,20 @@ class Handler(Protocol):
         platform must not acknowledge it and delivers it again.
         """
 
-    async def submit(self, incoming: Incoming) -> types.InboundMessage | Rejection:
+    async def submit(self, incoming: Incoming) -> types.InboundMessage | AdmissionResult:
         """Like `receive`, for a platform that reports a rejection to its client itself."""
 
-    async def check(self, incoming: Incoming) -> Rejection | None:
-        """Return why a message would be rejected, without storing anything; None: it would be accepted."""
+    async def check(self, incoming: Incoming) -> AdmissionResult:
+        """Return whether a message would be accepted, without storing anything."""
 
-    async def ask_model(self, incoming: Incoming, request: models.Request) -> models.Reply | Rejection:
+    async def ask_model(self, incoming: Incoming, request: models.Request) -> models.Reply | AdmissionResult:
         """Let the model answer a request outside any conversation. Nothing is stored."""
-
-    def withdraw(self, inbound: types.InboundMessage) -> None:
-        """Cancel the turn of a message in this process, or do not begin it."""
 
     async def delete(self, name: str, key: str) -> bool:
         """Withdraw a message of the platform `name` that its sender deleted; return whether it was still open.
 
-        A message that was answered stays in the conversation.
+        Its turn is not begun, or is interrupted in whichever process it runs. A message that was answered stays in the
+        conversation.
         """
 
 
@@ -206,27 +207,27 @@ class OutgoingFile(NamedTuple):
     """Reads the content. Raises BlobDamaged or NotFound."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class QuestionChoice(msgspec.Struct, frozen=True):
     """One possible answer to a question. A platform that shows it as a button sends `text` as the user's message."""
 
     label: str
     text: str
 
 
-class Question(msgspec.Struct, frozen=True):
+class ApprovalQuestion(msgspec.Struct, frozen=True):
     """A question of a turn, such as the approval of a command."""
 
     id: str
     number: int
     """The number that users see."""
-    choices: tuple[Choice, ...]
+    choices: tuple[QuestionChoice, ...]
 
 
 class Delivery(types.Outgoing, frozen=True, kw_only=True):
     """An outbound message, complete for sending: the text is rendered for the platform."""
 
     files: tuple[OutgoingFile, ...] = ()
-    question: Question | None = None
+    question: ApprovalQuestion | None = None
     """Set on the last part of a question, for platforms that can show choices."""
     draft: str | None = None
     """The platform's id of the draft that this message replaces."""
@@ -306,7 +307,7 @@ class EditsDrafts(Protocol):
 class ShowsChoices(Protocol):
     """Shows the choices of a question, for example as buttons; the text then does not explain how to answer."""
 
-    async def send_question(self, delivery: Delivery, question: Question) -> str:
+    async def send_question(self, delivery: Delivery, question: ApprovalQuestion) -> str:
         """Send a question and return the platform's id of the message, like `send`."""
 
 

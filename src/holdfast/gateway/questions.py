@@ -7,10 +7,11 @@ question can only be answered from a chat that showed all of it before the answe
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from holdfast import events, types
-from holdfast.agent import commands
+from holdfast.agent import approvals, commands
 from holdfast.agent.commands import permissions
 from holdfast.gateway import gateway_context, platform, routes
 from holdfast.runtime import runtime as runtimes
@@ -20,6 +21,10 @@ MAX_READ = 1_000
 """How many question messages are read, the newest first; older ones count as not shown."""
 NOT_SHOWN = "This question was not shown in this chat before your answer. Read it, then answer again."
 NOT_ALLOWED = "Only the person whose message is being answered, or an admin, can answer this question."
+
+
+AnswerRequest = Callable[[approvals.Approvals, str, str, Mapping[str, int]], Awaitable[str]]
+"""Answers one of the pending approvals of a conversation, by the numbers that users see, and returns the reply."""
 
 
 class QuestionKey(NamedTuple):
@@ -46,17 +51,17 @@ def parse_key(key: str | None) -> QuestionKey | None:
             return None
 
 
-def question_of(key: str | None) -> platform.Question | None:
+def question_of(key: str | None) -> platform.ApprovalQuestion | None:
     """Return the structured question of an outbox message; None if the message is not its last part."""
     found = parse_key(key)
     if found is None or found.part != found.parts - 1:
         return None
-    choices = [platform.Choice("Allow once", f"/approve {found.number}")]
+    choices = [platform.QuestionChoice("Allow once", f"/approve {found.number}")]
     if found.can_remember:
-        choices.append(platform.Choice("Allow in this conversation", f"/approve {found.number} conversation"))
-        choices.append(platform.Choice("Always allow", f"/approve {found.number} always"))
-    choices.append(platform.Choice("Deny", f"/deny {found.number}"))
-    return platform.Question(found.request_id, found.number, tuple(choices))
+        choices.append(platform.QuestionChoice("Allow in this conversation", f"/approve {found.number} conversation"))
+        choices.append(platform.QuestionChoice("Always allow", f"/approve {found.number} always"))
+    choices.append(platform.QuestionChoice("Deny", f"/deny {found.number}"))
+    return platform.ApprovalQuestion(found.request_id, found.number, tuple(choices))
 
 
 def question_text(asked: events.ApprovalAsked, number: int, explain: bool = True) -> str:
@@ -104,10 +109,10 @@ async def answer(
     runtime: runtimes.Runtime,
     inbound: types.InboundMessage,
     conversation_id: str,
+    answer_request: AnswerRequest,
 ) -> str:
-    """Carry out /approve or /deny from a chat, and return the reply."""
-    name, argument = commands.split(inbound.text.strip())
-    run = permissions.deny_request if name.lower() == "deny" else permissions.approve_request
+    """Answer a question from a chat, and return the reply."""
+    _, argument = commands.split(inbound.text.strip())
     open_ids = {each.asked.request_id for each in runtime.approvals.pending(conversation_id)}
     if not open_ids:
         return permissions.NOTHING_PENDING
@@ -115,7 +120,7 @@ async def answer(
     answerable = {id_: number for id_, (number, cause) in shown.items() if await _may_answer(context, inbound, cause)}
     if not answerable:
         return NOT_ALLOWED if shown else NOT_SHOWN
-    return await run(runtime.approvals, conversation_id, argument, answerable)
+    return await answer_request(runtime.approvals, conversation_id, argument, answerable)
 
 
 async def _shown_questions(

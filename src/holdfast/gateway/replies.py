@@ -6,7 +6,6 @@ always gets an answer; only a turn that the user stopped has none.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
@@ -20,68 +19,40 @@ MAX_PARTS = 100
 """The parts of one reply; a longer one ends with a notice."""
 DEFAULT_LIMIT = 4_000
 """The message limit for a platform that does not run in this process."""
-MAX_FAILURE, MAX_PARTIAL = 300, 200
+MAX_FAILURE = 300
 """The longest error text in a reply, in characters."""
-LONG_HISTORY = 50
-"""With more messages than these, an unexplained status 400 is reported as a context overflow."""
 
 CUT_SHORT = "[The reply is too long for this chat. The conversation contains all of it.]"
 TOO_LARGE = (
     "The conversation is too large for the model's context window. /compact shortens it; /reset begins a new one."
 )
-BLANK = "The model returned an empty answer. Please try again."
-NOT_RUN = "Your message was not processed. Please send it again."
-UNKNOWN_ERROR = "unknown error"
-STOPPED_EARLY = "The turn stopped early: {error}"
 SPEAKERS = "Several people share this chat. Who says this, as they call themselves: {names}."
 QUOTED = "This message is a reply to an earlier message{by}: {text}"
 EDITED = "This message replaces an earlier message of the user, which was edited."
 
-# A provider's refusal without a reason.
-_BARE_400 = re.compile(r"\(400\)\.?\s*$|^\s*(?:HTTP |Error )?400(?: Bad Request)?\.?\s*$", re.IGNORECASE)
 
-
-def result_text(result: events.TurnResult, history: int) -> str | None:
-    """Return the reply to a turn; None: no reply. `history` is the number of messages in the model's context."""
+def result_text(result: events.TurnResult) -> str | None:
+    """Return the reply to a turn; None: no reply."""
     if result.final_response.strip():
         return result.final_response
-    if result.failed:
-        return _failed_turn_text(result, history)
     if result.interrupted and result.api_calls:
         return None
-    if result.partial:
-        return STOPPED_EARLY.format(error=_shorten(result.error, MAX_PARTIAL))
-    return BLANK if result.api_calls else NOT_RUN
-
-
-def _failed_turn_text(result: events.TurnResult, history: int) -> str:
-    is_bare = history > LONG_HISTORY and _BARE_400.search(result.error or "") is not None
-    if result.exit_reason == "overflow" or is_bare:
+    if result.exit_reason == "overflow":
         return TOO_LARGE
-    return f"{failure_text(result.error)}\nTry again, or /reset to begin a new conversation."
+    if result.failed:
+        return f"{failure_text(result.error)}\nTry again, or /reset to begin a new conversation."
+    sentence = wording.turn_finished(result)
+    return _shorten(sentence.text) if sentence is not None else None
 
 
 def failure_text(error: str | None) -> str:
     """Return the message for the user about an error of the model."""
-    return f"The request failed: {_shorten(error, MAX_FAILURE)}"
+    return f"The request failed: {_shorten(error or 'unknown error')}"
 
 
-def _shorten(error: str | None, length: int) -> str:
-    text = redaction.redact(error or "").strip() or UNKNOWN_ERROR
-    return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def command_text(event: events.AnyEvent) -> str:
-    """Return the text of an event that a command emitted; empty if it has none for the user."""
-    match event:
-        case events.Answer() | events.Notice():
-            return event.text
-        case events.Compacted():
-            return wording.compacted(event).text
-        case events.Titled(title):
-            return f"The title is now: {title}" if title else "The title was removed."
-        case _:
-            return ""
+def _shorten(error: str) -> str:
+    text = redaction.redact(error).strip()
+    return text if len(text) <= MAX_FAILURE else f"{text[: MAX_FAILURE - 1]}…"
 
 
 def build(
@@ -137,7 +108,7 @@ def user_content(inbound: Sequence[types.InboundMessage], text: str, shared: boo
         if (quote := platform.read_extra(each, platform.Quote)) is not None and quote.text:
             by = f" of {_quoted(quote.name)}" if quote.name else ""
             notes.append(QUOTED.format(by=by, text=_quoted(quote.text[: platform.MAX_QUOTE])))
-        if platform.read_extra(each, platform.Edit) is not None:
+        if platform.read_extra(each, platform.MessageEdit) is not None:
             notes.append(EDITED)
     if not parts and not notes:
         return None

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from time import monotonic
 
-from holdfast import errors, types
+from holdfast import errors
 from holdfast.gateway import active_chat, gateway_context, notices, routes, worker
 from holdfast.store import notifications
 
@@ -32,14 +32,12 @@ class Router:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._chats: dict[str, active_chat.ActiveChat] = {}
         self._paused: dict[str, float] = {}
-        self._served: dict[str, float] = {}
-        """When a chat was last processed, while there are more chats than `max_chats`."""
         self._woken = asyncio.Event()
         context.runtimes.on_open = self._notices.attach
 
     @property
     def active(self) -> int:
-        """The number of chats that are being processed in this process."""
+        """The number of chats that are processed in this process, or wait for that."""
         return len(self._tasks)
 
     def notify(self, route: str) -> None:
@@ -48,10 +46,6 @@ class Router:
             self._chats[route].notify()
         elif route not in self._paused:
             self._start(route)
-
-    def withdraw(self, inbound: types.InboundMessage) -> None:
-        """Cancel the turn of a message in this process, or do not begin it."""
-        self._worker.withdraw(inbound)
 
     def wake(self) -> None:
         """Poll the store now."""
@@ -82,18 +76,13 @@ class Router:
             task.cancel()
         if left:
             await asyncio.wait(left)
-        await self._worker.leases.close()
 
     async def _poll(self) -> None:
         now = monotonic()
         self._paused = {route: until for route, until in self._paused.items() if until > now}
-        waiting = [route for route in await self._context.db.mail.open_routes(MAX_ROUTES) if route not in self._chats]
-        self._worker.crowded = False
-        # Chats that were processed while others waited come last.
-        for route in sorted(waiting, key=lambda route: self._served.get(route, 0.0)):
-            self._start(route)
-        if not self._worker.crowded:
-            self._served.clear()
+        for route in await self._context.db.mail.open_routes(MAX_ROUTES):
+            if route not in self._chats:
+                self._start(route)
         for route, conversation_id in await self._notices.waiting():
             if not self._is_served(route):
                 continue
@@ -103,13 +92,10 @@ class Router:
                 chat.wake()
 
     def _is_served(self, route: str) -> bool:
-        return routes.has_profile(self._context.profile, route)
+        return routes.has_profile(self._context.settings.profile, route)
 
     def _start(self, route: str) -> active_chat.ActiveChat | None:
         if self._worker.stopping or route in self._paused or not self._is_served(route):
-            return None
-        if len(self._tasks) >= self._context.settings.max_chats:
-            self._worker.crowded = True
             return None
         chat = self._chats[route] = active_chat.ActiveChat(route)
         task = self._tasks[route] = asyncio.create_task(self._process(chat))
@@ -118,11 +104,7 @@ class Router:
 
     def _on_done(self, chat: active_chat.ActiveChat) -> None:
         del self._tasks[chat.route], self._chats[chat.route]
-        if self._worker.crowded:
-            self._served[chat.route] = monotonic()
-            if chat.route not in self._paused:
-                self.wake()
-        elif chat.has_news:
+        if chat.has_news:
             self.notify(chat.route)
 
     async def _process(self, chat: active_chat.ActiveChat) -> None:
@@ -131,9 +113,6 @@ class Router:
             await self._worker.process(chat)
         except errors.Busy:
             chat.has_news = False  # The process that works on the chat finds the message.
-            if self._worker.crowded:
-                # Do not take the place of another chat again at the next poll.
-                self._paused[chat.route] = monotonic() + POLL_SECONDS
         except errors.LeaseLost:
             logger.info("another process continues %s", chat.route)
         except (worker.RetryLater, errors.HoldfastError) as error:

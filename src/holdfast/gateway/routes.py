@@ -11,19 +11,17 @@ An ordinary message does not write the route: a conversation takes its route wit
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from urllib.parse import quote, unquote
 
-from holdfast import errors, events, types
+from holdfast import errors, types
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings
 from holdfast.store import async_db, conversation_row
 
 MAX_PART = 60
 """The longest part of a key in characters; a longer one is replaced by its digest."""
-MAX_PENDING = 10_000
 DAY_SECONDS = 86_400.0
 
 
@@ -89,27 +87,28 @@ def _latest(hour: int, now: float) -> float:
 
 
 class RouteBindings:
-    """Finds and changes the conversation of a route. Only the ids of conversations that do not exist yet are cached."""
+    """Finds and changes the conversation of a route."""
 
     def __init__(self, db: async_db.AsyncSessionDB, policy: settings.ResetPolicy, clock: Callable[[], float]) -> None:
         self._db, self._policy, self._clock = db, policy, clock
-        self._pending: OrderedDict[str, str] = OrderedDict()
 
     async def target(self, route: str) -> str:
         """Return the conversation of the next message on a route; a new id if the message begins one."""
         while True:
             found = await self._db.route(route)
-            if found.conversation_id is None:
-                return await self._pending_id(route)
-            if not await self._needs_reset(found.conversation_id):
-                return found.conversation_id
+            if (known := self.known_target(found)) is not None:
+                return known
+            if not await self._needs_reset(str(found.conversation_id)):
+                return str(found.conversation_id)
             try:
                 await self._db.bind_route(route, None, version=found.version)
             except errors.RouteMoved:
                 continue  # Another process bound it concurrently.
 
-    def bound_target(self, route: types.Route) -> str | None:
-        """Return the conversation of a route if it can be told without further reads: see `target`."""
+    def known_target(self, route: types.Route) -> str | None:
+        """Return the conversation of the next message if no further reads are needed: see `target`."""
+        if route.conversation_id is None:
+            return conversation_row.generate_session_id(self._clock())
         return route.conversation_id if self._policy.when == "none" else None
 
     async def other_target(self, route: str, target: str) -> str | None:
@@ -117,19 +116,14 @@ class RouteBindings:
         found = (await self._db.route(route)).conversation_id
         return None if found == target or await self._exists(target) else found
 
-    async def move(self, route: str, moved: events.Moved) -> None:
-        """Continue a chat in another conversation. Raises RouteMoved if another process bound the route first."""
+    async def move(self, route: str, target: str | None) -> None:
+        """Continue a chat in another conversation; None: a new one. Raises RouteMoved if another process was first."""
         found = await self._db.route(route)
-        target = None if moved.new else moved.conversation_id
-        if moved.new:
-            self._remember(route, moved.conversation_id)
         if found.conversation_id != target:
             await self._db.bind_route(route, target, version=found.version)
 
     async def _needs_reset(self, conversation_id: str) -> bool:
         """Return whether the chat begins anew; never while a background process of the conversation runs."""
-        if self._policy.when == "none":
-            return False
         last = (await self._db.head(conversation_id)).active_at
         if not is_reset_due(self._policy, last, self._clock()):
             return False
@@ -144,17 +138,3 @@ class RouteBindings:
         except errors.NoSuchSession:
             return False
         return True
-
-    async def _pending_id(self, route: str) -> str:
-        """Return the same id until the conversation exists: a title may be waiting for it."""
-        pending = self._pending.get(route)
-        if pending is None or await self._exists(pending):
-            pending = self._remember(route, conversation_row.generate_session_id(self._clock()))
-        return pending
-
-    def _remember(self, route: str, conversation_id: str) -> str:
-        self._pending[route] = conversation_id
-        self._pending.move_to_end(route)
-        if len(self._pending) > MAX_PENDING:
-            self._pending.popitem(last=False)
-        return conversation_id

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from time import monotonic
 
 from holdfast.runtime import runtime as runtimes
@@ -26,40 +26,20 @@ RuntimeFactory = Callable[[str], AbstractAsyncContextManager[runtimes.Runtime]]
 class PooledRuntime:
     """A runtime, and how many tasks use it."""
 
-    def __init__(self, made: AbstractAsyncContextManager[runtimes.Runtime], clock: Callable[[], float]) -> None:
-        self._made, self._clock = made, clock
-        self._opening: asyncio.Task[runtimes.Runtime] | None = None
+    def __init__(self) -> None:
+        self.runtime: runtimes.Runtime | None = None
+        self.stack = AsyncExitStack()
+        self.opening = asyncio.Lock()
         self.users = 0
-        self.used_at = clock()
-
-    @property
-    def runtime(self) -> runtimes.Runtime | None:
-        """The runtime, if it is open."""
-        opening = self._opening
-        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
-            return None
-        return opening.result()
+        self.used_at = 0.0
 
     @property
     def is_idle(self) -> bool:
         return not self.users and not (self.runtime is not None and self.runtime.busy())
 
-    async def open(self) -> runtimes.Runtime:
-        """Open the runtime. Concurrent callers share one attempt, which a cancelled caller does not cancel."""
-        if self._opening is None:
-            self._opening = asyncio.ensure_future(self._made.__aenter__())
-        return await asyncio.shield(self._opening)
-
-    def leave(self) -> None:
-        self.users -= 1
-        self.used_at = self._clock()
-
     async def close(self) -> None:
         try:
-            if self._opening is not None:
-                await asyncio.wait([self._opening])
-            if self.runtime is not None:
-                await self._made.__aexit__(None, None, None)
+            await self.stack.aclose()
         except Exception:
             # The border to whatever the runtime was made with: the other runtimes are closed all the same.
             logger.exception("could not close a runtime")
@@ -90,20 +70,26 @@ class RuntimePool:
         """Return the runtime of an owner, which stays open until the end of the block."""
         pooled = self._pooled.get(owner)
         if pooled is None:
-            pooled = self._pooled[owner] = PooledRuntime(self._factory(owner), self._clock)
+            pooled = self._pooled[owner] = PooledRuntime()
         pooled.users += 1
         self._pooled.move_to_end(owner)
         try:
-            is_new = pooled.runtime is None
-            runtime = await pooled.open()
-            if is_new:
-                self.on_open(runtime)
-            yield runtime
+            if pooled.runtime is None:
+                await self._open(owner, pooled)
+            assert pooled.runtime is not None
+            yield pooled.runtime
         finally:
-            pooled.leave()
+            pooled.users -= 1
+            pooled.used_at = self._clock()
             if pooled.runtime is None and not pooled.users:
                 self._pooled.pop(owner, None)  # It could not be opened: the next user tries again.
             self._close_idle()
+
+    async def _open(self, owner: str, pooled: PooledRuntime) -> None:
+        async with pooled.opening:
+            if pooled.runtime is None:
+                pooled.runtime = await pooled.stack.enter_async_context(self._factory(owner))
+                self.on_open(pooled.runtime)
 
     def abandon(self) -> None:
         """Stop every turn as if this process had died, so that another process continues it."""
@@ -118,12 +104,13 @@ class RuntimePool:
         await asyncio.gather(*(each.close() for each in every), *self._closing)
 
     def _close_idle(self) -> None:
-        now = self._clock()
-        for owner, pooled in list(self._pooled.items()):
-            if len(self._pooled) <= self._max and now - pooled.used_at <= self._idle:
-                return  # The rest was used later.
+        now, surplus, idle = self._clock(), len(self._pooled) - self._max, list[str]()
+        for owner, pooled in self._pooled.items():
+            if len(idle) >= surplus and now - pooled.used_at <= self._idle:
+                break  # The rest was used later.
             if pooled.is_idle:
-                del self._pooled[owner]
-                closing = asyncio.create_task(pooled.close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
+                idle.append(owner)
+        for owner in idle:
+            closing = asyncio.create_task(self._pooled.pop(owner).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -43,7 +43,7 @@ class ResetPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """With `daily`: at this hour of the local time."""
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GatewayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rate limits per chat and per person. Messages over a limit are not stored; their sender is notified."""
 
     minute: Count = 20
@@ -82,6 +82,21 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     side_requests: list[str] = []
     """Prefixes of requests that a client sends for its own purposes, besides those of Open WebUI and LibreChat."""
 
+    def problems(self) -> Iterator[Problem]:
+        if not _HEADER.fullmatch(self.conversation_header):
+            yield ("http", "conversation_header"), "must be the name of a header that begins with `X-`."
+        for host in self.hosts:
+            if not _HOST.fullmatch(host):
+                yield ("http", "hosts"), f'{host!r} is not a host name such as "chat.example.com", without a port.'
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
+                yield ("http", "origins"), f'{origin!r} is not an origin such as "https://chat.example.com".'
+        if not all(each.strip() for each in self.side_requests):
+            yield ("http", "side_requests"), "an empty prefix would match every request."
+        for owner, variable in self.tokens.items():
+            if not _is_name(owner) or not _VARIABLE.fullmatch(variable):
+                yield ("http", "tokens", owner), 'must be a name and an environment variable: ann = "ANN_TOKEN".'
+
     def body_bytes(self, attachments: int) -> tuple[int, int]:
         """Return the largest request in bytes: in general, and of a chat with `attachments` kilobytes of files."""
         if self.body is not None:
@@ -89,7 +104,7 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 1_024 * 1_024, 8_192 * 1_024 + attachments * 1_000 * 4 // 3
 
 
-class Loopback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoopbackSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """JSON lines on a Unix socket, for scripts of the gateway's user."""
 
     socket: str = "gateway.sock"
@@ -111,7 +126,7 @@ class Hook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Text that precedes the delivery in the message."""
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a gateway works, and who has access to the agent: only the senders listed here or allowed by an operator."""
 
     profile: str = "main"
@@ -131,9 +146,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reset: ResetPolicy = ResetPolicy()
     """When a chat begins a new conversation by itself."""
     shell: bool | Senders = False
-    """Whose agents may run commands on this machine, with approval each time; nobody's by default."""
+    """Whose agents may run commands on this machine, with approval each time; none by default."""
     tools: bool | Senders = False
-    """Whose agents have the tools of plug-ins and MCP servers; nobody's by default."""
+    """Whose agents have the tools of plug-ins and MCP servers; none by default."""
     folder: str | None = None
     """The folder that contains the working folder of each owner; by default `gateway` in the data folder."""
     grace: Seconds = 20.0
@@ -144,9 +159,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many chats are processed concurrently."""
     remember: Annotated[float, msgspec.Meta(ge=1, le=36_500)] = 30.0
     """Days that inbound messages are remembered, to recognise repeated deliveries."""
-    limits: Limits = Limits()
+    limits: GatewayLimits = GatewayLimits()
     http: Http = Http()
-    loopback: Loopback | None = None
+    loopback: LoopbackSettings | None = None
     hooks: dict[str, Hook] = {}
     platforms: dict[str, dict[str, Any]] = {}
     """The settings of platforms of other packages, from the tables `[gateway.NAME]`."""
@@ -165,58 +180,38 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         hooks = [hook.secret_env for hook in self.hooks.values()]
         return sorted({*self.http.tokens.values(), *hooks, *(value for value in named if isinstance(value, str))})
 
-    def resolve_paths(self, resolve: Callable[[str | None], str | None]) -> Settings:
+    def resolve_paths(self, resolve: Callable[[str | None], str | None]) -> GatewaySettings:
         """Return the settings with absolute paths."""
         loopback = self.loopback and msgspec.structs.replace(self.loopback, socket=resolve(self.loopback.socket))
         return msgspec.structs.replace(self, folder=resolve(self.folder), loopback=loopback)
 
     def find_problem(self) -> Problem | None:
         """Return the first setting that has the right type and is invalid all the same."""
-        if not self.profile or not self.profile.isprintable() or len(self.profile) > 60:
-            return ("profile",), "must have 1 to 60 printable characters."
+        return next(self._problems(), None)
+
+    def _problems(self) -> Iterator[Problem]:
+        if not _is_name(self.profile):
+            yield ("profile",), "must have 1 to 60 printable characters."
         if not 0 <= self.reset.hour <= 23 or not 0 < self.reset.hours < 1e6:
-            return ("reset",), "`hour` must be 0 to 23, and `hours` must be more than 0."
+            yield ("reset",), "`hour` must be 0 to 23, and `hours` must be more than 0."
         if self.http.enabled is False and self.hooks:
-            return ("http", "enabled"), "hooks need the HTTP server. Remove `enabled = false`, or the hooks."
-        return self._find_http_problem() or self._find_list_problem() or self._find_name_problem()
-
-    def _find_http_problem(self) -> Problem | None:
-        if not _HEADER.fullmatch(self.http.conversation_header):
-            return ("http", "conversation_header"), "must be the name of a header that begins with `X-`."
-        for host in self.http.hosts:
-            if not _HOST.fullmatch(host):
-                return ("http", "hosts"), f'{host!r} is not a host name such as "chat.example.com", without a port.'
-        for origin in self.http.origins:
-            if not _ORIGIN.fullmatch(origin):
-                return ("http", "origins"), f'{origin!r} is not an origin such as "https://chat.example.com".'
-        if not all(each.strip() for each in self.http.side_requests):
-            return ("http", "side_requests"), "an empty prefix would match every request."
-        return None
-
-    def _find_list_problem(self) -> Problem | None:
+            yield ("http", "enabled"), "hooks need the HTTP server. Remove `enabled = false`, or the hooks."
+        yield from self.http.problems()
         for name in ("allow", "deny", "admins", "shared", "shell", "tools"):
-            value = getattr(self, name)
-            for platform, senders in value.items() if isinstance(value, dict) else ():
-                if (problem := _senders_problem(name, platform, senders)) is not None:
-                    return (name, platform), problem
-        return None
-
-    def _find_name_problem(self) -> Problem | None:
-        for owner, variable in self.http.tokens.items():
-            if not _is_owner(owner) or not _VARIABLE.fullmatch(variable):
-                return ("http", "tokens", owner), 'must be a name and an environment variable: ann = "ANN_TOKEN".'
+            yield from _list_problems(name, getattr(self, name))
         for name, hook in self.hooks.items():
             if not PLATFORM.fullmatch(name):
-                return ("hooks", name), "the name of a hook must be lower-case letters, digits and hyphens."
+                yield ("hooks", name), "the name of a hook must be lower-case letters, digits and hyphens."
             if not _VARIABLE.fullmatch(hook.secret_env):
-                return ("hooks", name, "secret_env"), "must be the name of an environment variable, not the secret."
-        return None
+                yield ("hooks", name, "secret_env"), "must be the name of an environment variable, not the secret."
 
 
 def collect_platforms(table: dict[str, Any]) -> dict[str, Any]:
     """Move the tables of installed platform plug-ins in `[gateway]` to its field `platforms`."""
     unknown = [
-        name for name, value in table.items() if isinstance(value, dict) and name not in Settings.__struct_fields__
+        name
+        for name, value in table.items()
+        if isinstance(value, dict) and name not in GatewaySettings.__struct_fields__
     ]
     # Installed packages are only searched if there is a reason to: it takes some milliseconds.
     if not unknown:
@@ -232,16 +227,16 @@ def ids(senders: Senders) -> dict[str, frozenset[str]]:
     return {platform: frozenset(map(str, each)) for platform, each in senders.items()}
 
 
-def _senders_problem(name: str, platform: str, senders: list[str | int]) -> str | None:
-    if not PLATFORM.fullmatch(platform):
-        return "the name of a platform must be lower-case letters, digits and hyphens."
-    for each in map(str, senders):
-        if each == EVERYBODY and name != "allow":
-            return f"`{EVERYBODY}` is only valid in `allow`; list the ids here."
-        if not each or not each.isprintable() or each != each.strip():
-            return f"{each!r} is not a sender id."
-    return None
+def _list_problems(name: str, value: bool | Senders) -> Iterator[Problem]:
+    for platform, senders in value.items() if isinstance(value, dict) else ():
+        if not PLATFORM.fullmatch(platform):
+            yield (name, platform), "the name of a platform must be lower-case letters, digits and hyphens."
+        for each in map(str, senders):
+            if each == EVERYBODY and name != "allow":
+                yield (name, platform), f"`{EVERYBODY}` is only valid in `allow`; list the ids here."
+            if not each or not each.isprintable() or each != each.strip():
+                yield (name, platform), f"{each!r} is not a sender id."
 
 
-def _is_owner(owner: str) -> bool:
-    return bool(owner) and owner.isprintable() and owner == owner.strip() and len(owner) <= 60
+def _is_name(text: str) -> bool:
+    return text.isprintable() and text == text.strip() and 0 < len(text) <= 60

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from time import monotonic
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, events, fault_points, types
+from holdfast.agent import commands as registry
 from holdfast.agent import loop
 from holdfast.gateway import (
     active_chat,
@@ -45,7 +46,8 @@ MAX_HARMLESS = 50
 """How many attempts may fail for reasons other than the message before they count."""
 RECHECK_SECONDS = 5.0
 """Access is checked again for a message that waited for longer."""
-MAX_WITHDRAWN = 10_000
+MAX_ATTEMPTS = 5
+"""How often the processing of a message is begun before it is given up."""
 GAVE_UP = "This message could not be processed in {count} attempts and was given up. Please send it again."
 STOPPING = "the gateway is stopping"
 # After these the same message is processed again, here or in another process.
@@ -66,49 +68,29 @@ class Worker:
     def __init__(self, context: gateway_context.GatewayContext) -> None:
         self.context = context
         self.bindings = routes.RouteBindings(context.db, context.settings.reset, context.clock)
-        self.leases = chat_leases.LeaseRenewer(context.db)
         self.stopping = False
-        self.crowded = False
-        """Whether other chats wait for a free place: then a chat gives up its place after each message."""
+        self._slots = asyncio.Semaphore(context.settings.chats)
+        self.queued = 0
+        """How many chats wait for a slot: then a chat gives up its slot after each message."""
         self.harmless = Counter[int]()
         """Attempts that failed for reasons other than the message, by inbound message."""
-        self._withdrawn: OrderedDict[int, None] = OrderedDict()
-        self.running: dict[int, tuple[active_chat.RunningTurn, events.Submit, asyncio.Future[events.TurnResult]]] = {}
-        """The running turns, by inbound message."""
 
     async def process(self, chat: active_chat.ActiveChat) -> None:
         """Process all open messages of a chat. Raises Busy if another process works on it, or RetryLater."""
-        await ChatWorker(self, chat).run()
-
-    def withdraw(self, inbound: types.InboundMessage) -> None:
-        """Cancel the turn of a message, or do not begin it."""
-        self._withdrawn[inbound.id] = None
-        if len(self._withdrawn) > MAX_WITHDRAWN:
-            self._withdrawn.popitem(last=False)
-        self.stop_if_withdrawn(inbound.id)
-
-    def is_withdrawn(self, inbound_id: int) -> bool:
-        return inbound_id in self._withdrawn
-
-    def stop_if_withdrawn(self, inbound_id: int) -> None:
-        if inbound_id not in self._withdrawn or inbound_id not in self.running:
-            return
-        running, message, answered = self.running[inbound_id]
-        if answered.done():
-            return  # The conversation may be in another turn already.
-        running.progress.yielded = True
-        # A message that still waits behind another turn of its conversation must not stop that turn.
-        if not running.runtime.drop(running.conversation_id, message):
-            running.runtime.interrupt(running.conversation_id)
-
-    def forget(self, inbound_id: int) -> None:
-        self.harmless.pop(inbound_id, None)
-        self._withdrawn.pop(inbound_id, None)
+        self.queued += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self.queued -= 1
+        try:
+            await ChatWorker(self, chat).run()
+        finally:
+            self._slots.release()
 
     def is_given_up(self, inbound: types.InboundMessage) -> bool:
         """Return whether a message failed too often. Attempts that failed for other reasons do not count."""
         counted = inbound.attempts - min(self.harmless[inbound.id], MAX_HARMLESS)
-        return counted >= self.context.settings.attempts
+        return counted >= MAX_ATTEMPTS
 
     def is_late(self, inbound: types.InboundMessage) -> bool:
         return self.context.clock() - inbound.at > RECHECK_SECONDS
@@ -119,8 +101,8 @@ class Worker:
         None if that needs further reads or checks.
         """
         first, behind = waiting[0], waiting[1:]
-        target = first.target or platform.read_terms(first).conversation_id or self.bindings.bound_target(route)
-        if target is None or self.is_given_up(first) or self.is_late(first) or is_replaced(first, behind):
+        target = first.target or platform.read_terms(first).conversation_id or self.bindings.known_target(route)
+        if target is None or self.is_given_up(first) or self.is_late(first) or withdrawal(first, behind):
             return None
         return first.id, target, [each.id for each in self.joined(first, behind)]
 
@@ -134,6 +116,8 @@ class Worker:
             return found
         for each in behind[: message_policy.MAX_JOINED - 1]:
             if message_policy.message_text(each.text) is None or each.sender != inbound.sender or each.attempts:
+                break
+            if withdrawal(each, behind):
                 break
             found.append(each)
         return found
@@ -150,10 +134,12 @@ class ChatWorker:
 
     async def run(self) -> None:
         worker, chat = self._worker, self._chat
+        if worker.stopping:
+            return
         taken = await async_db.await_or_release(self._take_next(), self._release_taken)
         if taken.lease is None:
             return
-        async with worker.leases.hold(taken.lease) as self.held:
+        async with chat_leases.hold(self._db, taken.lease) as self.held:
             fault_points.reach("gateway", "claimed")
             while taken.waiting or chat.notices:
                 if taken.waiting:
@@ -162,22 +148,25 @@ class ChatWorker:
                 else:
                     await self._answer_notices(chat.notices.pop())
                 # Before the next message is taken: taking it begins it, and a command must not be begun twice.
-                if self.held.released or worker.stopping or worker.crowded:
+                if self.held.released or worker.stopping:
+                    return
+                if worker.queued:
+                    chat.has_news = True  # The chat continues behind those that wait for its slot.
                     return
                 taken = await self._take_next(self.held.lease)
 
     async def _take_next(self, lease: types.ChatLease | None = None) -> types.NextInbound:
         """Read the open messages under a lease, and begin the first one if `select` can tell its conversation."""
-        chat, leases = self._chat, self._worker.leases
+        chat, ttl = self._chat, chat_leases.TTL_SECONDS
         chat.clear_news()
         chat.has_more = False
         return await self._db.mail.begin_next_inbound(
-            chat.route, self._worker.select, lease=lease, idle=bool(chat.notices), ttl=leases.ttl, limit=MAX_READ
+            chat.route, self._worker.select, lease=lease, idle=bool(chat.notices), ttl=ttl, limit=MAX_READ
         )
 
     async def _release_taken(self, taken: types.NextInbound) -> None:
         if taken.lease is not None:
-            await self._worker.leases.release(taken.lease)
+            await chat_leases.release(self._db, taken.lease)
 
     async def _process_first(self, taken: types.NextInbound) -> None:
         chat, worker = self._chat, self._worker
@@ -207,14 +196,10 @@ class ChatWorker:
 
     async def _settle_unprocessed(self, inbound: types.InboundMessage, behind: Sequence[types.InboundMessage]) -> bool:
         """Settle a message that was withdrawn, replaced by an edit, or given up; return whether it was."""
-        text = None
-        if self._worker.is_withdrawn(inbound.id):
-            outcome = "interrupted"
-        elif is_replaced(inbound, behind):
-            outcome = "replaced"
-        elif self._worker.is_given_up(inbound):
+        outcome, text = withdrawal(inbound, behind), None
+        if outcome is None and self._worker.is_given_up(inbound):
             outcome, text = "gave_up", GAVE_UP.format(count=inbound.attempts)
-        else:
+        if outcome is None:
             return False
         uid = uid_of(inbound)
         # Settled with the log entry that an earlier attempt made: redacting the entry then redacts the message, too.
@@ -234,7 +219,7 @@ class ChatWorker:
         every = [inbound]
         if inbound.attempts > 1 or self._context.settings.busy in message_policy.JOINING:
             every += await self._db.mail.joined_inbound(inbound.id)
-        text = message_policy.join_texts([message_policy.message_text(each.text) or "" for each in every])
+        text = "\n\n".join(filter(None, (message_policy.message_text(each.text) for each in every)))
         quoting = [await self._resolve_quote(each) for each in every]
         content = replies.user_content(quoting, text, routes.is_shared(inbound.route))
         terms = platform.read_terms(every[-1])
@@ -273,9 +258,8 @@ class ChatWorker:
                 result, progress = await self._run_turn(inbound, other, message)
         fault_points.reach("gateway", "answered")
         is_stored = progress.seq is not None
-        history = len(await self._db.context(result.conversation_id)) if result.failed and is_stored else 0
         # A turn that yielded to the next message is answered with that one.
-        text = None if result.interrupted and progress.yielded else replies.result_text(result, history)
+        text = None if result.interrupted and progress.yielded else replies.result_text(result)
         await self._settle(
             inbound,
             _outcome(result, text),
@@ -309,7 +293,7 @@ class ChatWorker:
             running, answered = await self._submit(inbound, conversation_id, message)
             await self._settle_steered(running)
             if answered.cancelled():
-                raise Withdrawn if self._worker.is_withdrawn(inbound.id) else RetryLater(STOPPING)
+                raise Withdrawn if running.progress.yielded else RetryLater(STOPPING)
             if (error := answered.exception()) is not None:
                 raise RetryLater("the turn failed with an internal error") from error
             result = answered.result()
@@ -323,21 +307,16 @@ class ChatWorker:
         self, inbound: types.InboundMessage, conversation_id: str, message: events.Submit
     ) -> tuple[active_chat.RunningTurn, asyncio.Future[events.TurnResult]]:
         """Submit a message to the runtime and wait until its turn is over."""
-        chat, worker, to = self._chat, self._worker, gateway_context.reply_address(inbound)
+        chat, to = self._chat, gateway_context.reply_address(inbound)
         async with (
             self._context.runtimes.use(owner_of(inbound)) as runtime,
             turn_progress.follow(self._context, runtime, conversation_id, to, inbound, message.uid or "") as progress,
         ):
-            running, began = active_chat.RunningTurn(runtime, conversation_id, inbound, progress), monotonic()
+            running, began = active_chat.RunningTurn(runtime, conversation_id, inbound, progress, message), monotonic()
             inbox_empty = chat.inbox_empty and conversation_id == inbound.target
             answered = runtime.submit(conversation_id, message, inbox_empty=inbox_empty)
             chat.inbox_empty = False
-            worker.running[inbound.id] = running, message, answered
-            worker.stop_if_withdrawn(inbound.id)
-            try:
-                await self._wait_for(running, answered)
-            finally:
-                del worker.running[inbound.id]
+            await self._wait_for(running, answered)
             self._context.metrics.observe_turn(monotonic() - began)
         return running, answered
 
@@ -345,45 +324,27 @@ class ChatWorker:
 
     async def _wait_for(self, running: active_chat.RunningTurn, turn: asyncio.Future[Any]) -> None:
         """Wait for a turn, and handle the messages that arrive meanwhile."""
-        chat = self._chat
-        if not chat.behind:
-            await chat.wait_undisturbed(turn, POLL_SECONDS)
-        if turn.done():
-            return  # The common case: no message arrived.
-        watcher = asyncio.create_task(self._watch_arrivals(running))
+        chat, running.turn = self._chat, turn
+        waiting: Sequence[types.InboundMessage] | None = chat.behind
         try:
-            await asyncio.wait([turn])
-            running.over = True
-            chat.wake()
-            await asyncio.wait([watcher])
-        finally:
-            watcher.cancel()
-            await asyncio.wait([watcher])
-        error = None if watcher.cancelled() else watcher.exception()
-        if isinstance(error, errors.LeaseLost):
+            while not turn.done():
+                try:
+                    if waiting is None:
+                        chat.clear_news()
+                        waiting = await self._db.mail.open_inbound(chat.route, MAX_READ)
+                    await self._handle_arrivals(running, waiting)
+                except errors.StoreError as error:
+                    # Retried, because a command must reach a turn that runs for long.
+                    logger.warning("could not read the messages of %s during a turn: %s", chat.route, error)
+                    chat.has_more = True
+                waiting = None
+                await chat.wait_undisturbed(turn, POLL_SECONDS)
+        except errors.LeaseLost:
             logger.info("another process works on %s now", chat.route)
-        elif error is not None:
+        except Exception:
             # The messages wait for the end of the turn, as they do by default.
-            logger.error("could not handle messages during a turn", exc_info=error)
-
-    async def _watch_arrivals(self, running: active_chat.RunningTurn) -> None:
-        chat = self._chat
-        waiting = chat.behind
-        while not running.over:
-            try:
-                await self._handle_arrivals(running, waiting)
-                await chat.wait_for_news(POLL_SECONDS)
-                if not running.over:
-                    chat.clear_news()
-                    waiting = await self._db.mail.open_inbound(chat.route, MAX_READ)
-            except errors.StoreError as error:
-                # Retried, because /stop must reach a turn that runs for long.
-                logger.warning("could not read the messages of %s during a turn: %s", chat.route, error)
-                chat.has_more = True
-                if not running.over:
-                    chat.clear_news()
-                    await chat.wait_for_news(POLL_SECONDS)
-        chat.has_more = chat.has_more or any(inbound.id not in running.seen for inbound in waiting)
+            logger.exception("could not handle messages during a turn")
+        await asyncio.wait([turn])
 
     async def _handle_arrivals(self, running: active_chat.RunningTurn, waiting: Sequence[types.InboundMessage]) -> None:
         ahead = undecided = False
@@ -393,12 +354,13 @@ class ChatWorker:
             if action is None:
                 undecided, running.progress.on_own = True, self._chat.wake
             if running.over:
-                return
-            if not seen and action is not None and (action == "now" or not undecided):
+                break
+            if not seen and action is not None and (action in ("now", "withdraw") or not undecided):
                 running.seen.add(inbound.id)
                 await self._handle_arrival(running, inbound, waiting, action)
             # A message stays behind those that wait before it; those added to the turn do not wait.
             ahead = ahead or (action != "now" and inbound.id not in running.included)
+        self._chat.has_more = self._chat.has_more or any(inbound.id not in running.seen for inbound in waiting)
 
     async def _handle_arrival(
         self,
@@ -411,6 +373,8 @@ class ChatWorker:
         if action == "interrupt":
             running.progress.yielded = True
             running.runtime.interrupt(running.conversation_id)
+        if action == "withdraw":
+            running.withdraw()
         if action not in ("now", "steer") or inbound.attempts:
             return  # It is processed after the turn.
         try:
@@ -446,18 +410,14 @@ class ChatWorker:
         if running is not None:
             self._chat.has_more = True  # The lease is still needed.
         conversation_id = running.conversation_id if running else inbound.target or ""
-        name = message_policy.command_name(inbound.text)
         if inbound.attempts > 1:
             repeated = None if running else await commands.find_submitted(self._db, inbound, uid_of(inbound))
             if repeated is not None:
                 await self._answer(inbound, repeated)
                 return
-            result = commands.CommandResult(commands.NOT_REPEATED.format(line=f"/{name}"))
-        elif refusal := await commands.check_permission(self._context, inbound):
-            result = commands.CommandResult(refusal)
-        elif running is not None and running.command is not None and name == message_policy.STOP:
-            running.command.cancel()
-            result = commands.CommandResult(commands.DONE)
+            result = commands.CommandResult(commands.NOT_REPEATED.format(line=f"/{registry.split(inbound.text)[0]}"))
+        elif registry.needs_admin(inbound.text) and not await self._context.is_admin(inbound.platform, inbound.sender):
+            result = commands.CommandResult(runtimes.ADMINS_ONLY)
         else:
             result = await self._execute(inbound, conversation_id, waiting, running)
         for dropped in result.dropped:
@@ -482,29 +442,26 @@ class ChatWorker:
         async with self._context.runtimes.use(owner_of(inbound)) as runtime:
             others = [each for each in waiting if running is None or each.id not in running.included]
             work = commands.run(self._context, runtime, self._worker.bindings, inbound, conversation_id, others)
-            if running is None and message_policy.command_name(inbound.text) in message_policy.SLOW:
-                return await self._run_stoppable(inbound, runtime, work)
-            return await work
+            command = registry.find(inbound.text)
+            if running is not None or command is None or not command.slow:
+                return await work
+            return await self._run_slow(inbound, runtime, work)
 
-    async def _run_stoppable(
+    async def _run_slow(
         self,
         inbound: types.InboundMessage,
         runtime: runtimes.Runtime,
         work: Coroutine[Any, Any, commands.CommandResult],
     ) -> commands.CommandResult:
-        """Run a slow command while messages are handled, so that /stop can cancel it."""
+        """Run a slow command while messages are handled, so that another command can stop it."""
         conversation_id, task = inbound.target or "", asyncio.create_task(work)
         to = gateway_context.reply_address(inbound)
         try:
             async with turn_progress.follow(self._context, runtime, conversation_id, to, inbound) as progress:
-                running = active_chat.RunningTurn(runtime, conversation_id, inbound, progress, task)
-                await self._wait_for(running, task)
+                await self._wait_for(active_chat.RunningTurn(runtime, conversation_id, inbound, progress), task)
         finally:
             task.cancel()
             await asyncio.wait([task])
-        if task.cancelled():
-            line = f"/{message_policy.command_name(inbound.text)}"
-            return commands.CommandResult(commands.STOPPED.format(line=line))
         return task.result()
 
     async def _check_lease(self) -> None:
@@ -580,7 +537,7 @@ class ChatWorker:
             is_first = await self._db.mail.settle_inbound(self.held.lease, inbound.id, "deleted")
             is_last = False
         fault_points.reach("gateway", "settled")
-        self._worker.forget(inbound.id)
+        self._worker.harmless.pop(inbound.id, None)
         if is_first:
             self._context.metrics.count_outcome(inbound.platform, outcome)
         self.held.released = is_last and is_first
@@ -597,12 +554,20 @@ def owner_of(inbound: types.InboundMessage) -> str:
     return routes.owner_of(inbound.route, inbound.platform, inbound.sender)
 
 
-def is_replaced(inbound: types.InboundMessage, behind: Sequence[types.InboundMessage]) -> bool:
-    """Return whether a message that waits was edited: its new text waits behind it. Pure."""
-    if inbound.attempts:
-        return False
-    edits = (platform.read_extra(each, platform.Edit) for each in behind if each.parts)
-    return any(edit is not None and edit.key == inbound.key for edit in edits)
+def withdrawal(inbound: types.InboundMessage, behind: Sequence[types.InboundMessage]) -> str | None:
+    """Return the outcome of a message that is not processed; None if it is to be processed. Pure.
+
+    Its deletion or, unless its processing had begun, its new text waits behind it; or it is itself a deletion.
+    """
+    if platform.deleted_key(inbound) is not None:
+        return "dropped"
+    for each in behind:
+        if each.parts and platform.deleted_key(each) == inbound.key:
+            return "interrupted"
+        edit = platform.read_extra(each, platform.MessageEdit) if each.parts and not inbound.attempts else None
+        if edit is not None and edit.key == inbound.key:
+            return "replaced"
+    return None
 
 
 def _outcome(result: events.TurnResult, text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Loopback: a platform for scripts and tests, with JSON lines in both directions.
+"""Loopback: a platform for scripts, with JSON lines in both directions.
 
 An inbound line is `{"text": …}` with the optional fields `chat`, `sender`, `name`, `kind`, `key`, `mentioned`, `edits`
 and `reply_to`. It is acknowledged by `{"type": "taken", "key": …, "arrival": …}` once it is stored, or rejected by
@@ -13,7 +13,6 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -32,12 +31,8 @@ MAX_LINE = 1_100_000
 WRITE_SECONDS = 5.0
 """How long a client may take to read a line."""
 
-ReadLine = Callable[[], Awaitable[bytes]]
-"""Reads a line with its end; empty at the end of the input. Raises ValueError if the line is too long."""
-WriteLine = Callable[[bytes], Awaitable[None]]
 
-
-class Line(msgspec.Struct, frozen=True):
+class LoopbackLine(msgspec.Struct, frozen=True):
     """An inbound line."""
 
     text: str
@@ -51,106 +46,40 @@ class Line(msgspec.Struct, frozen=True):
     reply_to: str = ""
 
 
-class Loopback:
-    """A platform in memory: `say` receives a message, and sent messages are collected in `sent`."""
-
-    def __init__(self, name: str = "loopback", limit: int = 4_000) -> None:
-        self._name, self._limit = name, limit
-        self.sent: list[platform.Delivery] = []
-        self._changed = asyncio.Condition()
-        self.handler: platform.Handler | None = None
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def limit(self) -> int:
-        return self._limit
-
-    async def wait_ready(self) -> None:
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.handler is not None)
-
-    async def run(self, handler: platform.Handler) -> None:
-        async with self._changed:
-            self.handler = handler
-            self._changed.notify_all()
-        await asyncio.Event().wait()
-
-    async def say(self, text: str, **fields: Any) -> types.InboundMessage | None:
-        """Receive a message; it is stored when this returns. `fields` are those of a line."""
-        await self.wait_ready()
-        assert self.handler is not None
-        return await self.handler.receive(self.incoming(Line(text, **fields)))
-
-    def incoming(self, line: Line) -> platform.Incoming:
-        return platform.Incoming(
-            platform=self.name,
-            key=line.key or message_codec.generate_uid(),
-            kind=line.kind,
-            chat=tuple(line.chat.split("/")),
-            sender=line.sender,
-            name=line.name,
-            text=line.text,
-            address={"chat": line.chat},
-            mentioned=line.mentioned,
-            edits=line.edits,
-            reply_to=platform.Quote(line.reply_to) if line.reply_to else None,
-        )
-
-    async def read_lines(self, read: ReadLine, write: WriteLine) -> None:
-        """Receive the lines of a client until the input ends."""
-        while True:
-            try:
-                line = await read()
-            except ValueError:
-                await write(_encode({"type": "error", "error": f"A line may have at most {MAX_LINE:,} bytes."}))
-                return
-            if not line:
-                return
-            if line.strip():
-                await write(await self._receive(line))
-
-    async def _receive(self, line: bytes) -> bytes:
-        """Store a line, and return the acknowledgement or the reason of the rejection."""
-        try:
-            found = msgspec.json.decode(line, type=Line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return _encode({"type": "error", "error": f"The line is not a JSON message: {error}"})
-        key = found.key or message_codec.generate_uid()
-        assert self.handler is not None  # Set before anything is read.
-        try:
-            stored = await self.handler.submit(self.incoming(msgspec.structs.replace(found, key=key)))
-        except errors.HoldfastError as error:
-            return _encode({"type": "error", "key": key, "error": str(error)})
-        if isinstance(stored, platform.Rejection):
-            refused = {"why": stored.reason, "error": stored.message, "retry_after": stored.retry_after}
-            return _encode({"type": "refused", "key": key, **refused})
-        return _encode({"type": "taken", "key": key, "arrival": stored.id})
-
-    async def send(self, delivery: platform.Delivery) -> str:
-        async with self._changed:
-            self.sent.append(delivery)
-            self._changed.notify_all()
-        return f"{self.name}-{delivery.id}"
-
-    async def replies(self, count: int) -> list[platform.Delivery]:
-        """Wait until this many messages were sent, and return all."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: len(self.sent) >= count)
-        return list(self.sent)
+def build_incoming(name: str, line: LoopbackLine) -> platform.Incoming:
+    """Return the inbound message of a line on the platform `name`."""
+    return platform.Incoming(
+        platform=name,
+        key=line.key or message_codec.generate_uid(),
+        kind=line.kind,
+        chat=tuple(line.chat.split("/")),
+        sender=line.sender,
+        name=line.name,
+        text=line.text,
+        address={"chat": line.chat},
+        mentioned=line.mentioned,
+        edits=line.edits,
+        reply_to=platform.Quote(line.reply_to) if line.reply_to else None,
+    )
 
 
-class LoopbackSocket(Loopback):
+class LoopbackSocket:
     """JSON lines on a Unix socket."""
 
-    def __init__(self, path: str, name: str = "loopback", limit: int = 4_000) -> None:
-        super().__init__(name, limit)
+    def __init__(self, path: str) -> None:
         self._path = path
+        self.handler: platform.Handler | None = None
         self._writers = set[asyncio.StreamWriter]()
         self._ready = asyncio.Event()
         self._is_listening = False
+
+    @property
+    def name(self) -> str:
+        return "loopback"
+
+    @property
+    def limit(self) -> int:
+        return 4_000
 
     async def wait_ready(self) -> None:
         await self._ready.wait()
@@ -212,20 +141,38 @@ class LoopbackSocket(Loopback):
             return False
 
     async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async def write(line: bytes) -> None:
-            writer.write(line)
-            await writer.drain()
-
         # A line in the buffer of this process is not delivered: wait until the kernel has it.
         writer.transport.set_write_buffer_limits(0)
         self._writers.add(writer)
         try:
-            await self.read_lines(reader.readline, write)
+            while line := await reader.readline():
+                if line.strip():
+                    writer.write(await self._receive(line))
+                    await writer.drain()
+        except ValueError:
+            writer.write(_encode({"type": "error", "error": f"A line may have at most {MAX_LINE:,} bytes."}))
         except OSError as error:
             logger.debug("a loopback client disconnected: %s", error)
         finally:
             self._writers.discard(writer)
             writer.close()
+
+    async def _receive(self, line: bytes) -> bytes:
+        """Store a line, and return the acknowledgement or the reason of the rejection."""
+        try:
+            found = msgspec.json.decode(line, type=LoopbackLine)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return _encode({"type": "error", "error": f"The line is not a JSON message: {error}"})
+        key = found.key or message_codec.generate_uid()
+        assert self.handler is not None  # Set before anything is read.
+        try:
+            stored = await self.handler.submit(build_incoming(self.name, msgspec.structs.replace(found, key=key)))
+        except errors.HoldfastError as error:
+            return _encode({"type": "error", "key": key, "error": str(error)})
+        if isinstance(stored, platform.AdmissionResult):
+            refused = {"why": stored.reason, "error": stored.message, "retry_after": stored.retry_after}
+            return _encode({"type": "refused", "key": key, **refused})
+        return _encode({"type": "taken", "key": key, "arrival": stored.id})
 
 
 def check_path(path: str) -> None:

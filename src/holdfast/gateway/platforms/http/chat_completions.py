@@ -6,9 +6,9 @@ Fields without a meaning for an agent are ignored; fields whose effect the clien
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -18,8 +18,7 @@ from holdfast.gateway import platform
 from holdfast.gateway.platforms.http import requests
 
 MAX_MESSAGES = 10_000
-MAX_IMAGES = 50
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_DATA_URL = re.compile(r"data:(image/(?:png|jpeg|gif|webp))(?:;[^;,]*)*;base64,", re.IGNORECASE)
 SIDE_REQUESTS = (
     # Open WebUI: title, tags, follow-up questions, queries, image prompts, completion; emoji, choice of tools, merging.
     ("### Task:", "<chat_history>"),
@@ -35,6 +34,7 @@ SIDE_REQUESTS = (
 """Requests that clients send for their own purposes: a prefix, and a text that must follow."""
 
 Finish = Literal["stop", "length"]
+T = TypeVar("T")
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -75,35 +75,60 @@ class ChatResponse(msgspec.Struct, frozen=True):
 
 # --- reading -------------------------------------------------------------------------------------------
 
+NO_TOOLS = "Client tools are not supported: the agent has its own tools."
+TEXT_ONLY = "Only text answers are supported."
+_UNSUPPORTED: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    ("tools", (None, []), NO_TOOLS),
+    ("functions", (None, []), NO_TOOLS),
+    ("tool_choice", (None, "none", "auto"), NO_TOOLS),
+    ("function_call", (None, "none", "auto"), NO_TOOLS),
+    ("response_format", (None, {"type": "text"}), TEXT_ONLY),
+    ("audio", (None,), TEXT_ONLY),
+    ("modalities", (None, ["text"]), TEXT_ONLY),
+    ("logprobs", (None, False), "Log probabilities are not supported."),
+)
+"""Fields, the values that are accepted, and the error for any other value."""
+
+
+class _Body(msgspec.Struct):
+    model: str
+    messages: Annotated[list[Any], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
+    n: Literal[1] | None = None
+    stream: bool | None = None
+    stream_options: dict[str, bool | None] | None = None
+    max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """The deprecated name of `max_completion_tokens`."""
+
+
+class _Message(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Any] | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: dict[str, Any] | str | None = None
+
 
 def parse(body: dict[str, Any], models: Sequence[str]) -> ChatRequest:
-    """Parse a request. Raises RequestRefused, which names the invalid field."""
-    model = body.get("model")
-    if not isinstance(model, str):
-        raise _invalid("model", "`model` is required: see /v1/models.")
-    if model not in models:
-        raise requests.RequestRefused(404, f"Unknown model: {model[:80]!r}.", param="model", code="model_not_found")
-    _refuse_unsupported(body)
-    stream, options = body.get("stream") or False, body.get("stream_options") or {}
-    if not isinstance(stream, bool):
-        raise _invalid("stream", "`stream` must be a boolean.")
-    if not isinstance(options, dict) or not isinstance(options.get("include_usage") or False, bool):
-        raise _invalid("stream_options", "`stream_options.include_usage` must be a boolean.")
-    if options and not stream:
+    """Parse a request. Raises HttpError, which names the invalid field."""
+    for name, accepted, message in _UNSUPPORTED:
+        if body.get(name) not in accepted:
+            raise _invalid(name, message)
+    found = _convert(body, _Body)
+    if found.model not in models:
+        raise requests.HttpError(404, f"Unknown model: {found.model[:80]!r}.", param="model", code="model_not_found")
+    if found.stream_options and not found.stream:
         raise _invalid("stream_options", "`stream_options` requires `stream: true`.")
-    before, now, instructions = _turns(body.get("messages"))
-    usage = bool(options.get("include_usage"))
-    return ChatRequest(model, before, now, instructions, _max_output(body), stream, usage)
-
-
-def _max_output(body: dict[str, Any]) -> int | None:
-    """Return the longest reply: the current field, or its deprecated name."""
-    for name in ("max_completion_tokens", "max_tokens"):
-        if (found := body.get(name)) is not None:
-            if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-                raise _invalid(name, f"`{name}` must be an integer of at least 1.")
-            return found
-    return None
+    before, now, instructions = _turns(found.messages)
+    usage = bool((found.stream_options or {}).get("include_usage"))
+    max_output = found.max_completion_tokens or found.max_tokens
+    return ChatRequest(found.model, before, now, instructions, max_output, bool(found.stream), usage)
 
 
 def is_side_request(request: ChatRequest, more: Sequence[str] = ()) -> bool:
@@ -115,110 +140,71 @@ def is_side_request(request: ChatRequest, more: Sequence[str] = ()) -> bool:
     )
 
 
-def _refuse_unsupported(body: dict[str, Any]) -> None:
-    count = body.get("n")
-    if count is not None and (isinstance(count, bool) or count != 1):
-        raise _invalid("n", "Only one answer is supported: `n` must be 1.")
-    for name in ("tools", "functions"):
-        if body.get(name):
-            raise _invalid(name, "Client tools are not supported: the agent has its own tools.")
-    for name in ("tool_choice", "function_call"):
-        if body.get(name) not in (None, "none", "auto"):
-            raise _invalid(name, "Client tools are not supported: the agent has its own tools.")
-    shape = body.get("response_format")
-    if shape is not None and not (isinstance(shape, dict) and shape.get("type") == "text"):
-        raise _invalid("response_format", "Only text answers are supported.")
-    if body.get("audio") is not None or body.get("modalities") not in (None, ["text"]):
-        raise _invalid("modalities", "Only text answers are supported.")
-    if body.get("logprobs"):
-        raise _invalid("logprobs", "Log probabilities are not supported.")
-
-
-def _turns(messages: object) -> tuple[tuple[Turn, ...], Turn, str | None]:
+def _turns(messages: Sequence[object]) -> tuple[tuple[Turn, ...], Turn, str | None]:
     """Return the history, the new message and the instructions."""
-    if not isinstance(messages, list) or not messages:
-        raise _invalid("messages", "`messages` must be a non-empty list.")
-    if len(messages) > MAX_MESSAGES:
-        raise _invalid("messages", f"`messages` may have at most {MAX_MESSAGES:,} entries.")
-    turns = list[Turn]()
-    instructions = list[str]()
-    for number, message in enumerate(messages):
-        turn = _parse_message(message, f"messages[{number}]")
-        if isinstance(turn, str):
-            instructions.append(turn.strip())
-        elif turns and turns[-1].role == turn.role:
-            turns[-1] = _join(turns[-1], turn)
+    turns, instructions = list[Turn](), list[str]()
+    for number, each in enumerate(messages):
+        where = f"messages[{number}]"
+        message = _convert(each, _Message, where)
+        if message.tool_calls or message.function_call:
+            raise _invalid(f"{where}.tool_calls", NO_TOOLS)
+        text, images = _content(message, f"{where}.content")
+        if message.role in ("system", "developer"):
+            instructions.append(text.strip())
+        elif turns and turns[-1].role == message.role:
+            joined = "\n\n".join(each for each in (turns[-1].text, text) if each)
+            turns[-1] = Turn(turns[-1].role, joined, turns[-1].images + images)
         else:
-            turns.append(turn)
+            turns.append(Turn("user" if message.role == "user" else "assistant", text, images))
     if not turns or turns[-1].role != "user":
         raise _invalid("messages", "The last message must have the role user.")
-    now = turns[-1]
+    *before, now = turns
     if not now.text.strip() and not now.images:
         raise _invalid("messages", "The last message is empty.")
-    joined = "\n\n".join(each for each in instructions if each) if instructions else None
-    return tuple(turns[:-1]), now, joined
+    return tuple(before), now, "\n\n".join(filter(None, instructions)) if instructions else None
 
 
-def _join(one: Turn, other: Turn) -> Turn:
-    text = "\n\n".join(each for each in (one.text, other.text) if each)
-    return Turn(one.role, text, one.images + other.images)
-
-
-def _parse_message(message: object, where: str) -> Turn | str:
-    """Parse a message; a system or developer message is returned as text."""
-    if not isinstance(message, dict):
-        raise _invalid(where, "A message must be an object.")
-    role = message.get("role")
-    if role in ("system", "developer"):
-        return _content(message.get("content"), where, images=False)[0]
-    if role not in ("user", "assistant"):
-        raise _invalid(f"{where}.role", "`role` must be system, developer, user or assistant.")
-    if message.get("tool_calls") or message.get("function_call"):
-        raise _invalid(f"{where}.tool_calls", "Tool calls are not supported: the agent has its own tools.")
-    text, found = _content(message.get("content"), where, images=role == "user")
-    return Turn(role, text, found)
-
-
-def _content(content: object, where: str, images: bool) -> tuple[str, tuple[platform.Attachment, ...]]:
-    where = f"{where}.content"
-    if content is None or isinstance(content, str):
-        return content or "", ()
-    if not isinstance(content, list):
-        raise _invalid(where, "`content` must be text or a list of parts.")
-    texts, found = list[str](), list[platform.Attachment]()
-    for number, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind in ("text", "refusal") and isinstance(part.get(kind), str):
-            texts.append(part[kind])
-        elif kind == "image_url" and images:
-            found.append(_image(part.get("image_url"), f"{where}[{number}].image_url"))
+def _content(message: _Message, where: str) -> tuple[str, tuple[platform.Attachment, ...]]:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or "", ()
+    texts, images = list[str](), list[platform.Attachment]()
+    for number, each in enumerate(message.content):
+        part = _convert(each, _Part, f"{where}[{number}]")
+        text = {"text": part.text, "refusal": part.refusal}.get(part.type)
+        if text is not None:
+            texts.append(text)
+        elif part.type == "image_url" and message.role == "user":
+            images.append(_image(part.image_url, f"{where}[{number}].image_url"))
         else:
             raise _invalid(f"{where}[{number}]", "A part must be text or, in a user message, an image_url.")
-    if len(found) > MAX_IMAGES:
-        raise _invalid(where, f"A message may have at most {MAX_IMAGES} images.")
-    return "\n".join(texts), tuple(found)
+    return "\n".join(texts), tuple(images)
 
 
-def _image(given: object, where: str) -> platform.Attachment:
+def _image(given: dict[str, Any] | str | None, where: str) -> platform.Attachment:
     """Decode an embedded image. Addresses are not fetched, because they may lead anywhere."""
-    url = given.get("url") if isinstance(given, dict) else given
-    if not isinstance(url, str) or not url[:5].lower() == "data:":
-        raise _invalid(where, "An image must be a data: URL; other addresses are not fetched.")
-    head, comma, data = url[5:].partition(",")
-    media_type, *flags = head.lower().split(";")
-    if not comma or media_type not in IMAGE_TYPES or flags[-1:] != ["base64"]:
-        raise _invalid(where, f"An image must be data:TYPE;base64,… of {', '.join(IMAGE_TYPES)}.")
+    url = str(given.get("url")) if isinstance(given, dict) else given or ""
+    found = _DATA_URL.match(url)
+    if found is None:
+        raise _invalid(where, "An image must be a data: URL of a PNG, JPEG, GIF or WebP; addresses are not fetched.")
     try:
-        found = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        raise _invalid(where, "The image is not base64.") from None
-    if not found:
-        raise _invalid(where, "The image is empty.")
-    return platform.Attachment(found, media_type)
+        data = base64.b64decode(url[found.end() :], validate=True)
+    except ValueError:
+        data = b""
+    if not data:
+        raise _invalid(where, "The image is empty or not base64.")
+    return platform.Attachment(data, found[1].lower())
 
 
-def _invalid(param: str, message: str) -> requests.RequestRefused:
-    return requests.RequestRefused(400, message, param=param, code="invalid_value")
+def _convert(value: object, kind: type[T], where: str = "") -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$")
+        raise _invalid(f"{where}{path.rstrip('`').split('[...]')[0]}".removeprefix("."), f"{problem}.") from None
+
+
+def _invalid(param: str, message: str) -> requests.HttpError:
+    return requests.HttpError(400, message, param=param, code="invalid_value")
 
 
 # --- messages --------------------------------------------------------------------------------------------

@@ -9,14 +9,13 @@ outside any conversation.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -25,12 +24,10 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast import content_parts, errors, events, types
 from holdfast.agent import titles
-from holdfast.gateway import platform, replies, routes
+from holdfast.gateway import chat_leases, platform, replies, routes
 from holdfast.gateway.platforms.http import chat_completions, inline_images, request_history, requests, sse
 from holdfast.model import base as models
 from holdfast.store import async_db, conversation_row, leases, message_codec
-
-logger = logging.getLogger("holdfast.gateway")
 
 NAME = "http"
 CONVERSATION_HEADER, IDEMPOTENCY_HEADER = "X-Conversation-Id", "idempotency-key"
@@ -57,8 +54,17 @@ _REFUSALS = {
 }
 _SESSION_ID = re.compile(r"\d{8}_\d{6}_[0-9a-f]{6}")
 """The ids that the store generates; any other name was chosen by a client."""
+T = TypeVar("T")
 
-ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+class NewRequest(NamedTuple):
+    """A request that is not stored yet."""
+
+    owner: str
+    asked: chat_completions.ChatRequest
+    key: str
+    digest: str
+    """Distinguishes requests with the same Idempotency-Key."""
 
 
 class ChatTarget(NamedTuple):
@@ -67,7 +73,7 @@ class ChatTarget(NamedTuple):
     name: str
     conversation_id: str | None = None
     """The conversation, existing or new; None: the current one of the chat."""
-    branch_of: request_history.Match | None = None
+    branch_of: request_history.HistoryMatch | None = None
     """The answer after which the conversation branches off."""
     is_new: bool = False
 
@@ -75,12 +81,12 @@ class ChatTarget(NamedTuple):
 class LongResponse(Response):
     """A response that is written while the client waits, and cancelled when the client disconnects."""
 
-    def __init__(self, work: ASGI, on_end: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[Send], Awaitable[None]], on_end: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
-        self._work, self._on_end = work, on_end
+        self._write, self._on_end = write, on_end
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.ensure_future(self._work(scope, receive, send))
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.ensure_future(self._write(send))
         disconnect = asyncio.ensure_future(_wait_disconnect(receive))
         try:
             await asyncio.wait([work, disconnect], return_when=asyncio.FIRST_COMPLETED)
@@ -88,7 +94,7 @@ class LongResponse(Response):
             for each in (work, disconnect):
                 each.cancel()
             await asyncio.wait([work, disconnect])
-            self._on_end()
+            await self._on_end()
         if not work.cancelled():
             work.result()
 
@@ -121,7 +127,7 @@ class ChatRequests:
         """The keys of requests answered lately: the parts of an answer are sent as one."""
         self._withdrawn: OrderedDict[str, int] = OrderedDict()
         """The messages of clients that disconnected lately: ids by key."""
-        self._history_locks: dict[str, asyncio.Lock] = {}
+        self._history_locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
         self._side_requests: dict[str, deque[float]] = {}
         """The times of the latest side requests, by owner."""
 
@@ -129,6 +135,7 @@ class ChatRequests:
 
     @property
     def waiting(self) -> int:
+        """The number of requests that wait for their answers."""
         return len(self._streams)
 
     def on_event(self, inbound: types.InboundMessage, event: events.AnyEvent) -> None:
@@ -154,18 +161,12 @@ class ChatRequests:
             raise errors.SendRefused(NOT_A_REPLY)
         stream.settled = True
         stream.notify()
-        ends = [asyncio.ensure_future(each.wait()) for each in (stream.written, stream.abandoned)]
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in ends:
-                each.cancel()
-        if not stream.written.is_set():
+        if not await asyncio.shield(stream.is_written):
             raise errors.SendRefused(CLIENT_GONE)
         return name
 
-    def stop(self) -> None:
-        """Answer every waiting request that this process stops."""
+    def stop_waiting(self) -> None:
+        """Answer the requests that still wait: this process stops."""
         for stream in self._streams.values():
             stream.stopped = True
             stream.notify()
@@ -176,37 +177,31 @@ class ChatRequests:
         stream.readers += 1
         return stream
 
-    def _leave(self, key: str, withdrawn: types.InboundMessage | None = None) -> None:
+    async def _leave(self, key: str, withdrawn: types.InboundMessage | None = None) -> None:
         """Unregister a connection. The turn of `withdrawn` is stopped if no other connection waits for it."""
         stream = self._streams[key]
         stream.readers -= 1
         if stream.readers:
             return
         del self._streams[key]
-        stream.abandoned.set()
-        if withdrawn is None or self.handler is None or stream.written.is_set() or stream.stopped:
+        if stream.is_written.done():
             return
-        self._withdrawn[key] = withdrawn.id
-        while len(self._withdrawn) > MAX_REMEMBERED:
-            self._withdrawn.popitem(last=False)
-        self.handler.withdraw(withdrawn)
+        stream.is_written.set_result(False)
+        if withdrawn is not None and self.handler is not None and not stream.stopped:
+            _remember(self._withdrawn, key, withdrawn.id)
+            await self.handler.delete(NAME, key)
 
     def _mark_written(self, key: str, stream: sse.TurnStream) -> None:
-        self._written[key] = None
-        while len(self._written) > MAX_REMEMBERED:
-            self._written.popitem(last=False)
-        stream.written.set()
+        _remember(self._written, key, None)
+        if not stream.is_written.done():
+            stream.is_written.set_result(True)
 
     # --- a request ---------------------------------------------------------------------------------------
 
     async def complete(self, request: Request, owner: str) -> Response:
         """POST /v1/chat/completions."""
         asked = chat_completions.parse(await requests.read_object(request), self.models)
-        handler = self.handler
-        if handler is None:
-            raise requests.RequestRefused(
-                503, "The gateway is not ready.", code="not_ready", headers=requests.RETRY_ELSEWHERE
-            )
+        handler = requests.check_ready(self.handler)
         if chat_completions.is_side_request(asked, self._side_prefixes):
             return self._answer_side_request(handler, owner, asked)
         named = requests.check_id(request.headers.get(self._header) or None, self._header)
@@ -222,44 +217,43 @@ class ChatRequests:
             async with stream.admission:
                 inbound = await self._db.mail.inbound_by_key(NAME, key) if idempotency_key else None
                 if inbound is None:
-                    inbound = await Admission(self, handler, owner, asked, key, digest).store(named)
+                    inbound = await self._store(handler, NewRequest(owner, asked, key, digest), named)
             _check_same(inbound, digest)
         except BaseException:
-            self._leave(key)
+            await self._leave(key)
             raise
-        work = self._write_stream if asked.stream else self._write_whole
+
         # A client that sent an Idempotency-Key may come back for the answer.
         withdrawn = None if idempotency_key else inbound
-        return LongResponse(work(inbound, asked, stream), lambda: self._leave(key, withdrawn))
+        return LongResponse(lambda send: self._write(send, inbound, asked, stream), lambda: self._leave(key, withdrawn))
 
-    # --- access for Admission ------------------------------------------------------------------------------
+    async def _store(self, handler: platform.Handler, new: NewRequest, named: str | None) -> types.InboundMessage:
+        """Store a request in the conversation that it belongs to."""
+        owner, before = new.owner, new.asked.before
+        if named is not None:
+            return await self._submit(handler, new, await self._find_named(owner, named))
+        target = ChatTarget(id_ := conversation_row.generate_session_id(self._clock()), id_, is_new=True)
+        if not before:
+            return await self._submit(handler, new, target)
+        continued = request_history.digest(owner, before[:-1])
+        async with self._lock_history(continued):
+            await self._wait_withdrawn(continued)
+            found = await request_history.find(self._db, NAME, owner, before)
+            if found is not None and found.is_tip and not await self._is_busy(found.request.route):
+                target = ChatTarget(str(found.request.address.get("name")), found.conversation_id)
+            else:
+                target = target._replace(branch_of=found)
+            return await self._submit(handler, new, target)
 
-    def route(self, owner: str, name: str) -> str:
-        incoming = platform.Incoming(platform=NAME, key="", chat=(owner, name), sender=owner)
-        return routes.route_of(self._profile, incoming)
-
-    def new_id(self) -> str:
-        return conversation_row.generate_session_id(self._clock())
-
-    async def has_begun(self, route: str) -> bool:
-        """Return whether a chat has a conversation or waiting messages."""
-        if (await self._db.route(route)).conversation_id is not None:
-            return True
-        return bool(await self._db.mail.open_inbound(route, 1))
-
-    async def is_busy(self, route: str) -> bool:
-        """Return whether a request of this chat is being answered."""
-        return any(each.key not in self._withdrawn for each in await self._db.mail.open_inbound(route, MAX_REMEMBERED))
-
-    async def find_named(self, owner: str, named: str) -> ChatTarget:
+    async def _find_named(self, owner: str, named: str) -> ChatTarget:
         """Return the chat that a header names: a conversation of the owner, or a name of the client's choice."""
         with suppress(errors.NoSuchSession, errors.InvalidArgument):
             conversation = await self._db.conversation(named)
             if conversation.owner == _owner_id(owner):
                 return ChatTarget(named, conversation.id)
-        route = self.route(owner, named)
-        if _SESSION_ID.fullmatch(named) and not await self.has_begun(route):
-            raise requests.RequestRefused(
+        route = self._route(owner, named)
+        if _SESSION_ID.fullmatch(named) and not await self._has_begun(route):
+            raise requests.HttpError(
                 404,
                 f"No such conversation: {named}. Omit the header {self._header} to begin a new one.",
                 param=self._header,
@@ -267,50 +261,102 @@ class ChatRequests:
             )
         return ChatTarget(named, (await self._db.route(route)).conversation_id)
 
-    @asynccontextmanager
-    async def lock_history(self, digest: str) -> AsyncIterator[None]:
-        """Store requests that continue the same history one at a time, in all processes: only one continues it.
+    async def _submit(self, handler: platform.Handler, new: NewRequest, target: ChatTarget) -> types.InboundMessage:
+        owner, asked, route = new.owner, new.asked, self._route(new.owner, target.name)
+        incoming = platform.Incoming(
+            platform=NAME,
+            key=new.key,
+            chat=(owner, target.name),
+            sender=owner,
+            text=chat_completions.escape_command(asked.now.text),
+            attachments=asked.now.images,
+            address={"process": self._process, "key": new.key, "digest": new.digest, "name": target.name},
+            terms=platform.Terms(
+                await self._instructions(asked, target, route), asked.max_output, target.conversation_id
+            ),
+        )
+        begins = target.is_new or (target.conversation_id is None and not await self._has_begun(route))
+        if begins and asked.before:
+            # The history is only stored for a client that has access.
+            result = await handler.check(incoming)
+            if not result.allowed:
+                raise requests.refuse_rejected(result)
+            if (match := target.branch_of) is not None:
+                await self._db.branch(match.conversation_id, match.answer_seq, branch_id=target.conversation_id)
+            else:
+                await self._store_history(new, route, target.conversation_id)
+        inbound = await handler.submit(incoming)
+        if isinstance(inbound, platform.AdmissionResult):
+            raise requests.refuse_rejected(inbound)
+        return inbound
 
-        The lease only excludes other processes for a moment: if it is not available, the request is stored without.
+    async def _instructions(self, asked: chat_completions.ChatRequest, target: ChatTarget, route: str) -> str:
+        """Return the instructions of a request. A request without a history keeps those of its conversation."""
+        if asked.instructions is not None or asked.before or target.is_new:
+            return asked.instructions or ""
+        conversation_id = target.conversation_id or (await self._db.route(route)).conversation_id
+        with suppress(errors.NoSuchSession):
+            last = await self._db.mail.last_inbound(conversation_id, NAME) if conversation_id is not None else None
+            return platform.read_terms(last).instructions if last is not None else ""
+        return ""
+
+    async def _store_history(self, new: NewRequest, route: str, conversation_id: str | None) -> None:
+        """Store the history as the beginning of a conversation, once if several requests do so concurrently."""
+        before = new.asked.before
+        digests = [
+            [(await self._db.blobs.put(image.data, image.media_type)).digest for image in turn.images]
+            for turn in before
+        ]
+        create = types.NewConversation(source=NAME, owner=_owner_id(new.owner), route=route)
+        conversation_id = conversation_id or conversation_row.generate_session_id(self._clock())
+        if messages := chat_completions.history_messages(before, digests):
+            with suppress(errors.RouteMoved):
+                await self._db.append_messages(conversation_id, messages, create=create)
+                first_text = next((each.text for each in before if each.role == "user"), None)
+                await titles.PendingTitle(first_message=first_text).apply(self._db, conversation_id, lambda _: None)
+
+    def _route(self, owner: str, name: str) -> str:
+        incoming = platform.Incoming(platform=NAME, key="", chat=(owner, name), sender=owner)
+        return routes.route_of(self._profile, incoming)
+
+    async def _has_begun(self, route: str) -> bool:
+        """Return whether a chat has a conversation or waiting messages."""
+        if (await self._db.route(route)).conversation_id is not None:
+            return True
+        return bool(await self._db.mail.open_inbound(route, 1))
+
+    async def _is_busy(self, route: str) -> bool:
+        """Return whether a request of this chat is being answered."""
+        waiting = await self._db.mail.open_inbound(route, MAX_REMEMBERED)
+        deleted = {platform.deleted_key(each) for each in waiting}
+        return any(platform.deleted_key(each) is None and each.key not in deleted for each in waiting)
+
+    @asynccontextmanager
+    async def _lock_history(self, digest: str) -> AsyncIterator[None]:
+        """Of several requests that continue the same history, in all processes, only one continues its conversation.
+
+        A lease that another process holds for longer than that takes is ignored.
         """
-        slot = f"{NAME}:history:{digest[:2]}"
-        async with self._history_locks.setdefault(slot, asyncio.Lock()):
-            lease = await self._acquire(slot)
+        slot, lease = f"{NAME}:history:{digest[:2]}", None
+        async with self._history_locks[slot]:
+            for _ in range(LEASE_ATTEMPTS):
+                with suppress(errors.Busy):
+                    lease = await self._db.mail.acquire_chat_lease(slot)
+                    break
+                await asyncio.sleep(LEASE_POLL_SECONDS)
             try:
                 yield
             finally:
                 if lease is not None:
-                    try:
-                        await self._db.mail.release_chat_lease(lease)
-                    except Exception as error:  # noqa: BLE001 -- it expires by itself
-                        logger.warning("could not release the lease %s, it will expire: %s", slot, error)
+                    await chat_leases.release(self._db, lease)
 
-    async def _acquire(self, slot: str) -> types.ChatLease | None:
-        try:
-            for _ in range(LEASE_ATTEMPTS):
-                with suppress(errors.Busy):
-                    return await self._db.mail.acquire_chat_lease(slot)
-                await asyncio.sleep(LEASE_POLL_SECONDS)
-            logger.warning("another process holds the lease %s; continuing without it", slot)
-        except Exception as error:  # noqa: BLE001 -- the lease is an optimization
-            logger.warning("the lease %s is not available; continuing without it: %s", slot, error)
-        return None
-
-    async def wait_withdrawn(self, digest: str) -> None:
+    async def _wait_withdrawn(self, digest: str) -> None:
         """Wait for a short time until the abandoned turns of a history have stopped."""
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 for id_ in [id_ for key, id_ in self._withdrawn.items() if key.startswith(digest)]:
                     while (found := await self._db.mail.inbound(id_)) is not None and found.open:
                         await asyncio.sleep(sse.POLL_AFTER_TURN_SECONDS)
-
-    @property
-    def process(self) -> str:
-        return self._process
-
-    @property
-    def db(self) -> async_db.AsyncSessionDB:
-        return self._db
 
     # --- side requests -----------------------------------------------------------------------------------
 
@@ -320,72 +366,67 @@ class ChatRequests:
         """Answer a request of a client's own purpose, outside any conversation. Nothing is stored."""
         now, latest = self._clock(), self._side_requests.setdefault(owner, deque(maxlen=MAX_SIDE_REQUESTS))
         if len(latest) == MAX_SIDE_REQUESTS and latest[0] > now - 60.0:
-            raise requests.refuse_rejected(platform.Rejection("limit", retry_after=60.0))
+            raise requests.refuse_rejected(platform.AdmissionResult(False, "limit", retry_after=60.0))
         latest.append(now)
         uid = message_codec.generate_uid()
         incoming = platform.Incoming(platform=NAME, key=uid, chat=(owner, uid), sender=owner, text=asked.now.text)
         message = types.Message(1, uid, "", "user", now, message_codec.encode(asked.now.text))
         request = models.Request(messages=(message,), system=asked.instructions or "", max_output=asked.max_output)
 
-        async def work(scope: Scope, receive: Receive, send: Send) -> None:
+        async def write(send: Send) -> None:
             try:
                 reply = await handler.ask_model(incoming, request)
             except errors.ModelError as error:
-                raise requests.RequestRefused(
-                    502, replies.failure_text(str(error)), code="turn_failed", headers=_NO_RETRY
-                ) from None
-            if isinstance(reply, platform.Rejection):
+                message = replies.failure_text(str(error))
+                raise requests.HttpError(502, message, code="turn_failed", headers=_NO_RETRY) from None
+            if isinstance(reply, platform.AdmissionResult):
                 raise requests.refuse_rejected(reply)
             finish: chat_completions.Finish = "length" if reply.finish == "length" else "stop"
             response = chat_completions.ChatResponse(
                 f"chatcmpl-{uid}", int(now), asked.model, reply.text, finish, reply.usage
             )
-            if not asked.stream:
-                await requests.json_response(chat_completions.completion(response))(scope, receive, send)
-                return
-            writer = StreamWriter(send, sse.TurnStream(), response, asked.usage)
-            await writer.begin({})
-            await writer.end(response)
+            if asked.stream:
+                writer = StreamWriter(send, sse.TurnStream(), response, asked.usage)
+                await writer.begin({})
+                await writer.end(response)
+            else:
+                await requests.send_response(requests.json_response(chat_completions.completion(response)), send)
 
-        return LongResponse(work, lambda: None)
+        return LongResponse(write, _do_nothing)
 
     # --- the answer --------------------------------------------------------------------------------------
 
-    def _write_whole(
-        self, inbound: types.InboundMessage, asked: chat_completions.ChatRequest, stream: sse.TurnStream
-    ) -> ASGI:
-        async def work(scope: Scope, receive: Receive, send: Send) -> None:
-            headers, settled = self._headers(inbound), None
-            try:
-                settled = await self._wait_settled(inbound, stream, _do_nothing)
-                answer = await self._answer(settled, asked.model)
-                response = requests.json_response(chat_completions.completion(answer), headers=headers)
-            except (requests.RequestRefused, errors.HoldfastError) as error:
-                refused = requests.refusal_of(error)
+    async def _write(
+        self,
+        send: Send,
+        inbound: types.InboundMessage,
+        asked: chat_completions.ChatRequest,
+        stream: sse.TurnStream,
+    ) -> None:
+        """Write the answer to a request, while it is made if the client asks for a stream."""
+        headers, settled, on_news = self._headers(inbound), None, _do_nothing
+        writer = StreamWriter(send, stream, _empty_response(inbound, asked.model), asked.usage)
+        if asked.stream:
+            await writer.begin(headers)
+            on_news = writer.write_news
+        try:
+            settled = await self._wait_settled(inbound, stream, on_news)
+            answer = await self._answer(settled, asked.model)
+            if asked.stream:
+                await writer.end(answer)
+            else:
+                await requests.send_response(
+                    requests.json_response(chat_completions.completion(answer), headers=headers), send
+                )
+        except (requests.HttpError, errors.HoldfastError) as error:
+            refused = requests.refusal_of(error)
+            if asked.stream:
+                await writer.fail(refused)
+            else:
                 refused.headers.update(headers)
-                response = refused.response()
-            await response(scope, receive, send)
-            if settled is not None:
-                self._mark_written(inbound.key, stream)
-
-        return work
-
-    def _write_stream(
-        self, inbound: types.InboundMessage, asked: chat_completions.ChatRequest, stream: sse.TurnStream
-    ) -> ASGI:
-        async def work(_scope: Scope, _receive: Receive, send: Send) -> None:
-            writer = StreamWriter(send, stream, _empty_response(inbound, asked.model), asked.usage)
-            await writer.begin(self._headers(inbound))
-            settled = None
-            try:
-                settled = await self._wait_settled(inbound, stream, writer.write_news)
-                await writer.end(await self._answer(settled, asked.model))
-            except (requests.RequestRefused, errors.HoldfastError) as error:
-                await writer.fail(requests.refusal_of(error))
-            if settled is not None:
-                self._mark_written(inbound.key, stream)
-
-        return work
+                await requests.send_response(refused.response(), send)
+        if settled is not None:
+            self._mark_written(inbound.key, stream)
 
     def _headers(self, inbound: types.InboundMessage) -> dict[str, str]:
         return {self._header: str(inbound.address.get("name", "")), "x-holdfast-arrival": str(inbound.id)}
@@ -402,26 +443,26 @@ class ChatRequests:
             if stream.settled or loop.time() - read_at >= pause:
                 found, read_at = await self._db.mail.inbound(wanted), loop.time()
                 if found is None:
-                    raise requests.RequestRefused(410, "The request was deleted.", code="deleted")
+                    raise requests.HttpError(410, "The request was deleted.", code="deleted")
                 if not found.open and found.joined is None:
                     return found
                 wanted = found.joined or wanted
             if stream.stopped:
-                raise requests.RequestRefused(503, STOPPING, code="stops", headers=_NO_RETRY)
+                raise requests.HttpError(503, STOPPING, code="stops", headers=_NO_RETRY)
             await stream.wait(seen, pause)
 
     async def _answer(self, settled: types.InboundMessage, model: str) -> chat_completions.ChatResponse:
         sent = [each for each in await self._db.mail.replies(settled.id) if each.kind == "reply"]
         text = "\n".join(each.text for each in sent)
         if settled.redacted or any(each.redacted for each in sent):
-            raise requests.RequestRefused(410, "The answer was deleted.", code="deleted")
+            raise requests.HttpError(410, "The answer was deleted.", code="deleted")
         refusal = _REFUSALS.get(settled.outcome or "")
         if refusal is not None and not (settled.outcome == "interrupted" and text):
             status, code = refusal
             if text == replies.TOO_LARGE:
                 status, code = 400, "context_length_exceeded"
             message = text or f"The request has no answer: {settled.outcome}."
-            raise requests.RequestRefused(status, message, code=code, headers=_NO_RETRY)
+            raise requests.HttpError(status, message, code=code, headers=_NO_RETRY)
         images = await inline_images.render_all(self._db, [digest for each in sent for digest in each.attachments])
         whole = "\n\n".join(each for each in (text, images) if each)
         response = msgspec.structs.replace(_empty_response(settled, model), text=whole)
@@ -429,94 +470,9 @@ class ChatRequests:
         if settled.conversation_id is None or settled.seq is None or last is None:
             return response
         turn = await self._db.transcript(settled.conversation_id, settled.seq, last)
-        usage = _add([each.usage for each in turn if each.usage is not None])
+        usage = sum((each.usage for each in turn if each.usage is not None), types.Usage())
         is_cut = bool(turn) and content_parts.is_cut(turn[-1].content)
         return msgspec.structs.replace(response, usage=usage, finish="length" if is_cut else "stop")
-
-
-class Admission:
-    """Stores one request in the conversation that it belongs to."""
-
-    def __init__(
-        self,
-        chats: ChatRequests,
-        handler: platform.Handler,
-        owner: str,
-        asked: chat_completions.ChatRequest,
-        key: str,
-        digest: str,
-    ) -> None:
-        self._chats, self._handler, self._owner, self._asked = chats, handler, owner, asked
-        self._key, self._digest, self._db = key, digest, chats.db
-
-    async def store(self, named: str | None) -> types.InboundMessage:
-        chats, owner, before = self._chats, self._owner, self._asked.before
-        if named is not None:
-            return await self._submit(await chats.find_named(owner, named))
-        new = ChatTarget(id_ := chats.new_id(), id_, is_new=True)
-        if not before:
-            return await self._submit(new)
-        continued = request_history.digest(owner, before[:-1])
-        async with chats.lock_history(continued):
-            await chats.wait_withdrawn(continued)
-            found = await request_history.find(self._db, NAME, owner, before)
-            target = new._replace(branch_of=found)
-            if found is not None and found.is_tip and not await chats.is_busy(found.request.route):
-                target = ChatTarget(str(found.request.address.get("name")), found.conversation_id)
-            return await self._submit(target)
-
-    async def _submit(self, target: ChatTarget) -> types.InboundMessage:
-        chats, owner, asked = self._chats, self._owner, self._asked
-        route = chats.route(owner, target.name)
-        incoming = platform.Incoming(
-            platform=NAME,
-            key=self._key,
-            chat=(owner, target.name),
-            sender=owner,
-            text=chat_completions.escape_command(asked.now.text),
-            attachments=asked.now.images,
-            address={"process": chats.process, "key": self._key, "digest": self._digest, "name": target.name},
-            terms=platform.Terms(await self._instructions(target, route), asked.max_output, target.conversation_id),
-        )
-        begins = target.is_new or (target.conversation_id is None and not await chats.has_begun(route))
-        if begins and asked.before:
-            # The history is only stored for a client that has access.
-            if (rejected := await self._handler.check(incoming)) is not None:
-                raise requests.refuse_rejected(rejected)
-            if (match := target.branch_of) is not None:
-                await self._db.branch(match.conversation_id, match.answer_seq, branch_id=target.conversation_id)
-            else:
-                await self._store_history(route, target.conversation_id)
-        inbound = await self._handler.submit(incoming)
-        if isinstance(inbound, platform.Rejection):
-            raise requests.refuse_rejected(inbound)
-        return inbound
-
-    async def _instructions(self, target: ChatTarget, route: str) -> str:
-        """Return the instructions of a request. A request without a history keeps those of its conversation."""
-        asked = self._asked
-        if asked.instructions is not None or asked.before or target.is_new:
-            return asked.instructions or ""
-        conversation_id = target.conversation_id or (await self._db.route(route)).conversation_id
-        with suppress(errors.NoSuchSession):
-            last = await self._db.mail.last_inbound(conversation_id, NAME) if conversation_id is not None else None
-            return platform.read_terms(last).instructions if last is not None else ""
-        return ""
-
-    async def _store_history(self, route: str, conversation_id: str | None) -> None:
-        """Store the history as the beginning of a conversation, once if several requests do so concurrently."""
-        before = self._asked.before
-        digests = [
-            [(await self._db.blobs.put(image.data, image.media_type)).digest for image in turn.images]
-            for turn in before
-        ]
-        create = types.NewConversation(source=NAME, owner=_owner_id(self._owner), route=route)
-        conversation_id = conversation_id or self._chats.new_id()
-        if messages := chat_completions.history_messages(before, digests):
-            with suppress(errors.RouteMoved):
-                await self._db.append_messages(conversation_id, messages, create=create)
-                first_text = next((each.text for each in before if each.role == "user"), None)
-                await titles.PendingTitle(first_message=first_text).apply(self._db, conversation_id, lambda _: None)
 
 
 class StreamWriter:
@@ -552,7 +508,7 @@ class StreamWriter:
         chunks = [*pieces, *chat_completions.last_chunks(response, self._with_usage)]
         await self._write(b"".join(map(sse.encode_event, chunks)) + sse.DONE, more=False)
 
-    async def fail(self, refused: requests.RequestRefused) -> None:
+    async def fail(self, refused: requests.HttpError) -> None:
         await self._write(sse.encode_event(refused.body) + sse.DONE, more=False)
 
     async def _write(self, data: bytes, more: bool = True) -> None:
@@ -564,12 +520,18 @@ async def _do_nothing() -> None:
     return
 
 
+def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
+    known[key] = value
+    if len(known) > MAX_REMEMBERED:
+        known.popitem(last=False)
+
+
 def _check_same(inbound: types.InboundMessage, digest: str) -> None:
     """Check that an Idempotency-Key is used for one request only."""
     if inbound.redacted:
-        raise requests.RequestRefused(410, "The request with this Idempotency-Key was deleted.", code="deleted")
+        raise requests.HttpError(410, "The request with this Idempotency-Key was deleted.", code="deleted")
     if inbound.address.get("digest") != digest:
-        raise requests.RequestRefused(
+        raise requests.HttpError(
             422, "This Idempotency-Key was used for another request.", code="idempotency_key_reused"
         )
 
@@ -584,12 +546,3 @@ def _owner_id(owner: str) -> str:
 
 def _digest(data: object) -> str:
     return blake2b(msgspec.json.encode(data), digest_size=20).hexdigest()
-
-
-def _add(usages: Sequence[types.Usage]) -> types.Usage:
-    return types.Usage(
-        input=sum(each.input for each in usages),
-        output=sum(each.output for each in usages),
-        cache_read=sum(each.cache_read for each in usages),
-        reasoning=sum(each.reasoning for each in usages),
-    )

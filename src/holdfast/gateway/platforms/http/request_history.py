@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast import content_parts, errors, types
 from holdfast.agent import loop
-from holdfast.gateway import replies
 from holdfast.gateway.platforms.http import chat_completions, inline_images
+from holdfast.runtime import wording
 from holdfast.store import async_db
 
 MAX_CANDIDATES = 50
@@ -28,7 +28,7 @@ MIN_APART = 86_400.0
 """Seconds between two identical chats after which the later one is chosen."""
 
 
-class Match(NamedTuple):
+class HistoryMatch(NamedTuple):
     """A request whose answer is the last answer in the history."""
 
     request: types.InboundMessage
@@ -37,21 +37,6 @@ class Match(NamedTuple):
     """The last message of its turn."""
     is_tip: bool
     """Whether the conversation has no later answer."""
-
-
-class _Turn(NamedTuple):
-    """The messages after a request that its client received."""
-
-    texts: list[str]
-    end: int
-    is_cut: bool
-    is_tip: bool
-
-    def matches(self, sent: str) -> bool:
-        """Return whether a client may have received this answer: the last message, or all messages in a stream."""
-        answers = {normalize(self.texts[-1]), normalize("\n\n".join(self.texts))}
-        # A client that stopped the answer has a prefix of it.
-        return sent in answers or (self.is_cut and any(each.startswith(sent) for each in answers))
 
 
 def normalize(text: str) -> str:
@@ -67,7 +52,7 @@ def digest(owner: str, turns: Sequence[chat_completions.Turn]) -> str:
 
 async def find(
     db: async_db.AsyncSessionDB, platform: str, owner: str, before: Sequence[chat_completions.Turn]
-) -> Match | None:
+) -> HistoryMatch | None:
     """Return the request whose answer is the last message of `before`; None if there is none or it is ambiguous.
 
     Of several identical chats, one that still ends there is preferred, then the latest. If two such chats were active
@@ -79,10 +64,9 @@ async def find(
     for request in await db.mail.inbound_with_prefix(platform, digest(owner, before[:-1]), MAX_CANDIDATES):
         if tip is not None and tip.request.at - request.at >= MIN_APART:
             break
-        turn = await _turn(db, request) if request.sender == owner else None
-        if turn is None or request.conversation_id is None or not turn.matches(sent):
+        match = await _match(db, request, sent) if request.sender == owner else None
+        if match is None:
             continue
-        match = Match(request, request.conversation_id, turn.end, turn.is_tip)
         if not match.is_tip:
             other = other or match
         elif tip is not None:
@@ -92,8 +76,8 @@ async def find(
     return tip or other
 
 
-async def _turn(db: async_db.AsyncSessionDB, request: types.InboundMessage) -> _Turn | None:
-    """Return the answer to a request from the log, and whether the conversation ends with it."""
+async def _match(db: async_db.AsyncSessionDB, request: types.InboundMessage, sent: str) -> HistoryMatch | None:
+    """Compare the answer to a request in the log with what the client sent; None if it is another one."""
     if request.conversation_id is None or request.seq is None or request.redacted:
         return None
     try:
@@ -117,10 +101,18 @@ async def _turn(db: async_db.AsyncSessionDB, request: types.InboundMessage) -> _
         elif message.role == "assistant" and not message.tool_calls and not _is_broken_off(message.content):
             is_tip = False
             break
-    is_cut = is_cut or not texts
+    if not _is_answer(texts, is_cut or not texts, sent):
+        return None
+    return HistoryMatch(request, request.conversation_id, end, is_tip)
+
+
+def _is_answer(texts: list[str], is_cut: bool, sent: str) -> bool:
+    """Return whether a client may have received this: the last message of a turn or, in a stream, all messages."""
     if not texts or not texts[-1].strip():
-        texts.append(replies.BLANK)
-    return _Turn([each for each in texts if each.strip()], end, is_cut, is_tip)
+        texts = [*texts, wording.EMPTY_REPLY]
+    answers = {normalize(texts[-1]), normalize("\n\n".join(texts))}
+    # A client that stopped the answer has a prefix of it.
+    return sent in answers or (is_cut and any(each.startswith(sent) for each in answers))
 
 
 def _is_broken_off(content: types.Content) -> bool:

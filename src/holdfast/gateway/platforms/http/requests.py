@@ -20,11 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import errors
 from holdfast.gateway import platform
-from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.gateway")
 
-MAX_JSON_DEPTH = 64
 READ_SECONDS, WRITE_SECONDS = 30.0, 60.0
 """How long a client may take to send a request, and to read one piece of the response."""
 MAX_ID = 200
@@ -38,7 +36,7 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate
 _RESPONSE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
-class RequestRefused(Exception):
+class HttpError(Exception):
     """A request that is answered with an error status."""
 
     def __init__(
@@ -61,6 +59,12 @@ class RequestRefused(Exception):
 
     def response(self) -> Response:
         return json_response(self.body, self.status, self.headers)
+
+
+async def send_response(response: Response, send: Send) -> None:
+    """Send a complete response; it needs neither the request nor its scope."""
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -108,7 +112,7 @@ class RequestFilter:
             logger.info("a client did not read its response within %.0f s", WRITE_SECONDS)
         except Exception as error:
             # The border of one request: any error becomes a response and affects no other request.
-            if not isinstance(error, RequestRefused | errors.HoldfastError | HTTPException):
+            if not isinstance(error, HttpError | errors.HoldfastError | HTTPException):
                 logger.exception("internal error in a request")
             if not started:
                 await refusal_of(error).response()(scope, receive, send_in_time)
@@ -116,11 +120,11 @@ class RequestFilter:
     def _check(self, headers: Headers, max_body: int) -> None:
         if self.hosts is not None and parse_host(headers.get("host", "")) not in self.hosts:
             message = "This host name is not served here. Behind a proxy, add it to `hosts` of [gateway.http]."
-            raise RequestRefused(421, message, code="wrong_host")
+            raise HttpError(421, message, code="wrong_host")
         if "transfer-encoding" in headers and "content-length" in headers:
             # A proxy may have used the other header to find the end of the request.
             message = "A request must not have both Content-Length and Transfer-Encoding."
-            raise RequestRefused(400, message, headers={"connection": "close"})
+            raise HttpError(400, message, headers={"connection": "close"})
         # The HTTP parser accepts up to 20 digits only.
         if int(headers.get("content-length", "0")) > max_body:
             raise body_too_large(max_body)
@@ -138,7 +142,7 @@ class RequestFilter:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise RequestRefused(
+                raise HttpError(
                     408, "The request body did not arrive in time.", headers={"connection": "close"}
                 ) from None
             size += len(message.get("body", b""))
@@ -150,24 +154,24 @@ class RequestFilter:
         return receive_limited
 
 
-def refusal_of(error: Exception) -> RequestRefused:
+def refusal_of(error: Exception) -> HttpError:
     """Return the response to an error. It never contains the message of a database."""
-    if isinstance(error, RequestRefused):
+    if isinstance(error, HttpError):
         return error
     if isinstance(error, HTTPException):
         code = "method_not_allowed" if error.status_code == 405 else "not_found"
-        return RequestRefused(error.status_code, f"{error.detail}.", code=code, headers=error.headers)
+        return HttpError(error.status_code, f"{error.detail}.", code=code, headers=error.headers)
     if isinstance(error, errors.StoreError):
         logger.warning("a request failed because of the store: %s", error)
-        return RequestRefused(503, "The store is not available. Try again.", code="store", headers={"retry-after": "5"})
+        return HttpError(503, "The store is not available. Try again.", code="store", headers={"retry-after": "5"})
     if isinstance(error, errors.InvalidArgument):
-        return RequestRefused(400, str(error))
+        return HttpError(400, str(error))
     if isinstance(error, errors.NoSuchSession):
-        return RequestRefused(404, "No such conversation.", code="conversation_not_found")
+        return HttpError(404, "No such conversation.", code="conversation_not_found")
     if isinstance(error, errors.HoldfastError):
         logger.warning("a request failed: %s", error)
-        return RequestRefused(500, "The request failed.", code=type(error).__name__)
-    return RequestRefused(500, "Internal error.", code="internal")
+        return HttpError(500, "The request failed.", code=type(error).__name__)
+    return HttpError(500, "Internal error.", code="internal")
 
 
 _REJECTIONS = {
@@ -178,16 +182,22 @@ _REJECTIONS = {
 }
 
 
-def refuse_rejected(rejection: platform.Rejection) -> RequestRefused:
+def refuse_rejected(rejection: platform.AdmissionResult) -> HttpError:
     """Return the response to a message that was not accepted."""
     status, code, default = _REJECTIONS[rejection.reason]
     headers = {"retry-after": str(ceil(rejection.retry_after))} if rejection.retry_after else None
-    return RequestRefused(status, rejection.message or default, code=code, headers=headers)
+    return HttpError(status, rejection.message or default, code=code, headers=headers)
 
 
-def body_too_large(max_body: int) -> RequestRefused:
+def check_ready(handler: platform.Handler | None) -> platform.Handler:
+    if handler is None:
+        raise HttpError(503, "The gateway is not ready.", code="not_ready", headers=RETRY_ELSEWHERE)
+    return handler
+
+
+def body_too_large(max_body: int) -> HttpError:
     message = f"A request may have at most {max_body:,} bytes. Raise `body` of [gateway.http] to allow more."
-    return RequestRefused(413, message, code="too_large", headers={"connection": "close"})
+    return HttpError(413, message, code="too_large", headers={"connection": "close"})
 
 
 def parse_host(text: str) -> str:
@@ -241,12 +251,12 @@ class Tokens:
         if not self._owners:
             if request.headers.get("origin", "") not in {"", *self._origins}:
                 message = "Without a token, only web pages of `origins` in [gateway.http] may send requests."
-                raise RequestRefused(403, message, code="origin")
+                raise HttpError(403, message, code="origin")
             return "local"
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         owner = self._owner(token.strip()) if scheme.lower() == "bearer" else None
         if owner is None:
-            raise RequestRefused(
+            raise HttpError(
                 401,
                 "Missing or unknown token. Send Authorization: Bearer TOKEN.",
                 code="invalid_api_key",
@@ -262,7 +272,7 @@ class Tokens:
 
 async def read_body(request: Request) -> bytes:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise RequestRefused(415, "Content-Encoding is not supported.", code="content_encoding")
+        raise HttpError(415, "Content-Encoding is not supported.", code="content_encoding")
     return await request.body()
 
 
@@ -271,26 +281,18 @@ async def read_object(request: Request) -> dict[str, Any]:
     kind, _, rest = request.headers.get("content-type", "").partition(";")
     charset = rest.strip().lower().removeprefix("charset=").strip('"')
     if kind.strip().lower() != "application/json" or charset not in ("", "utf-8"):
-        raise RequestRefused(415, "The body must be JSON: Content-Type: application/json.", code="content_type")
+        raise HttpError(415, "The body must be JSON: Content-Type: application/json.", code="content_type")
     return decode_object(await read_body(request))
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(400, f"The body is not JSON: {errors.quote(str(error))}", code="invalid_json") from None
-    except RecursionError:
-        raise _too_deep() from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, f"The body is not JSON: {errors.shown(str(error))}", code="invalid_json") from None
     if not isinstance(found, dict):
-        raise RequestRefused(400, "The body must be a JSON object.", code="invalid_json")
-    if message_codec.is_too_deep(found, MAX_JSON_DEPTH):
-        raise _too_deep()
+        raise HttpError(400, "The body must be a JSON object.", code="invalid_json")
     return found
-
-
-def _too_deep() -> RequestRefused:
-    return RequestRefused(400, f"JSON may be nested at most {MAX_JSON_DEPTH} levels deep.", code="is_too_deep")
 
 
 def check_id(text: str | None, name: str) -> str | None:
@@ -298,5 +300,5 @@ def check_id(text: str | None, name: str) -> str | None:
     if text is None:
         return None
     if not 0 < len(text) <= MAX_ID or not text.isprintable() or text != text.strip():
-        raise RequestRefused(400, f"{name} must be 1 to {MAX_ID} printable characters.", param=name)
+        raise HttpError(400, f"{name} must be 1 to {MAX_ID} printable characters.", param=name)
     return text

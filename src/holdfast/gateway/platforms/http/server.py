@@ -45,7 +45,7 @@ def raise_file_limit(wanted: int = MAX_OPEN_FILES) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """A uvicorn server that leaves signals to the program."""
 
     @contextmanager
@@ -89,7 +89,7 @@ def bind(host: str, port: int, has_tokens: bool, share: bool = False) -> socket.
 @asynccontextmanager
 async def serve(app: ASGIApp, listening: socket.socket) -> AsyncIterator[Callable[[], None]]:
     """Serve requests until the end of the block; yield a function that stops accepting connections."""
-    server = Server(
+    server = HttpServer(
         uvicorn.Config(
             app,
             http="h11",

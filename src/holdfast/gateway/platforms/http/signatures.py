@@ -42,12 +42,12 @@ def sign(secret: str, delivery: str, body: bytes, at: float) -> dict[str, str]:
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
-    """Verify a delivery and return its id. Raises RequestRefused."""
+    """Verify a delivery and return its id. Raises HttpError."""
     delivery, timestamp, given = (headers.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
     if not delivery:
         raise refuse(f"The headers {ID}, {TIMESTAMP} and {SIGNATURE} are required.")
     if re.fullmatch(ID_PATTERN, delivery) is None:
-        raise requests.RequestRefused(
+        raise requests.HttpError(
             400, f"{ID} must be 1 to 100 letters, digits, hyphens or underscores.", code="delivery_id"
         )
     if not re.fullmatch("[0-9]{1,12}", timestamp) or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
@@ -61,7 +61,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
 
 
 def verify_github(secret: str, headers: Mapping[str, str], body: bytes) -> str:
-    """Verify a delivery of GitHub and return an id for it. Raises RequestRefused.
+    """Verify a delivery of GitHub and return an id for it. Raises HttpError.
 
     GitHub signs neither the time nor its delivery id. The id is a digest of the body, so a repeated body is always
     the same delivery.
@@ -73,8 +73,8 @@ def verify_github(secret: str, headers: Mapping[str, str], body: bytes) -> str:
     return f"={sha256(body).hexdigest()}"
 
 
-def refuse(message: str) -> requests.RequestRefused:
-    return requests.RequestRefused(401, message, code="invalid_signature")
+def refuse(message: str) -> requests.HttpError:
+    return requests.HttpError(401, message, code="invalid_signature")
 
 
 def _sign(secret: str, delivery: str, timestamp: str, body: bytes) -> str:

@@ -37,10 +37,8 @@ class TurnStream:
         self.admission = asyncio.Lock()
         """Held while the request is stored, so that a repeated request finds it."""
         self.stopped = False
-        self.written = asyncio.Event()
-        """Set once a connection has sent the whole answer."""
-        self.abandoned = asyncio.Event()
-        """Set when no connection is left."""
+        self.is_written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Whether a connection has sent the whole answer; known once one has, or none is left."""
         self.settled = False
         """Whether the outcome is in the store."""
         self.version = 0

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -88,8 +86,7 @@ class Webhooks:
         self._poster = poster or callbacks.CallbackPoster()
         self.handler: gateway_platform.Handler | None = None
         self._ready = asyncio.Event()
-        self._reading: dict[asyncio.Timeout, str] = {}
-        """The unverified bodies that are being read, the oldest first, and their clients."""
+        self._unverified = asyncio.Semaphore(MAX_UNVERIFIED)
 
     # --- the platform ------------------------------------------------------------------------------------
 
@@ -142,17 +139,17 @@ class Webhooks:
     async def post(self, request: Request) -> Response:
         """POST /hooks/NAME."""
         name, hook = self._hook(request)
-        async with self._unverified(request.client.host if request.client else ""):
-            body = await requests.read_body(request)
+        try:
+            async with asyncio.timeout(READ_SECONDS), self._unverified:
+                body = await requests.read_body(request)
+        except TimeoutError:
+            raise requests.HttpError(408, TOO_SLOW, code="too_slow", headers=requests.RETRY_ELSEWHERE) from None
         delivery = self._verify(hook, request.headers, body)
         posted = await requests.read_object(request)
-        if self.handler is None:
-            raise requests.RequestRefused(
-                503, "The gateway is not ready.", code="not_ready", headers=requests.RETRY_ELSEWHERE
-            )
+        handler = requests.check_ready(self.handler)
         text = message_text(name, hook.settings.prompt, request.headers.get("x-github-event", ""), posted, body)
-        stored = await self.handler.submit(_incoming(name, hook, delivery, text))
-        if isinstance(stored, gateway_platform.Rejection):
+        stored = await handler.submit(_incoming(name, hook, delivery, text))
+        if isinstance(stored, gateway_platform.AdmissionResult):
             raise requests.refuse_rejected(stored)
         return requests.json_response({"id": stored.id}, 202, {"location": f"/hooks/{name}/{stored.id}"})
 
@@ -163,45 +160,22 @@ class Webhooks:
         signatures.verify(hook.secret, request.headers, wanted.encode(), self._clock())
         found = await self._db.mail.inbound(int(wanted)) if wanted.isdigit() and len(wanted) < 18 else None
         if found is None or (found.platform, found.sender) != (NAME, name):
-            raise requests.RequestRefused(404, "No delivery has this id.", code="not_found")
+            raise requests.HttpError(404, "No delivery has this id.", code="not_found")
         if hook.chat is not None or hook.url is not None:
-            raise requests.RequestRefused(404, "The replies of this hook are sent elsewhere.", code="not_kept")
+            raise requests.HttpError(404, "The replies of this hook are sent elsewhere.", code="not_kept")
         replies = await self._db.mail.replies(found.id) if not found.open else []
         text = "\n".join(each.text for each in replies)
         return requests.json_response({"id": found.id, "outcome": found.outcome, "text": text})
-
-    @asynccontextmanager
-    async def _unverified(self, client: str) -> AsyncIterator[None]:
-        """Limit the number of unverified bodies in memory; a slow client cannot block others."""
-        if len(self._reading) >= MAX_UNVERIFIED:
-            self._drop_one(client)
-        reading = asyncio.timeout(READ_SECONDS)
-        try:
-            async with reading:
-                self._reading[reading] = client
-                yield
-        except TimeoutError:
-            raise requests.RequestRefused(408, TOO_SLOW, code="too_slow", headers=requests.RETRY_ELSEWHERE) from None
-        finally:
-            self._reading.pop(reading, None)
-
-    def _drop_one(self, client: str) -> None:
-        """Cancel the oldest read of the client that has the most, counting the new one."""
-        ((busiest, _),) = Counter([*self._reading.values(), client]).most_common(1)
-        oldest = next(each for each, owner in self._reading.items() if owner == busiest)
-        del self._reading[oldest]
-        if not oldest.expired():
-            oldest.reschedule(asyncio.get_running_loop().time())
 
     def _hook(self, request: Request) -> tuple[str, HookConfig]:
         name = request.path_params["name"]
         hook = self._hooks.get(name)
         if hook is None:
-            raise requests.RequestRefused(404, "No such hook.", code="not_found")
+            raise requests.HttpError(404, "No such hook.", code="not_found")
         return name, hook
 
     def _verify(self, hook: HookConfig, headers: Mapping[str, str], body: bytes) -> str:
-        """Verify a delivery and return its id. Raises RequestRefused."""
+        """Verify a delivery and return its id. Raises HttpError."""
         if hook.settings.scheme == "github":
             return signatures.verify_github(hook.secret, headers, body)
         if headers.get(signatures.ID, "").startswith(REPLY):

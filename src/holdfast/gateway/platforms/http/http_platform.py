@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from holdfast import errors, events, types
+from holdfast import errors
 from holdfast.gateway import metrics, platform, settings
 from holdfast.gateway.platforms.http import chat_completions, chat_requests, openapi, requests, server, webhooks
 from holdfast.store import async_db
@@ -32,7 +32,7 @@ HEALTH_SECONDS = 2.0
 """How long the store may take to answer a health check."""
 
 
-class HttpPlatform:
+class HttpPlatform(chat_requests.ChatRequests):
     """The platform. `tokens` maps tokens to owners; `attachments` is the limit of files per message in kilobytes."""
 
     def __init__(
@@ -43,22 +43,16 @@ class HttpPlatform:
         tokens: Mapping[str, str] | None = None,
         models: Sequence[str] = (MODEL,),
         hooks: webhooks.Webhooks | None = None,
-        attachments: int = settings.Limits().attachments,
+        attachments: int = settings.GatewayLimits().attachments,
         meter: metrics.GatewayMetrics | None = None,
         profile: str = "main",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._db, self._settings = db, wanted or settings.Http()
+        self._settings = wanted or settings.Http()
+        header, side_requests = self._settings.conversation_header, self._settings.side_requests
+        super().__init__(db, models, header=header, side_requests=side_requests, profile=profile, clock=clock)
         self.tokens = requests.Tokens(tokens or {}, self._settings.origins)
         self.hooks, self.metrics = hooks, meter or metrics.GatewayMetrics()
-        self._chats = chat_requests.ChatRequests(
-            db,
-            models,
-            header=self._settings.conversation_header,
-            side_requests=self._settings.side_requests,
-            profile=profile,
-            clock=clock,
-        )
         self._socket: socket.socket | None = None
         self._ready = asyncio.Event()
         self._stop_listening: Callable[[], None] = lambda: None
@@ -86,39 +80,25 @@ class HttpPlatform:
         return True
 
     @property
-    def is_ready(self) -> bool:
-        return self._chats.handler is not None
+    def exclusive(self) -> bool:
+        return True
 
     @property
-    def waiting(self) -> int:
-        """The number of requests that wait for their answers."""
-        return self._chats.waiting
+    def is_ready(self) -> bool:
+        return self.handler is not None
 
     async def wait_ready(self) -> None:
         await self._ready.wait()
 
     async def run(self, handler: platform.Handler) -> None:
-        self._chats.handler = handler
+        self.handler = handler
         self._ready.set()
         try:
             await asyncio.Event().wait()
         finally:
-            self._chats.handler = None
+            self.handler = None
             # New connections go to another gateway that shares the port; accepted requests are still answered.
             self._stop_listening()
-
-    async def send(self, delivery: platform.Delivery) -> str:
-        return await self._chats.send(delivery)
-
-    @property
-    def exclusive(self) -> bool:
-        return True
-
-    def owns(self, outgoing: types.Outgoing) -> bool:
-        return self._chats.owns(outgoing)
-
-    def on_event(self, inbound: types.InboundMessage, event: events.AnyEvent) -> None:
-        self._chats.on_event(inbound, event)
 
     # --- the server --------------------------------------------------------------------------------------
 
@@ -139,11 +119,7 @@ class HttpPlatform:
             try:
                 yield self.address
             finally:
-                self.release_clients()
-
-    def release_clients(self) -> None:
-        """Answer the requests that still wait: this process stops."""
-        self._chats.stop()
+                self.stop_waiting()
 
     @property
     def address(self) -> str:
@@ -160,7 +136,7 @@ class HttpPlatform:
             Route("/openapi.json", self._openapi, methods=["GET"]),
             Route("/v1/models", self._authenticated(self._models), methods=["GET"]),
             Route("/v1/models/{name}", self._authenticated(self._model), methods=["GET"]),
-            Route(requests.CHAT, self._authenticated(self._chats.complete), methods=["POST"]),
+            Route(requests.CHAT, self._authenticated(self.complete), methods=["POST"]),
         ]
         if self.hooks is not None:
             routes += [
@@ -192,12 +168,12 @@ class HttpPlatform:
     # --- other requests ----------------------------------------------------------------------------------
 
     async def _models(self, _request: Request, _owner: str) -> Response:
-        return requests.json_response(chat_completions.model_list(self._chats.models))
+        return requests.json_response(chat_completions.model_list(self.models))
 
     async def _model(self, request: Request, _owner: str) -> Response:
         name = request.path_params["name"]
-        if name not in self._chats.models:
-            raise requests.RequestRefused(404, "No such model.", param="model", code="model_not_found")
+        if name not in self.models:
+            raise requests.HttpError(404, "No such model.", param="model", code="model_not_found")
         return requests.json_response(chat_completions.model(name))
 
     async def _health(self, _request: Request) -> Response:
@@ -213,7 +189,7 @@ class HttpPlatform:
 
     async def _openapi(self, _request: Request) -> Response:
         return requests.json_response(
-            openapi.document(self._chats.models, self.hooks is not None, self._settings.conversation_header)
+            openapi.document(self.models, self.hooks is not None, self._settings.conversation_header)
         )
 
     async def _counts(self) -> dict[str, int] | None:
