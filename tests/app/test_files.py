@@ -29,28 +29,6 @@ async def result(agent: agents.AIAgent, path: str) -> str:
     return content_parts.text(last.content)
 
 
-def test_a_file_read_before_is_referred_to_until_a_compaction(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "notes.txt").write_text("the note\n", encoding="utf-8")
-
-    async def story() -> None:
-        async with compose.start(settings(tmp_path / "home"), folder=str(project), reviews=False) as app:
-            await filled(app.db)
-            agent = await app.runtime.agents.get("talk")
-            assert agent.new_conversation.folder == str(project)
-            agent.summarizers = (Writer(),)
-            assert await result(agent, "notes.txt") == "1\tthe note"
-            assert "has not changed" in await result(agent, "notes.txt")
-            assert await result(agent, "notes.txt") == "1\tthe note"
-            agent.model = ScriptedModel(window=WINDOW)
-            assert (await agent.compress_context(force=True)).outcome is Outcome.COMPACTED
-            assert await result(agent, "notes.txt") == "1\tthe note"
-            assert "has not changed" in await result(agent, "notes.txt")
-
-    asyncio.run(story())
-
-
 @pytest.mark.parametrize("where", ["inside", "around"])
 def test_the_programs_own_files_are_closed_to_its_tools(tmp_path: Path, where: str) -> None:
     home = tmp_path / "project" / "home" if where == "inside" else tmp_path / "project"

@@ -86,7 +86,7 @@ async def serve(
         )
         others = None
         if settings.servers:
-            others = await stack.enter_async_context(servers.Servers(settings.servers, folder))
+            others = await stack.enter_async_context(servers.McpServers(settings.servers, folder))
         wanted, store = settings.gateway, services.store
         meter, addresses = metrics.GatewayMetrics(), list[str]()
         if platforms is None:
@@ -198,7 +198,7 @@ def is_granted(wanted: bool | gateway_settings.Senders, owner: str) -> bool:
 
 @asynccontextmanager
 async def _open_runtime(
-    services: compose.Services, others: servers.Servers | None, owner: str
+    services: compose.Services, others: servers.McpServers | None, owner: str
 ) -> AsyncIterator[runtime.Runtime]:
     """Open the runtime of an owner. `others` are the MCP servers, which all owners share."""
     settings, store = services.settings, services.store
@@ -210,7 +210,7 @@ async def _open_runtime(
     has_shell = is_granted(settings.gateway.shell, owner)
     factory = services.agent_factory(
         permissions,
-        partial(toolset.build_file_tools, folder, toolset.protected_paths(settings, services.database, folder)),
+        toolset.build_file_tools(folder, toolset.protected_paths(settings, services.database, folder)),
         toolset.build_shell_tools(services.processes, settings, [folder]) if has_shell else [],
         others,
         folder=folder,

@@ -97,7 +97,7 @@ class Access:
             return ALLOWED
         if await self._role(platform, chat) in ("user", "admin"):
             return ALLOWED
-        logger.warning("the reply to %s would go to %s, which has no access", errors.shown(incoming.sender), chat)
+        logger.warning("the reply to %s would go to %s, which has no access", errors.quote(incoming.sender), chat)
         return gateway_platform.AdmissionResult(False, message=HOME_NOT_ALLOWED.format(platform=platform, chat=chat))
 
     async def is_admin(self, platform: str, sender: str) -> bool:
@@ -112,7 +112,7 @@ class Access:
         try:
             return evaluate(self._rules, platform, sender, await self._db.contacts.get(platform, sender))
         except errors.InvalidArgument:
-            logger.warning("rejected an invalid sender id on %s", errors.shown(platform))
+            logger.warning("rejected an invalid sender id on %s", errors.quote(platform))
             return "denied"
 
     async def _greeting(self, incoming: gateway_platform.Incoming) -> str:

@@ -289,7 +289,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpError(400, f"The body is not JSON: {errors.shown(str(error))}", code="invalid_json") from None
+        raise HttpError(400, f"The body is not JSON: {errors.quote(str(error))}", code="invalid_json") from None
     if not isinstance(found, dict):
         raise HttpError(400, "The body must be a JSON object.", code="invalid_json")
     return found
