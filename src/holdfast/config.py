@@ -35,7 +35,7 @@ Hours = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 Days = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 
 
-class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scheduled backups, made by any process that runs when one is due."""
 
     folder: str | None = None
@@ -46,7 +46,7 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The number of backups to keep."""
 
 
-class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RetentionSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The defaults of `holdfast sessions prune`. Nothing is pruned automatically."""
 
     older_than_days: Days | None = None
@@ -66,7 +66,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_write: Dollars | None = None
 
 
-class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProviderSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A provider of models, which are named `provider/model`."""
 
     kind: Literal["openai", "anthropic"] = "openai"
@@ -79,7 +79,7 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The context window of its models in tokens, if it is not known."""
 
 
-class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The properties of one model."""
 
     window: Count | None = None
@@ -90,7 +90,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The price; by default the cost that the provider reports, else the list price, if it is known."""
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LimitsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits that end a turn."""
 
     steps: Count = 50
@@ -99,7 +99,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The maximum cost of a turn in US dollars, with summaries and memory review. Needs a known price."""
 
 
-class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompactionSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a conversation is compacted, and by which model."""
 
     soft: Share = 0.65
@@ -110,7 +110,7 @@ class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The model that writes summaries, as provider/model; by default the model of the conversation."""
 
 
-class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MemorySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory notes about the user, across conversations."""
 
     enabled: bool = True
@@ -119,14 +119,14 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the model reviews each turn in the background for facts to remember."""
 
 
-class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PluginsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tools of other installed packages."""
 
     disabled: list[str] = []
     """The packages whose tools are not loaded."""
 
 
-class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PermissionsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Permission rules of the form `tool`, `tool(words)` or `tool(path)`. A project's file cannot set them."""
 
     allow: list[str] = []
@@ -146,7 +146,7 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(rules.rule(say, text, f"`permissions.{say}`: ") for say, each in texts for text in each)
 
 
-class Shell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of shell commands that agents run."""
 
     environment: list[str] = []
@@ -162,17 +162,17 @@ class Secret(str):
         return "'***'"
 
 
-class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProfileSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named set of settings that override others when it is chosen. Permission rules are added."""
 
     database: str | None = None
     model: str | None = None
     fallback: list[str] = []
-    limits: Limits = Limits()
-    compaction: Compaction = Compaction()
-    memory: Memory = Memory()
-    permissions: Permissions = Permissions()
-    shell: Shell = Shell()
+    limits: LimitsSection = LimitsSection()
+    compaction: CompactionSection = CompactionSection()
+    memory: MemorySection = MemorySection()
+    permissions: PermissionsSection = PermissionsSection()
+    shell: ShellSection = ShellSection()
 
 
 class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,19 +181,19 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     database: str | None = None
     model: str | None = None
     fallback: list[str] = []
-    providers: dict[str, Provider] = {}
-    models: dict[str, ModelSettings] = {}
-    limits: Limits = Limits()
-    compaction: Compaction = Compaction()
-    memory: Memory = Memory()
-    plugins: Plugins = Plugins()
-    permissions: Permissions = Permissions()
-    shell: Shell = Shell()
+    providers: dict[str, ProviderSection] = {}
+    models: dict[str, ModelSection] = {}
+    limits: LimitsSection = LimitsSection()
+    compaction: CompactionSection = CompactionSection()
+    memory: MemorySection = MemorySection()
+    plugins: PluginsSection = PluginsSection()
+    permissions: PermissionsSection = PermissionsSection()
+    shell: ShellSection = ShellSection()
     servers: dict[str, mcp.Server] = msgspec.field(default_factory=dict, name="mcpServers")
-    backup: Backup = Backup()
-    retention: Retention = Retention()
+    backup: BackupSection = BackupSection()
+    retention: RetentionSection = RetentionSection()
     gateway: gateway.Settings = gateway.Settings()
-    profiles: dict[str, Profile] = {}
+    profiles: dict[str, ProfileSection] = {}
 
 
 class Layer(NamedTuple):
@@ -214,9 +214,9 @@ class LoadedFiles(NamedTuple):
 
 # The providers that need only an API key in the environment.
 PROVIDERS = {
-    "anthropic": Provider("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
-    "openai": Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "openrouter": Provider("openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "anthropic": ProviderSection("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+    "openai": ProviderSection("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "openrouter": ProviderSection("openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
 }
 # The variables for another address, as in the SDKs of the companies.
 ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
@@ -239,8 +239,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The path of the user's settings file, which may not exist."""
     profile: str | None = None
     """The chosen profile: HOLDFAST_PROFILE."""
-    backup: Backup = Backup()
-    retention: Retention = Retention()
+    backup: BackupSection = BackupSection()
+    retention: RetentionSection = RetentionSection()
     gateway: gateway.Settings = gateway.Settings()
     secrets: dict[str, Secret] = {}
     """The values of the variables that the gateway's settings name, if they are set."""
@@ -248,16 +248,16 @@ class Settings(msgspec.Struct, frozen=True):
     """The model, as provider/model: HOLDFAST_MODEL, else the project's file, else the user's."""
     fallback: tuple[str, ...] = ()
     """The models to try in order if it fails."""
-    providers: dict[str, Provider] = {}
+    providers: dict[str, ProviderSection] = {}
     """By name, with the addresses of the environment (OPENAI_BASE_URL, ANTHROPIC_BASE_URL)."""
     keys: dict[str, Secret] = {}
     """The API keys by provider."""
-    models: dict[str, ModelSettings] = {}
-    limits: Limits = Limits()
-    compaction: Compaction = Compaction()
-    memory: Memory = Memory()
-    plugins: Plugins = Plugins()
-    shell: Shell = Shell()
+    models: dict[str, ModelSection] = {}
+    limits: LimitsSection = LimitsSection()
+    compaction: CompactionSection = CompactionSection()
+    memory: MemorySection = MemorySection()
+    plugins: PluginsSection = PluginsSection()
+    shell: ShellSection = ShellSection()
     permissions: tuple[rules.Rule, ...] = ()
     servers: tuple[mcp.Wanted, ...] = ()
     """The enabled MCP servers (`mcpServers`), with variables of the environment substituted."""
@@ -340,7 +340,7 @@ def database_in_user_file(environ: Mapping[str, str] | None = None) -> str | Non
     return _path(named, os.path.dirname(users)) if isinstance(named, str) else None
 
 
-def _providers(file: SettingsFile, given: Mapping[str, str]) -> dict[str, Provider]:
+def _providers(file: SettingsFile, given: Mapping[str, str]) -> dict[str, ProviderSection]:
     found = {**PROVIDERS, **file.providers}
     for name, variable in ADDRESSES.items():
         if url := given.get(variable):
@@ -348,7 +348,7 @@ def _providers(file: SettingsFile, given: Mapping[str, str]) -> dict[str, Provid
     return found
 
 
-def needs_key(name: str, provider: Provider) -> bool:
+def needs_key(name: str, provider: ProviderSection) -> bool:
     """Return whether a provider needs an API key. A known provider at another address may need none."""
     known = PROVIDERS.get(name)
     if known is None or provider.key_env != known.key_env:
@@ -356,7 +356,7 @@ def needs_key(name: str, provider: Provider) -> bool:
     return (provider.base_url or known.base_url or "").rstrip("/") == known.base_url
 
 
-def _keys(providers: dict[str, Provider], given: Mapping[str, str]) -> dict[str, Secret]:
+def _keys(providers: dict[str, ProviderSection], given: Mapping[str, str]) -> dict[str, Secret]:
     named = ((name, given.get(provider.key_env or "")) for name, provider in providers.items())
     return {name: Secret(key.strip()) for name, key in named if key and key.strip()}
 

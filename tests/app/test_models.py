@@ -35,7 +35,7 @@ def test_what_can_be_had_is_what_a_key_is_there_for_or_settings_name(tmp_path: P
             tmp_path,
             model="anthropic/claude-opus-4-5",
             fallback=("openai/gpt-5", "offline", "nobody/nothing"),
-            models={"anthropic/claude-haiku-4-5": config.ModelSettings()},
+            models={"anthropic/claude-haiku-4-5": config.ModelSection()},
             keys={"anthropic": config.Secret("k")},
         )
         offered = await models.ConversationModels(given, ScriptedModel([], name="anthropic/claude-opus-4-5")).listed()
@@ -101,7 +101,7 @@ def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
             ]
 
         async def costs() -> list[float | None]:
-            chosen = await models.choose(settings(tmp_path, limits=config.Limits(cost=1.0)), named)
+            chosen = await models.choose(settings(tmp_path, limits=config.LimitsSection(cost=1.0)), named)
             deltas = [each async for each in chosen.model.stream(base.Request(messages=()))]
             await chosen.model.close()
             return [each.usage.cost for each in deltas if isinstance(each, base.UsageDelta)]
@@ -129,10 +129,10 @@ def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
 def test_cost_limit_needs_a_known_price(tmp_path: Path, name: str, allowed: bool) -> None:
     given = settings(
         tmp_path,
-        providers={**config.PROVIDERS, "lab": config.Provider("openai", "http://127.0.0.1:9/v1")},
+        providers={**config.PROVIDERS, "lab": config.ProviderSection("openai", "http://127.0.0.1:9/v1")},
         keys=dict.fromkeys(config.PROVIDERS, config.Secret("k")),
-        models={"lab/priced": config.ModelSettings(price=config.Price(1, 2))},
-        limits=config.Limits(cost=1.0),
+        models={"lab/priced": config.ModelSection(price=config.Price(1, 2))},
+        limits=config.LimitsSection(cost=1.0),
     )
 
     async def made() -> None:

@@ -26,7 +26,7 @@ def settings(home: Path) -> config.Settings:
         colour=False,
         columns=None,
         model="offline",
-        backup=config.Backup(folder=str(home / "copies")),
+        backup=config.BackupSection(folder=str(home / "copies")),
     )
 
 
@@ -153,7 +153,7 @@ def offered(home: Path, **given: object) -> tuple[set[str], str | None]:
 
 def test_an_agent_can_read_outputs_and_remember_unless_told_otherwise(tmp_path: Path) -> None:
     assert {"read_output", "memory"} <= offered(tmp_path)[0]
-    assert "memory" not in offered(tmp_path, memory=config.Memory(enabled=False))[0]
+    assert "memory" not in offered(tmp_path, memory=config.MemorySection(enabled=False))[0]
 
 
 def test_tools_of_other_packages_are_there_and_what_is_wrong_with_them_is_said(
@@ -167,7 +167,7 @@ def test_tools_of_other_packages_are_there_and_what_is_wrong_with_them_is_said(
     names, notice = offered(tmp_path)
     assert "weather" in names
     assert "plug-in sly" in str(notice)
-    names, notice = offered(tmp_path, plugins=config.Plugins(disabled=["good", "sly"]))
+    names, notice = offered(tmp_path, plugins=config.PluginsSection(disabled=["good", "sly"]))
     assert "weather" not in names
     assert notice is None
 

@@ -57,7 +57,7 @@ def settings_of(folder: Path, users: str = "", projects: str | None = None) -> c
 def test_the_users_file_sets_what_the_environment_does_not(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, 'database = "mine.db"\n[backup]\nfolder = "copies"\nkeep = 3\n')
     assert settings.database == str(tmp_path / "mine.db")
-    assert settings.backup == config.Backup(str(tmp_path / "copies"), 24.0, 3)
+    assert settings.backup == config.BackupSection(str(tmp_path / "copies"), 24.0, 3)
     assert settings.files == (str(tmp_path / "config.toml"),)
     over = config.load({"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_DB": "other.db"}, str(tmp_path))
     assert over.database == "other.db"
@@ -121,15 +121,17 @@ def test_an_address_of_the_environment_counts_more_than_that_in_the_file(tmp_pat
     ("name", "provider", "needed"),
     [
         ("openai", config.PROVIDERS["openai"], True),
-        ("openai", config.Provider("openai", "https://api.openai.com/v1/", "OPENAI_API_KEY"), True),
-        ("openai", config.Provider("openai", None, "OPENAI_API_KEY"), True),
-        ("openai", config.Provider("openai", "http://x/v1", "OPENAI_API_KEY"), False),
-        ("openai", config.Provider("openai", "http://x/v1", "OTHER_KEY"), True),
-        ("lab", config.Provider("openai", "http://x/v1", "LAB_KEY"), True),
-        ("lab", config.Provider("openai", "http://x/v1"), False),
+        ("openai", config.ProviderSection("openai", "https://api.openai.com/v1/", "OPENAI_API_KEY"), True),
+        ("openai", config.ProviderSection("openai", None, "OPENAI_API_KEY"), True),
+        ("openai", config.ProviderSection("openai", "http://x/v1", "OPENAI_API_KEY"), False),
+        ("openai", config.ProviderSection("openai", "http://x/v1", "OTHER_KEY"), True),
+        ("lab", config.ProviderSection("openai", "http://x/v1", "LAB_KEY"), True),
+        ("lab", config.ProviderSection("openai", "http://x/v1"), False),
     ],
 )
-def test_known_company_at_another_address_needs_no_key(name: str, provider: config.Provider, needed: bool) -> None:
+def test_known_company_at_another_address_needs_no_key(
+    name: str, provider: config.ProviderSection, needed: bool
+) -> None:
     assert config.needs_key(name, provider) is needed
 
 
@@ -140,7 +142,7 @@ def test_a_table_of_a_known_provider_changes_what_it_names_and_nothing_else(tmp_
     environ = {"HOLDFAST_HOME": str(tmp_path), "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o"}
     found = config.load(environ, str(tmp_path))
     assert found.providers["anthropic"] == msgspec.structs.replace(config.PROVIDERS["anthropic"], window=9)
-    assert found.providers["lab"] == config.Provider(window=8)
+    assert found.providers["lab"] == config.ProviderSection(window=8)
     assert found.keys == {"anthropic": "a"}
 
 

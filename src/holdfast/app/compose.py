@@ -268,7 +268,7 @@ async def build_summarizers(
 # --- maintenance ---------------------------------------------------------------------------------------
 
 
-async def backup_warning(store: async_db.AsyncSessionDB, backup: config.Backup) -> str | None:
+async def backup_warning(store: async_db.AsyncSessionDB, backup: config.BackupSection) -> str | None:
     """Return a warning if scheduled backups are overdue; not before the first one, which may be about to run."""
     done = await store.admin.get_meta(store_meta.BACKUP_DONE)
     failed = await store.admin.get_meta(store_meta.BACKUP_FAILED)
@@ -278,7 +278,7 @@ async def backup_warning(store: async_db.AsyncSessionDB, backup: config.Backup) 
     return warning and f"{warning} Run `holdfast backup` to see why."
 
 
-async def run_maintenance(store: async_db.AsyncSessionDB, backup: config.Backup) -> None:
+async def run_maintenance(store: async_db.AsyncSessionDB, backup: config.BackupSection) -> None:
     """Run upkeep, scheduled backups and blob collection periodically. Failures are logged."""
 
     async def back_up() -> None:

@@ -124,7 +124,7 @@ def _not_used(server: local_servers.RunningServer) -> str:
     )
 
 
-async def _first_served(settings: config.Settings, openai: config.Provider) -> ModelChoice:
+async def _first_served(settings: config.Settings, openai: config.ProviderSection) -> ModelChoice:
     """Return the first model that the server at OPENAI_BASE_URL lists. Raises SettingInvalid if it lists none."""
     client = model.OpenAIModel(
         "", base_url=openai.base_url or "", window=1, key_env=openai.key_env, name="openai", timeout=LIST_TIMEOUT
@@ -170,7 +170,7 @@ def _create(settings: config.Settings, name: str, served_window: int | None = No
     key = settings.keys.get(provider)
     if key is None and config.needs_key(provider, found):
         raise errors.SettingInvalid(f"{name} needs an API key: set {found.key_env}.")
-    known = settings.models.get(name, config.ModelSettings())
+    known = settings.models.get(name, config.ModelSection())
     window = known.window or found.window or served_window or model_table.find_limits(bare).window
     url = found.base_url or config.PROVIDERS[found.kind].base_url or ""
     listed = model_table.find_price(url, bare) if provider in settings.providers else FREE
@@ -196,8 +196,8 @@ def _is_available(settings: config.Settings, name: str) -> bool:
     return bool(bare and found) and (provider in settings.keys or not (found and config.needs_key(provider, found)))
 
 
-def _local_provider(provider: str) -> config.Provider | None:
+def _local_provider(provider: str) -> config.ProviderSection | None:
     for kind in providers.LOCAL_SERVERS:
         if kind.name == provider:
-            return config.Provider("openai", f"http://{providers.LOCALHOST}:{kind.port}/v1")
+            return config.ProviderSection("openai", f"http://{providers.LOCALHOST}:{kind.port}/v1")
     return None

@@ -39,7 +39,7 @@ class Start(NamedTuple):
     """A message for the user about the conversation that is continued."""
 
 
-class Options(NamedTuple):
+class ChatArguments(NamedTuple):
     """The options of the command line."""
 
     go_on: bool = False
@@ -126,7 +126,7 @@ def _requested_json(args: list[str]) -> str | None:
 @click.pass_obj
 def command(out: console.Console, /, **given: Any) -> int:
     """Chat with the agent. This is the default command."""
-    options = Options(**given)
+    options = ChatArguments(**given)
     try:
         settings = options.settings or out.settings
         if options.go_on and options.resume is not None:
@@ -149,7 +149,7 @@ def command(out: console.Console, /, **given: Any) -> int:
         raise
 
 
-def _prompt(out: console.Console, options: Options, settings: config.Settings, message: str) -> int:
+def _prompt(out: console.Console, options: ChatArguments, settings: config.Settings, message: str) -> int:
     """Send one message or run one command. Standard input is never a command, because others may have written it."""
     text = "" if options.words == PIPED else stdin_text.decode(options.words)
     commands = lazy_group.load("holdfast.agent.commands")
@@ -167,7 +167,7 @@ def _prompt(out: console.Console, options: Options, settings: config.Settings, m
     return code
 
 
-def _chat(out: console.Console, options: Options, settings: config.Settings) -> int:
+def _chat(out: console.Console, options: ChatArguments, settings: config.Settings) -> int:
     if options.yes:
         raise click.UsageError("--yes works only with -p.")
     if options.form is not None:
@@ -179,7 +179,7 @@ def _chat(out: console.Console, options: Options, settings: config.Settings) -> 
         out.print((context.parent or context).get_help())
         return 0
     start = find_start(out, options, settings)
-    code: int = lazy_group.load("holdfast.cli.interactive").run_chat(out, start)
+    code: int = lazy_group.load("holdfast.cli.terminal_session").run_chat(out, start)
     return code
 
 
@@ -193,7 +193,9 @@ def _print_error(out: console.Console, form: str, error: str) -> None:
 # --- the conversation ----------------------------------------------------------------------------------
 
 
-def find_start(out: console.Console, options: Options, settings: config.Settings, *, one_shots: bool = False) -> Start:
+def find_start(
+    out: console.Console, options: ChatArguments, settings: config.Settings, *, one_shots: bool = False
+) -> Start:
     """Return the conversation that the options name. With `one_shots`, -c considers those that -p created, too."""
     given = {name: value for name, value in (("steps", options.steps), ("cost", options.cost)) if value is not None}
     settings = msgspec.structs.replace(settings, limits=msgspec.structs.replace(settings.limits, **given))

@@ -112,11 +112,11 @@ def _check_table(values: object, kind: Any, at: Place, known: list[str]) -> Iter
             yield (*at, *place), what
             if not _remove(rest, place):
                 return
-    if isinstance(valid, config.SettingsFile | config.Profile):
+    if isinstance(valid, config.SettingsFile | config.ProfileSection):
         yield from (((*at, *place), what) for place, what in _check_meaning(valid, known))
 
 
-def _check_meaning(valid: config.SettingsFile | config.Profile, known: list[str]) -> Iterator[tuple[Place, str]]:
+def _check_meaning(valid: config.SettingsFile | config.ProfileSection, known: list[str]) -> Iterator[tuple[Place, str]]:
     """Find values of the right type that are invalid for another reason."""
     named = [(("model",), valid.model), (("compaction", "model"), valid.compaction.model)]
     for place, name in [*named, *((("fallback",), name) for name in valid.fallback)]:

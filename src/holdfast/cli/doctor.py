@@ -87,7 +87,7 @@ def _load_settings(out: console.Console) -> config.Settings:
         return msgspec.structs.replace(settings, database=named or settings.database)
 
 
-def examine(target: str, out: console.Console, backup: config.Backup) -> Examination:
+def examine(target: str, out: console.Console, backup: config.BackupSection) -> Examination:
     """Check the settings, the files and, if it opens, the store."""
     findings = doctor_findings.check_settings(config_check.check_all() if out.settings_error else [])
     modes = doctor_findings.read_modes(target)
@@ -116,7 +116,9 @@ def examine(target: str, out: console.Console, backup: config.Backup) -> Examina
     return found._replace(versions=_versions(findings))
 
 
-def _examine_store(db: store.SessionDB, found: Examination, out: console.Console, backup: config.Backup) -> Examination:
+def _examine_store(
+    db: store.SessionDB, found: Examination, out: console.Console, backup: config.BackupSection
+) -> Examination:
     facts, faults = db.admin.status(), db.admin.schema_faults()
     leases = _read_leases(db, found.findings)
     report = db.admin.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))

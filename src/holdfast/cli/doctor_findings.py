@@ -187,7 +187,7 @@ def check_scrubbed(removed_at: float | None, served: bool) -> Iterator[Finding]:
 
 
 def check_backups(
-    settings: config.Backup, claimed_at: str | None, done_at: str | None, failed_at: str | None
+    settings: config.BackupSection, claimed_at: str | None, done_at: str | None, failed_at: str | None
 ) -> Iterator[Finding]:
     """Yield a scheduled backup that was not finished, and backups that are overdue."""
     with contextlib.suppress(ValueError):

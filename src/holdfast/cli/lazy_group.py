@@ -77,7 +77,9 @@ def conversations(
     context: click.Context, _option: click.Parameter, incomplete: str
 ) -> list[shell_completion.CompletionItem]:
     """Complete the id or title of a conversation."""
-    found: list[shell_completion.CompletionItem] = load("holdfast.cli.completion").conversations(context, incomplete)
+    found: list[shell_completion.CompletionItem] = load("holdfast.cli.shell_completion").conversations(
+        context, incomplete
+    )
     return found
 
 

@@ -22,7 +22,7 @@ class Node(NamedTuple):
     style: tuple[str, ...] = ()
 
 
-class Lineage(NamedTuple):
+class LineageEntry(NamedTuple):
     """A conversation with its sessions, compactions and branches."""
 
     conversation: types.Conversation
@@ -86,19 +86,19 @@ def _roots(db: store.SessionDB, limit: int) -> tuple[list[str], bool]:
     return list(found)[:limit], len(found) > limit
 
 
-def gather(db: store.SessionDB, roots: Iterable[str]) -> dict[str, Lineage]:
+def gather(db: store.SessionDB, roots: Iterable[str]) -> dict[str, LineageEntry]:
     """Return all conversations of these trees by id."""
-    found: dict[str, Lineage] = {}
+    found: dict[str, LineageEntry] = {}
     waiting = list(roots)
     while waiting:
         key = waiting.pop(0)
         if key not in found:
-            found[key] = Lineage(db.conversation(key), db.sessions(key), db.compactions(key), db.branches(key))
+            found[key] = LineageEntry(db.conversation(key), db.sessions(key), db.compactions(key), db.branches(key))
             waiting += found[key].branches
     return found
 
 
-def _to_json(line: Lineage) -> dict[str, Any]:
+def _to_json(line: LineageEntry) -> dict[str, Any]:
     opened = {compaction.session_id: json_output.compaction(compaction) for compaction in line.compactions}
     return {
         **json_output.conversation(line.conversation),
@@ -112,7 +112,7 @@ def _to_json(line: Lineage) -> dict[str, Any]:
 # --- drawing -----------------------------------------------------------------------------------------
 
 
-def _build_tree(out: console.Console, found: dict[str, Lineage], key: str) -> Node:
+def _build_tree(out: console.Console, found: dict[str, LineageEntry], key: str) -> Node:
     """Build the tree of a conversation, branches before their origins, without recursion."""
     order = [key]
     for name in order:
@@ -124,7 +124,9 @@ def _build_tree(out: console.Console, found: dict[str, Lineage], key: str) -> No
     return drawn[key]
 
 
-def _sessions(out: console.Console, line: Lineage, found: dict[str, Lineage], drawn: dict[str, Node]) -> list[Node]:
+def _sessions(
+    out: console.Console, line: LineageEntry, found: dict[str, LineageEntry], drawn: dict[str, Node]
+) -> list[Node]:
     """Return the sessions of a conversation, each after the compaction that opened it, with branches below."""
     opened = {compaction.session_id: compaction for compaction in line.compactions}
     nodes = []
@@ -139,7 +141,7 @@ def _sessions(out: console.Console, line: Lineage, found: dict[str, Lineage], dr
     return nodes
 
 
-def _heading(out: console.Console, line: Lineage) -> str:
+def _heading(out: console.Console, line: LineageEntry) -> str:
     here = line.conversation
     parts = [safe_text.safe(here.id), safe_text.safe(here.title or ""), safe_text.count(here.last_seq, "message")]
     if here.forked_from is not None:
@@ -157,7 +159,7 @@ def _session(out: console.Console, session: types.Session, head: bool) -> str:
     return safe_text.safe(line + "  <- head" if head else line)
 
 
-def _compaction(out: console.Console, line: Lineage, compaction: types.Compaction) -> str:
+def _compaction(out: console.Console, line: LineageEntry, compaction: types.Compaction) -> str:
     opened_at = next(each.first_seq for each in line.sessions if each.id == compaction.session_id)
     kept = out.span(compaction.cut_seq + 1, opened_at - 1)
     parts = [f"cut after {compaction.cut_seq}", f"{kept} stay", f"epoch {compaction.epoch}"]
@@ -173,7 +175,7 @@ def _compaction(out: console.Console, line: Lineage, compaction: types.Compactio
     return f"{out.glyphs.cut} " + ", ".join(parts)
 
 
-def _chain(line: Lineage) -> set[int]:
+def _chain(line: LineageEntry) -> set[int]:
     """Return the epochs of the current compaction and those it builds on."""
     bases = {compaction.epoch: compaction.base_epoch for compaction in line.compactions}
     chain, epoch = set[int](), line.conversation.compaction_epoch
