@@ -7,11 +7,12 @@ choose the model, and cannot name paths, keys or programs.
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import shlex
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ import platformdirs
 
 from holdfast import errors, file_modes
 from holdfast.gateway import settings as gateway
+from holdfast.model import base, providers
 from holdfast.tools.mcp import settings as mcp
 from holdfast.tools.permissions import rules
 
@@ -26,11 +28,12 @@ USER_FILE = "config.toml"
 PROJECT_FILE = ".holdfast.toml"
 # The settings that a project's file may contain.
 PROJECT_KEYS = frozenset({"model", "fallback"})
+SAYS: tuple[rules.Say, ...] = ("deny", "ask", "allow")
+UNKNOWN_SETTING = "unknown setting."
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 Hours = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 Days = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 
@@ -57,20 +60,11 @@ class RetentionSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder for archives; by default `archive` next to the store."""
 
 
-class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Prices in US dollars per million tokens."""
-
-    input: Dollars
-    output: Dollars
-    cache_read: Dollars | None = None
-    cache_write: Dollars | None = None
-
-
 class ProviderSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A provider of models, which are named `provider/model`."""
 
-    kind: Literal["openai", "anthropic"] = "openai"
-    """The API that it implements."""
+    api: Literal["openai", "anthropic"] | None = msgspec.field(default=None, name="kind")
+    """The API that it implements; by default OpenAI's."""
     base_url: str | None = None
     """The address of the API; by default that of the company."""
     key_env: str | None = None
@@ -86,7 +80,7 @@ class ModelSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The context window: the tokens of a request and its reply together."""
     max_output: Count | None = None
     """The maximum number of tokens of a reply."""
-    price: Price | None = None
+    price: base.Price | None = None
     """The price; by default the cost that the provider reports, else the list price, if it is known."""
 
 
@@ -95,7 +89,7 @@ class LimitsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     steps: Count = 50
     """The maximum number of model calls per turn."""
-    cost: Dollars | None = None
+    cost: base.Dollars | None = None
     """The maximum cost of a turn in US dollars, with summaries and memory review. Needs a known price."""
 
 
@@ -138,12 +132,7 @@ class PermissionsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     def rules(self) -> tuple[rules.Rule, ...]:
         """Return all rules. Raises SettingInvalid for an invalid one."""
-        texts: tuple[tuple[rules.Say, list[str]], ...] = (
-            ("deny", self.deny),
-            ("ask", self.ask),
-            ("allow", self.allow),
-        )
-        return tuple(rules.rule(say, text, f"`permissions.{say}`: ") for say, each in texts for text in each)
+        return tuple(rules.rule(say, text) for say in SAYS for text in getattr(self, say))
 
 
 class ShellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,20 +164,12 @@ class ProfileSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shell: ShellSection = ShellSection()
 
 
-class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SettingsFile(ProfileSection, frozen=True, forbid_unknown_fields=True):
     """The content of a settings file."""
 
-    database: str | None = None
-    model: str | None = None
-    fallback: list[str] = []
     providers: dict[str, ProviderSection] = {}
     models: dict[str, ModelSection] = {}
-    limits: LimitsSection = LimitsSection()
-    compaction: CompactionSection = CompactionSection()
-    memory: MemorySection = MemorySection()
     plugins: PluginsSection = PluginsSection()
-    permissions: PermissionsSection = PermissionsSection()
-    shell: ShellSection = ShellSection()
     servers: dict[str, mcp.Server] = msgspec.field(default_factory=dict, name="mcpServers")
     backup: BackupSection = BackupSection()
     retention: RetentionSection = RetentionSection()
@@ -210,16 +191,6 @@ class LoadedFiles(NamedTuple):
     layers: tuple[Layer, ...] = ()
     """In order of precedence."""
     files: tuple[str, ...] = ()
-
-
-# The providers that need only an API key in the environment.
-PROVIDERS = {
-    "anthropic": ProviderSection("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
-    "openai": ProviderSection("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "openrouter": ProviderSection("openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-}
-# The variables for another address, as in the SDKs of the companies.
-ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -248,8 +219,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The model, as provider/model: HOLDFAST_MODEL, else the project's file, else the user's."""
     fallback: tuple[str, ...] = ()
     """The models to try in order if it fails."""
-    providers: dict[str, ProviderSection] = {}
-    """By name, with the addresses of the environment (OPENAI_BASE_URL, ANTHROPIC_BASE_URL)."""
+    providers: dict[str, providers.Provider] = {}
+    """The known ones and those of the files, with the addresses of the environment (OPENAI_BASE_URL …)."""
     keys: dict[str, Secret] = {}
     """The API keys by provider."""
     models: dict[str, ModelSection] = {}
@@ -295,8 +266,8 @@ def load(
         secrets=_secrets(file.gateway.variables, given),
         model=given.get("HOLDFAST_MODEL") or file.model,
         fallback=tuple(file.fallback),
-        providers=(providers := _providers(file, given)),
-        keys=_keys(providers, given),
+        providers=(known := _providers(file, given)),
+        keys=_keys(known, given),
         models=file.models,
         limits=file.limits,
         compaction=file.compaction,
@@ -340,25 +311,23 @@ def database_in_user_file(environ: Mapping[str, str] | None = None) -> str | Non
     return _path(named, os.path.dirname(users)) if isinstance(named, str) else None
 
 
-def _providers(file: SettingsFile, given: Mapping[str, str]) -> dict[str, ProviderSection]:
-    found = {**PROVIDERS, **file.providers}
-    for name, variable in ADDRESSES.items():
-        if url := given.get(variable):
-            found[name] = msgspec.structs.replace(found[name], base_url=url)
+def _providers(file: SettingsFile, given: Mapping[str, str]) -> dict[str, providers.Provider]:
+    found = dict(providers.PROVIDERS)
+    for name, section in file.providers.items():
+        known = found.get(name) or providers.Provider(
+            name, base_url=providers.PROVIDERS[section.api or "openai"].base_url
+        )
+        changed = {field: value for field, value in msgspec.structs.asdict(section).items() if value is not None}
+        found[name] = msgspec.structs.replace(known, **changed)
+    for name, provider in found.items():
+        if url := given.get(provider.base_url_env):
+            found[name] = msgspec.structs.replace(provider, base_url=url)
     return found
 
 
-def needs_key(name: str, provider: ProviderSection) -> bool:
-    """Return whether a provider needs an API key. A known provider at another address may need none."""
-    known = PROVIDERS.get(name)
-    if known is None or provider.key_env != known.key_env:
-        return bool(provider.key_env)
-    return (provider.base_url or known.base_url or "").rstrip("/") == known.base_url
-
-
-def _keys(providers: dict[str, ProviderSection], given: Mapping[str, str]) -> dict[str, Secret]:
-    named = ((name, given.get(provider.key_env or "")) for name, provider in providers.items())
-    return {name: Secret(key.strip()) for name, key in named if key and key.strip()}
+def _keys(known: dict[str, providers.Provider], given: Mapping[str, str]) -> dict[str, Secret]:
+    secrets = _secrets([provider.key_env for provider in known.values()], given)
+    return {name: secrets[provider.key_env] for name, provider in known.items() if provider.key_env in secrets}
 
 
 def _secrets(named: list[str], given: Mapping[str, str]) -> dict[str, Secret]:
@@ -390,7 +359,7 @@ def read(users: str, projects: str | None, profile: str | None = None) -> Loaded
         layers.insert(0, Layer(f"profile {profile}", _profile(mine or {}, profile, users)))
         values = _merge_profile(values, layers[0].values)
     try:
-        return LoadedFiles(validate(_fill_providers(values)), tuple(layers), files)
+        return LoadedFiles(validate(values), tuple(layers), files)
     except errors.SettingInvalid as error:
         raise errors.SettingInvalid(f"{' and '.join(files)}: {error}") from None
 
@@ -400,15 +369,34 @@ def validate(values: dict[str, Any]) -> SettingsFile:
     try:
         found = msgspec.convert(with_platforms(values), SettingsFile)
     except msgspec.ValidationError as error:
-        raise errors.SettingInvalid(_explain(str(error))) from None
-    if found.retention.max_size is not None:
-        parse_size(found.retention.max_size)
-    found.permissions.rules()
-    if (wrong := found.gateway.find_problem()) is not None:
-        raise errors.SettingInvalid(f"`{'.'.join(('gateway', *wrong[0]))}`: {wrong[1]}")
-    for each in found.profiles.values():
-        each.permissions.rules()
+        place, what = parse_error(str(error))
+        if what == UNKNOWN_SETTING:
+            raise errors.SettingInvalid(f"unknown setting `{'.'.join(place)}`.") from None
+        raise errors.SettingInvalid(f"`{'.'.join(place)}`: {what}") from None
+    for place, what in find_problems(found):
+        raise errors.SettingInvalid(f"`{'.'.join(place)}`: {what}")
     return found
+
+
+def find_problems(section: ProfileSection) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the paths of values of the right type that are invalid for another reason, and why."""
+    for say in SAYS:
+        for text in getattr(section.permissions, say):
+            try:
+                rules.rule(say, text)
+            except errors.SettingInvalid as error:
+                yield ("permissions", say), str(error)
+    if not isinstance(section, SettingsFile):
+        return
+    if section.retention.max_size is not None:
+        try:
+            parse_size(section.retention.max_size)
+        except errors.SettingInvalid as error:
+            yield ("retention", "max_size"), str(error)
+    if (wrong := section.gateway.find_problem()) is not None:
+        yield ("gateway", *wrong[0]), wrong[1]
+    for name, profile in section.profiles.items():
+        yield from ((("profiles", name, *place), what) for place, what in find_problems(profile))
 
 
 def with_platforms(values: dict[str, Any]) -> dict[str, Any]:
@@ -436,22 +424,13 @@ def _merge_profile(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
         if isinstance(under, dict) and isinstance(value, dict):
             both[key] = {**under, **value}
             if key == "permissions":
-                both[key] |= {say: under[say] + value[say] for say in value if _lists(under.get(say), value[say])}
+                lists = {say: (under.get(say), rules_) for say, rules_ in value.items()}
+                both[key] |= {
+                    say: [*before, *after]
+                    for say, (before, after) in lists.items()
+                    if isinstance(before, list) and isinstance(after, list)
+                }
     return both
-
-
-def _fill_providers(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the known properties of providers to their tables."""
-    named = values.get("providers")
-    if not isinstance(named, dict):
-        return values
-    known = {name: msgspec.to_builtins(provider) for name, provider in PROVIDERS.items()}
-    filled = {name: {**known.get(name, {}), **each} if isinstance(each, dict) else each for name, each in named.items()}
-    return {**values, "providers": filled}
-
-
-def _lists(*values: object) -> bool:
-    return all(isinstance(value, list) for value in values)
 
 
 def read_user_file(path: str) -> dict[str, Any] | None:
@@ -497,30 +476,22 @@ def parse_file(path: str) -> dict[str, Any] | None:
         raise errors.SettingInvalid(f"{path} is not valid TOML: {error}.") from None
 
 
-def _explain(message: str) -> str:
-    """Reword an error message of msgspec, such as `Object contains unknown field `x` - at `$.backup``."""
-    what, _, where = message.partition(" - at ")
-    section = where.strip("`").removeprefix("$").strip(".")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
-    if unknown:
-        return f"unknown setting `{section + '.' if section else ''}{unknown[1]}`."
-    return f"`{section}`: {what}." if section else f"{what.rstrip('.')}."
+def parse_error(text: str) -> tuple[tuple[str, ...], str]:
+    """Split an error of msgspec, such as `Expected `int` - at `$.backup.keep``, into a path and a sentence."""
+    what, _, where = text.partition(" - at ")
+    place = tuple(part for part in where.strip("`").partition("[")[0].split(".")[1:] if part)
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+        return (*place, unknown[1]), UNKNOWN_SETTING
+    return place, f"{what[:1].lower()}{what[1:].rstrip('.')}."
 
 
 def project_file(folder: str | None) -> str | None:
     """Return the nearest project file, from the working directory upwards."""
     try:
-        here = os.path.abspath(folder or os.getcwd())
+        here = pathlib.Path(folder or os.getcwd()).absolute()
     except FileNotFoundError:  # The working directory was removed.
         return None
-    while True:
-        path = os.path.join(here, PROJECT_FILE)
-        if os.path.isfile(path):
-            return path
-        above = os.path.dirname(here)
-        if above == here:
-            return None
-        here = above
+    return next((str(path) for each in (here, *here.parents) if (path := each / PROJECT_FILE).is_file()), None)
 
 
 def _path(given: str | None, beside: str) -> str | None:

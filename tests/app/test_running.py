@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import SessionDB, config, content_parts, events, types
 from holdfast.app import compose, models
+from holdfast.model import providers
 from holdfast.store import store_meta
 from holdfast.tools.shell import background
 from tests.tools.test_plugins import TOOL, installed
@@ -178,7 +179,7 @@ def test_the_offline_model_is_known_as_such_however_it_was_chosen(tmp_path: Path
             chosen = await models.choose(settings(tmp_path), named)
             assert models.is_offline(chosen.model)
         other = msgspec.structs.replace(settings(tmp_path), keys={"openai": config.Secret("k")})
-        other = msgspec.structs.replace(other, providers=config.PROVIDERS, fallback=("offline",))
+        other = msgspec.structs.replace(other, providers=providers.PROVIDERS, fallback=("offline",))
         assert not models.is_offline((await models.choose(other, "openai/some")).model)
 
     asyncio.run(story())

@@ -10,6 +10,7 @@ import platformdirs
 import pytest
 
 from holdfast import config, errors, file_modes
+from holdfast.model import providers
 from tests.cli import ready
 
 
@@ -118,21 +119,18 @@ def test_an_address_of_the_environment_counts_more_than_that_in_the_file(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "provider", "needed"),
+    ("provider", "needed"),
     [
-        ("openai", config.PROVIDERS["openai"], True),
-        ("openai", config.ProviderSection("openai", "https://api.openai.com/v1/", "OPENAI_API_KEY"), True),
-        ("openai", config.ProviderSection("openai", None, "OPENAI_API_KEY"), True),
-        ("openai", config.ProviderSection("openai", "http://x/v1", "OPENAI_API_KEY"), False),
-        ("openai", config.ProviderSection("openai", "http://x/v1", "OTHER_KEY"), True),
-        ("lab", config.ProviderSection("openai", "http://x/v1", "LAB_KEY"), True),
-        ("lab", config.ProviderSection("openai", "http://x/v1"), False),
+        (providers.PROVIDERS["openai"], True),
+        (providers.Provider("openai", "openai", "https://api.openai.com/v1/", "OPENAI_API_KEY"), True),
+        (providers.Provider("openai", "openai", "http://x/v1", "OPENAI_API_KEY"), False),
+        (providers.Provider("openai", "openai", "http://x/v1", "OTHER_KEY"), True),
+        (providers.Provider("lab", "openai", "http://x/v1", "LAB_KEY"), True),
+        (providers.Provider("lab", "openai", "http://x/v1"), False),
     ],
 )
-def test_known_company_at_another_address_needs_no_key(
-    name: str, provider: config.ProviderSection, needed: bool
-) -> None:
-    assert config.needs_key(name, provider) is needed
+def test_known_company_at_another_address_needs_no_key(provider: providers.Provider, needed: bool) -> None:
+    assert providers.needs_key(provider) is needed
 
 
 def test_a_table_of_a_known_provider_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
@@ -141,8 +139,8 @@ def test_a_table_of_a_known_provider_changes_what_it_names_and_nothing_else(tmp_
     )
     environ = {"HOLDFAST_HOME": str(tmp_path), "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o"}
     found = config.load(environ, str(tmp_path))
-    assert found.providers["anthropic"] == msgspec.structs.replace(config.PROVIDERS["anthropic"], window=9)
-    assert found.providers["lab"] == config.ProviderSection(window=8)
+    assert found.providers["anthropic"] == msgspec.structs.replace(providers.PROVIDERS["anthropic"], window=9)
+    assert found.providers["lab"] == providers.Provider("lab", base_url="https://api.openai.com/v1", window=8)
     assert found.keys == {"anthropic": "a"}
 
 

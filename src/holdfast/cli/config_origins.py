@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import config, redaction
+from holdfast.model import providers
 from holdfast.store.driver import hide_password
 
 HIDDEN = "***"
@@ -45,8 +46,11 @@ def _list_file_settings(
 ) -> Iterator[Value]:
     values = msgspec.to_builtins(read.file)
     values |= {"database": settings.database, "model": settings.model}
-    resolved = ("backup", "retention", "gateway", "providers")
-    values |= {name: msgspec.to_builtins(getattr(settings, name)) for name in resolved}
+    values |= {name: msgspec.to_builtins(getattr(settings, name)) for name in ("backup", "retention", "gateway")}
+    values["providers"] = {
+        name: {"kind": each.api, "base_url": each.base_url, "key_env": each.key_env, "window": each.window}
+        for name, each in settings.providers.items()
+    }
     values.pop("profiles")
     for place, value in _leaves(values, ()):
         yield Value(".".join(map(_quoted, place)), _hide_secrets(place, value), _source(place, read.layers, environ))
@@ -65,7 +69,8 @@ def _leaves(value: Any, at: Place) -> Iterator[tuple[Place, Any]]:
 def _source(place: Place, layers: tuple[config.Layer, ...], environ: Mapping[str, str]) -> str:
     variable = VARIABLES.get(".".join(place), "")
     if place[0] == "providers" and place[2:] == ("base_url",):
-        variable = config.ADDRESSES.get(place[1], "")
+        known = providers.PROVIDERS.get(place[1])
+        variable = known.base_url_env if known else ""
     if environ.get(variable):
         return variable
     names = [layer.name for layer in layers if _has(layer.values, place)]
