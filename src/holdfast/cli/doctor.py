@@ -1,7 +1,6 @@
 """`holdfast doctor`: check whether the store keeps its promises, and repair what can be repaired.
 
-File modes are read before the store is opened, because opening corrects some of them. Without `--fix` nothing else is
-changed, and a missing database is not created.
+Without `--fix` nothing is changed, and a missing database is not created.
 """
 
 from __future__ import annotations
@@ -89,8 +88,9 @@ def _load_settings(out: console.Console) -> config.Settings:
 
 def examine(target: str, out: console.Console, backup: config.BackupSection) -> Examination:
     """Check the settings, the files and, if it opens, the store."""
-    findings = doctor_findings.check_settings(config_check.check_all() if out.settings_error else [])
-    modes = doctor_findings.read_modes(target)
+    advice = "Correct it with `holdfast config edit`. Until then, most commands refuse to run."
+    mistakes = config_check.check_all() if out.settings_error else []
+    findings = [Finding("problem", "settings", str(each), advice) for each in mistakes]
     # The clients of a server may be on other machines: `holdfast db status` counts them.
     users = [] if is_postgres(target) else doctor_findings.find_store_users(target)
     found = Examination(
@@ -107,13 +107,13 @@ def examine(target: str, out: console.Console, backup: config.BackupSection) -> 
         with open_store.open_existing(target, allow_unfinished=True) as db:
             found = _examine_store(db, found, out, backup)
         # A file that does not open may belong to another program.
-        findings += doctor_findings.check_modes(target, modes)
+        findings += doctor_findings.check_modes(target)
     except errors.HoldfastError as error:
         findings.append(doctor_findings.explain_error(error, target))
     finally:
         out.progress("")
     findings += doctor_findings.check_store_users(users)
-    return found._replace(versions=_versions(findings))
+    return found._replace(versions=_versions())
 
 
 def _examine_store(
@@ -142,22 +142,22 @@ def _examine_store(
             *doctor_findings.check_search(search),
         ]
     )
-    condition = doctor_repairs.Condition(
-        facts=facts,
-        faults=faults,
+    repairs = doctor_repairs.list_repairs(
+        facts,
+        faults,
         stale_leases=sum(lease.state != "held" for lease in leases),
         leftovers=leftovers,
         unscrubbed=unscrubbed_since is not None,
         search=search,
         upkeep_due=db.admin.get_meta("upkeep_done_at") is None,
-        damaged=doctor_findings.is_damaged(report),
     )
+    is_damaged = doctor_findings.is_damaged(report)
     return found._replace(
         store={**facts, "directory": found.store["directory"]},
         leases=leases,
         report=report,
         search=search,
-        repairs=list(doctor_repairs.list_repairs(condition)),
+        repairs=[each for each in repairs if not is_damaged or each.name in doctor_repairs.SAFE_WHILE_DAMAGED],
     )
 
 
@@ -195,14 +195,9 @@ def _repair(target: str, repairs: list[doctor_repairs.Repair], out: console.Cons
     return done, failed
 
 
-def _versions(findings: list[Finding]) -> dict[str, str | None]:
-    sqlite: str | None = None
-    try:
-        with store.SessionDB(":memory:") as scratch:
-            sqlite = scratch.admin.info()["version"]
-    except errors.HoldfastError as error:
-        advice = "Reinstall Holdfast: pip install --force-reinstall holdfast"
-        findings.append(Finding("problem", "version", str(error), advice))
+def _versions() -> dict[str, str | None]:
+    with store.SessionDB(":memory:") as scratch:
+        sqlite = scratch.admin.info()["version"]
     return {
         "holdfast": holdfast.__version__,
         "python": platform.python_version(),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import pathlib
 import shlex
 import stat
 import time
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, promises, safe_text, time_format, types
-from holdfast.cli import config_check
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.driver import SchemaFault, hide_password, is_postgres
 from holdfast.store.sqlite import paths as sqlite_paths
@@ -30,11 +29,6 @@ class Finding(NamedTuple):
     kind: str
     what: str
     next: str
-
-
-def check_settings(mistakes: Sequence[config_check.Mistake]) -> list[Finding]:
-    advice = "Correct it with `holdfast config edit`. Until then, most commands refuse to run."
-    return [Finding("problem", "settings", str(each), advice) for each in mistakes]
 
 
 # --- errors, damage and broken promises -------------------------------------------------
@@ -65,26 +59,17 @@ def recovery_steps(target: str, *, opens: bool) -> str:
     path = os.path.abspath(target)
     stem, end = os.path.splitext(path)
     again = f"holdfast restore BACKUP --db {shlex.quote(path)}"
-    # A store that opens is replaced in place; otherwise its files must be renamed first.
-    restore = f"{again} --no-keep" if opens else " && ".join([*_moves(path), again])
+    # A store that opens is replaced in place; otherwise its files must be renamed first, alike, so that a salvage can
+    # still read them.
+    aside = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+    found = [suffix for suffix in STORE_SUFFIXES if os.path.lexists(path + suffix)]
+    moves = [f"mv {shlex.quote(path + suffix)} {shlex.quote(aside + suffix)}" for suffix in found]
+    restore = f"{again} --no-keep" if opens else " && ".join([*moves, again])
     return (
         f"stop every process that uses it, and keep a copy of all its files. With a backup: `{restore}`. Without: "
         f"`holdfast salvage {shlex.quote(path)} {shlex.quote(f'{stem}-salvaged{end}')}` "
         "recovers readable data into a new store, and lists what was lost."
     )
-
-
-def _moves(path: str) -> Iterator[str]:
-    """Yield commands that rename the database and its WAL alike, so that a salvage can still read both."""
-    aside = next(name for name in _asides(path) if not os.path.lexists(name))
-    for suffix in STORE_SUFFIXES:
-        if os.path.lexists(path + suffix):
-            yield f"mv {shlex.quote(path + suffix)} {shlex.quote(aside + suffix)}"
-
-
-def _asides(path: str) -> Iterator[str]:
-    yield f"{path}.damaged"
-    yield from (f"{path}.damaged-{number}" for number in itertools.count(2))
 
 
 def check_report(report: types.Report, target: str) -> Iterator[Finding]:
@@ -206,30 +191,18 @@ def check_backups(
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def read_modes(target: str) -> dict[str, os.stat_result]:
-    """Return the status of the files of a store, without opening them."""
-    found = {}
-    for suffix in STORE_SUFFIXES:
+def check_modes(target: str) -> Iterator[Finding]:
+    """Yield the files of a store that other users can access, or that belong to another user."""
+    for path in (target + suffix for suffix in STORE_SUFFIXES):
         try:
-            found[target + suffix] = os.stat(target + suffix)
+            entry = os.stat(path)
         except (OSError, ValueError):
             continue
-    return {path: entry for path, entry in found.items() if stat.S_ISREG(entry.st_mode)}
-
-
-def check_modes(target: str, before: dict[str, os.stat_result]) -> Iterator[Finding]:
-    if os.name != "posix":
-        return
-    now = read_modes(target)
-    for path, was in before.items():
-        entry = now.get(path, was)
+        if os.name != "posix" or not stat.S_ISREG(entry.st_mode):
+            continue
         if entry.st_mode & 0o077:
             what = f"Other users can access {path} (mode {stat.S_IMODE(entry.st_mode):04o})."
             yield Finding("problem", "mode", what, f"chmod 600 {shlex.quote(path)}")
-        elif was.st_mode & 0o077:
-            mode = f"{stat.S_IMODE(was.st_mode):04o}"
-            what = f"Other users could access {path} (mode {mode}); opening it has removed that access."
-            yield Finding("note", "mode", what, "Nothing to do, unless another user has read it.")
         if entry.st_uid != os.geteuid():
             what = f"{path} belongs to another user (uid {entry.st_uid})."
             yield Finding("note", "owner", what, "Run Holdfast as that user only.")
@@ -272,35 +245,13 @@ def find_store_users(path: str) -> list[StoreUser] | None:
     """Return the other processes that have a SQLite store open, as far as this user may see; None without /proc."""
     if not os.path.isdir(f"{PROC}/self/fd"):
         return None
-    real, me = os.path.realpath(path), str(os.getpid())
-    found = []
+    real, found = os.path.realpath(path), []
     for pid in filter(str.isdigit, os.listdir(PROC)):
-        names = set(_open_files(pid)) if pid != me else set()
-        if names & {real, f"{real} (deleted)"}:
-            found.append(StoreUser(int(pid), _command(pid), real not in names or not _has_current_file(real, pid)))
+        # A process may end meanwhile, or belong to another user.
+        with contextlib.suppress(OSError):
+            folder = f"{PROC}/{pid}/fd"
+            names = {os.readlink(f"{folder}/{descriptor}") for descriptor in os.listdir(folder)}
+            if int(pid) != os.getpid() and names & {real, f"{real} (deleted)"}:
+                command = pathlib.Path(f"{PROC}/{pid}/cmdline").read_bytes()[:500].replace(b"\0", b" ")
+                found.append(StoreUser(int(pid), command.decode(errors="replace").strip(), real not in names))
     return sorted(found)
-
-
-def _open_files(pid: str) -> Iterator[str]:
-    """Yield the paths of its open files; none for a process that has ended or belongs to another user."""
-    with contextlib.suppress(OSError):
-        for descriptor in os.listdir(f"{PROC}/{pid}/fd"):
-            yield os.readlink(f"{PROC}/{pid}/fd/{descriptor}")
-
-
-def _has_current_file(real: str, pid: str) -> bool:
-    """Return whether the process has the file that is now at the path open, and not a former file of that name."""
-    folder = f"{PROC}/{pid}/fd"
-    try:
-        now = os.stat(real)
-        return any(os.path.samestat(now, os.stat(f"{folder}/{each}")) for each in os.listdir(folder))
-    except OSError:
-        return True  # the file or the process is gone
-
-
-def _command(pid: str) -> str:
-    try:
-        with open(f"{PROC}/{pid}/cmdline", "rb") as file:
-            return file.read(500).replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""

@@ -28,52 +28,53 @@ class Repair(NamedTuple):
     run: Callable[[store.SessionDB, Progress], str]
 
 
-class Condition(NamedTuple):
-    """The state of a store that decides which repairs are offered."""
-
-    facts: dict[str, Any]
-    faults: Sequence[SchemaFault]
-    stale_leases: int
-    leftovers: Sequence[str]
-    unscrubbed: bool
-    search: dict[str, Any]
-    upkeep_due: bool
-    damaged: bool
-
-
-def list_repairs(condition: Condition) -> Iterator[Repair]:
-    """Yield the repairs that this store needs; for a damaged one, only those that move nothing in its file."""
-    return (repair for repair in _needed(condition) if not condition.damaged or repair.name in SAFE_WHILE_DAMAGED)
-
-
-def _needed(condition: Condition) -> Iterator[Repair]:
-    altered = [f"the {fault.kind} {fault.name}" for fault in condition.faults if fault.repairable]
+def list_repairs(
+    facts: dict[str, Any],
+    faults: Sequence[SchemaFault],
+    stale_leases: int,
+    leftovers: Sequence[str],
+    unscrubbed: bool,
+    search: dict[str, Any],
+    upkeep_due: bool,
+) -> Iterator[Repair]:
+    """Yield the repairs that a store in this state needs."""
+    count = safe_text.count
+    altered = ", ".join(f"the {fault.kind} {fault.name}" for fault in faults if fault.repairable)
     if altered:
-        yield Repair("schema", f"create {', '.join(altered)} again as declared", _repair_schema)
-    if condition.stale_leases:
-        yield Repair(
-            "leases",
-            f"free {safe_text.count(condition.stale_leases, 'lease')} that no process holds any more",
-            _free_leases,
-        )
-    if condition.leftovers:
-        would = f"remove {safe_text.count(len(condition.leftovers), 'file')} left by processes that died"
+
+        def repair_schema(db: store.SessionDB, _: Progress) -> str:
+            db.admin.repair_schema()
+            return f"created again: {altered}"
+
+        yield Repair("schema", f"create {altered} again as declared", repair_schema)
+    if stale_leases:
+        would = f"free {count(stale_leases, 'lease')} that no process holds any more"
+        yield Repair("leases", would, lambda db, _: f"freed {count(db.admin.free_stale_leases(), 'lease')}")
+    if leftovers:
+        would = f"remove {count(len(leftovers), 'file')} left by processes that died"
         yield Repair("leftovers", would, _sweep)
     # On a server this blocks other clients: `holdfast db scrub` does it on request.
-    if condition.unscrubbed and not is_postgres(str(condition.facts["path"])):
+    if unscrubbed and not is_postgres(str(facts["path"])):
         yield Repair("scrub", "remove deleted and redacted text from the files", _scrub)
-    if condition.search["errors"]:
-        yield Repair("search", "rebuild the damaged search index", _rebuild)
-    elif condition.search["behind"]:
-        would = f"index the {safe_text.count(condition.search['behind'], 'message')} written since the last search"
-        yield Repair("search", would, _catch_up)
-    if condition.upkeep_due:
-        would = "end orphaned continuations, and delete conversations without messages"
-        yield Repair("upkeep", would, _upkeep)
-    if free_bytes(condition.facts) >= MIN_FREE_BYTES and (
-        condition.facts["free_pages"] >= MIN_FREE_SHARE * condition.facts["pages"]
-    ):
-        size = safe_text.size(free_bytes(condition.facts))
+    if search["errors"]:
+        yield Repair(
+            "search",
+            "rebuild the damaged search index",
+            lambda db, progress: (
+                f"rebuilt the search index: {count(db.admin.rebuild_search_index(progress), 'message')}"
+            ),
+        )
+    elif search["behind"]:
+        yield Repair(
+            "search",
+            f"index the {count(search['behind'], 'message')} written since the last search",
+            lambda db, progress: f"indexed {count(db.admin.update_search_index(progress), 'message')}",
+        )
+    if upkeep_due:
+        yield Repair("upkeep", "end orphaned continuations, and delete conversations without messages", _upkeep)
+    free = free_bytes(facts)
+    if free >= MIN_FREE_BYTES and facts["free_pages"] >= MIN_FREE_SHARE * facts["pages"]:
+        size = safe_text.size(free)
         would = f"rewrite the database to free {size} of disk space; other processes wait to write meanwhile"
         yield Repair("room", would, _shrink)
 
@@ -92,16 +93,6 @@ def _folders(path: str) -> list[str]:
     return [folder for folder in (os.path.dirname(path), f"{path}.blobs") if os.path.isdir(folder)]
 
 
-def _repair_schema(db: store.SessionDB, _: Progress) -> str:
-    before = [fault for fault in db.admin.schema_faults() if fault.repairable]
-    db.admin.repair_schema()
-    return "created again: " + (", ".join(f"the {fault.kind} {fault.name}" for fault in before) or "nothing")
-
-
-def _free_leases(db: store.SessionDB, _: Progress) -> str:
-    return f"freed {safe_text.count(db.admin.free_stale_leases(), 'lease')}"
-
-
 def _sweep(db: store.SessionDB, _: Progress) -> str:
     removed = sum(atomic_file.remove_abandoned(folder) for folder in _folders(str(db.admin.info()["path"])))
     return f"removed {safe_text.count(removed, 'file')} left by processes that died"
@@ -110,14 +101,6 @@ def _sweep(db: store.SessionDB, _: Progress) -> str:
 def _scrub(db: store.SessionDB, _: Progress) -> str:
     db.admin.scrub()
     return "removed deleted and redacted text from the files"
-
-
-def _rebuild(db: store.SessionDB, progress: Progress) -> str:
-    return f"rebuilt the search index: {safe_text.count(db.admin.rebuild_search_index(progress), 'message')}"
-
-
-def _catch_up(db: store.SessionDB, progress: Progress) -> str:
-    return f"indexed {safe_text.count(db.admin.update_search_index(progress), 'message')}"
 
 
 def _upkeep(db: store.SessionDB, _: Progress) -> str:
