@@ -34,7 +34,6 @@ class Start(NamedTuple):
     model: str | None
     conversation_id: str
     settings: config.Settings
-    is_new: bool = False
     notice: str | None = None
     """A message for the user about the conversation that is continued."""
 
@@ -159,11 +158,9 @@ def _prompt(out: console.Console, options: ChatArguments, settings: config.Setti
     start = find_start(out, options, settings, one_shots=True)
     if start.notice:
         out.note(start.notice)
-    prompt = lazy_group.load("holdfast.cli.prompt")
-    run = prompt.run_command if is_command else prompt.run
-    code: int = run(
-        out, start, message[1:] if commands.is_escaped(text) else message, options.form or "text", options.yes
-    )
+    message = message[1:] if commands.is_escaped(text) else message
+    run = lazy_group.load("holdfast.cli.prompt").run
+    code: int = run(out, start, message, options.form or "text", options.yes, is_command=is_command)
     return code
 
 
@@ -203,7 +200,7 @@ def find_start(
     target = options.path or settings.database
     if not options.go_on and options.resume is None:
         new_id = conversation_row.generate_session_id(time.time())
-        return Start(target, options.model, new_id, settings, is_new=True)
+        return Start(target, options.model, new_id, settings)
     with open_store.open_existing(target) as db:
         elsewhere = None
         if options.resume is None:

@@ -7,8 +7,9 @@ command that expands to a message, such as /retry, sends that message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import click
 
@@ -21,81 +22,132 @@ from holdfast.runtime import single_turn, wording
 from holdfast.terminal import event_text
 
 NOT_RUN = "The turn could not be run."
-MODEL = "/model has no effect with -p: use --model NAME to choose the model of a message."
-TITLE = "/title needs an existing conversation: name it with -c or -r."
 
 Show = Callable[[events.AnyEvent], None]
 
 
-def run(out: console.Console, start: chat.Start, message: str, form: str, yes: bool = False) -> int:
-    """Send a message. Returns 0 if it was answered, 1 if not, and 130 if it was interrupted."""
-    signals = shutdown.SignalHandler()
-    return signals.run(_send(out, start, message, form, yes, signals))
-
-
-def _open(start: chat.Start, yes: bool) -> AbstractAsyncContextManager[compose.RunningProgram]:
-    return compose.start(
-        start.settings,
-        database=start.database,
-        model=start.model,
-        source=session_choice.ONE_SHOT_SOURCE,
-        reviews=False,  # A memory review would be cancelled when the answer is complete.
-        yes=yes,
-    )
-
-
-async def _send(
-    out: console.Console, start: chat.Start, message: str, form: str, yes: bool, signals: shutdown.SignalHandler
+def run(
+    out: console.Console, start: chat.Start, message: str, form: str, yes: bool = False, *, is_command: bool = False
 ) -> int:
-    result: events.TurnResult | None = None
-    try:
-        async with _open(start, yes) as app:
-            if app.notice:
-                out.note(app.notice)
-            result = await _run_turn(app, start.conversation_id, _renderer(out, form), signals, message)
-    except asyncio.CancelledError:
-        _print_interrupted(out, form, result)
-        raise
-    return _print_result(out, form, result)
+    """Send a message, or run a slash command.
+
+    Returns 0 if it was answered, 1 if not, and 130 if it was interrupted. Raises UsageError for a command that does not
+    exist, or that has an effect only in a chat.
+    """
+    if is_command:
+        _check_command(message, has_servers=bool(start.settings.servers))
+    prompt = _Prompt(out, start, form, yes)
+    return prompt.signals.run(prompt.run_command(message) if is_command else prompt.send(message))
 
 
-async def _run_turn(
-    app: compose.RunningProgram,
-    conversation_id: str,
-    show: Show,
-    signals: shutdown.SignalHandler,
-    text: str,
-    content: types.Content | None = None,
-) -> events.TurnResult | None:
-    """Run a turn, which a signal stops."""
-    turn = single_turn.SingleTurn(app.runtime, conversation_id, show)
-    with signals.stopping(turn.stop):
-        return await turn.run(text, content)
+def _check_command(line: str, *, has_servers: bool) -> None:
+    name, command = commands.split(line)[0], commands.find(line)
+    if command is not None and "once" not in command.places:
+        raise click.UsageError(f"/{command.name} works only in a chat. {command.instead}")
+    if command is None and not has_servers:  # MCP servers have commands, too.
+        similar = registry.nearest(name, list(commands.COMMANDS))
+        suggestion = f" Did you mean /{similar}?" if similar else ""
+        raise click.UsageError(
+            f"Unknown command: {errors.shown('/' + name)}.{suggestion} Run `holdfast -p /help` for the list. To send a "
+            "message that begins with a slash, start it with two."
+        )
 
 
-def _print_interrupted(out: console.Console, form: str, result: events.TurnResult | None) -> None:
-    """Print a JSON result if the program was cancelled before a turn began, or while it closed."""
-    if form == "json":
-        out.json(json_output.turn(result or json_output.result("", wording.INTERRUPTED, True)))
-    elif form == "stream-json" and result is None:
-        out.json_line(json_output.event(events.TurnFinished(json_output.result("", wording.INTERRUPTED, True))))
+class _Prompt:
+    """One message or command."""
 
+    def __init__(self, out: console.Console, start: chat.Start, form: str, yes: bool) -> None:
+        self._out, self._start, self._form, self._yes = out, start, form, yes
+        self._show = _renderer(out, form)
+        self.signals = shutdown.SignalHandler()
 
-def _print_result(out: console.Console, form: str, result: events.TurnResult | None) -> int:
-    """Print the parts of a result that were not streamed; returns the exit code."""
-    if result is None:  # A notice has reported the reason.
-        if form == "json":
-            out.json(json_output.failed(NOT_RUN))
-        return 1
-    if form == "json":
-        out.json(json_output.turn(result))
-    text = _answer_text(result).strip()
-    sentence = wording.turn_finished(result)
-    if result.interrupted:
-        out.note(wording.INTERRUPTED)
-    elif sentence is not None:
-        out.note(f"holdfast: {sentence.text}" if result.error or not text else sentence.text)
-    return 130 if result.interrupted else 0 if result.completed and text else 1
+    def _open(self) -> AbstractAsyncContextManager[compose.RunningProgram]:
+        start = self._start
+        return compose.start(
+            start.settings,
+            database=start.database,
+            model=start.model,
+            source=session_choice.ONE_SHOT_SOURCE,
+            reviews=False,  # A memory review would be cancelled when the answer is complete.
+            yes=self._yes,
+        )
+
+    async def send(self, message: str) -> int:
+        result: events.TurnResult | None = None
+        try:
+            async with self._open() as app:
+                result = await self._run_turn(app, message)
+        except asyncio.CancelledError:
+            self._print_interrupted(result)
+            raise
+        return self._print_result(result)
+
+    async def _run_turn(
+        self, app: compose.RunningProgram, text: str, content: types.Content | None = None
+    ) -> events.TurnResult | None:
+        """Run a turn, which a signal stops."""
+        if app.notice:
+            self._out.note(app.notice)
+        turn = single_turn.SingleTurn(app.runtime, self._start.conversation_id, self._show)
+        with self.signals.stopping(turn.stop):
+            return await turn.run(text, content)
+
+    async def run_command(self, line: str) -> int:
+        output = _CommandOutput(self._out, self._form, self._show)
+        here = self._start.conversation_id
+        try:
+            async with self._open() as app:
+                work = single_turn.run_command(app.runtime, here, line, output.show)
+                interrupted = await self._wait_or_cancel(work)
+                if (message := output.message) is not None and not interrupted:
+                    return self._print_result(await self._run_turn(app, message.text, message.content))
+                outcome = output.result(interrupted, *await _find_ids(app, output.moved_to or here))
+        except asyncio.CancelledError:
+            if output.message is None:
+                self._print_interrupted(None)
+            raise
+        if self._form == "stream-json":
+            self._out.json_line(json_output.event(events.TurnFinished(outcome)))
+        elif self._form == "json":
+            self._out.json(json_output.turn(outcome))
+        if interrupted:
+            self._out.note(wording.INTERRUPTED)
+        return 130 if interrupted else 1 if outcome.failed else 0
+
+    async def _wait_or_cancel(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Wait for the work, which a signal cancels; returns whether one did."""
+        task = asyncio.create_task(work)
+        try:
+            with self.signals.stopping(task.cancel):
+                await asyncio.wait([task])
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+        return task.cancelled()
+
+    def _print_interrupted(self, result: events.TurnResult | None) -> None:
+        """Print a JSON result if the program was cancelled before a turn began, or while it closed."""
+        interrupted = json_output.result("", wording.INTERRUPTED, True)
+        if self._form == "json":
+            self._out.json(json_output.turn(result or interrupted))
+        elif self._form == "stream-json" and result is None:
+            self._out.json_line(json_output.event(events.TurnFinished(interrupted)))
+
+    def _print_result(self, result: events.TurnResult | None) -> int:
+        """Print the parts of a result that were not streamed; returns the exit code."""
+        if self._form == "json":
+            self._out.json(json_output.turn(result) if result else json_output.failed(NOT_RUN))
+        if result is None:  # A notice has reported the reason.
+            return 1
+        text = _answer_text(result).strip()
+        sentence = wording.turn_finished(result)
+        if result.interrupted:
+            self._out.note(wording.INTERRUPTED)
+        elif sentence is not None:
+            self._out.note(f"holdfast: {sentence.text}" if result.error or not text else sentence.text)
+        return 130 if result.interrupted else 0 if result.completed and text else 1
 
 
 def _answer_text(result: events.TurnResult) -> str:
@@ -104,6 +156,15 @@ def _answer_text(result: events.TurnResult) -> str:
     if isinstance(content, str):
         return content
     return "".join(str(part["text"]) for part in content if part.get("type") == "text")
+
+
+async def _find_ids(app: compose.RunningProgram, conversation_id: str) -> tuple[str, str]:
+    """Return the ids of session and conversation; empty if the command created none."""
+    try:
+        found = await app.db.conversation(conversation_id)
+    except errors.NoSuchSession:
+        return "", ""
+    return found.head_id, found.id
 
 
 # --- output formats ------------------------------------------------------------------------------------
@@ -195,105 +256,11 @@ class _TextRenderer:
             self._line_open = False
 
 
-# --- slash commands ------------------------------------------------------------------------------------
-
-
-def run_command(out: console.Console, start: chat.Start, line: str, form: str, yes: bool = False) -> int:
-    """Run a slash command. Returns 0 if it succeeded, 1 if not, and 130 if it was interrupted; raises UsageError."""
-    name, argument = commands.split(line)
-    if name.lower() not in commands.COMMANDS and not start.settings.servers:
-        raise click.UsageError(_unknown_command(name, ()))
-    _refuse_command(name.lower(), argument, start.is_new)
-    signals = shutdown.SignalHandler()
-    return signals.run(_run_command(out, start, line, form, yes, signals))
-
-
-def _refuse_command(name: str, argument: str, is_new: bool) -> None:
-    """Refuse commands that only have an effect in a chat."""
-    known = commands.COMMANDS.get(name)
-    if known is not None and "once" not in known.places:
-        raise click.UsageError(f"/{name} works only in a chat. {known.instead}")
-    if name == "model" and argument:
-        raise click.UsageError(MODEL)
-    if name == "title" and argument and is_new:
-        raise click.UsageError(TITLE)
-
-
-def _unknown_command(name: str, others: Sequence[str]) -> str:
-    similar = registry.nearest(name, [*commands.COMMANDS, *others])
-    suggestion = f" Did you mean /{similar}?" if similar else ""
-    return (
-        f"Unknown command: {errors.shown('/' + name)}.{suggestion} Run `holdfast -p /help` for the list. To send a "
-        "message that begins with a slash, start it with two."
-    )
-
-
-async def _run_command(
-    out: console.Console, start: chat.Start, line: str, form: str, yes: bool, signals: shutdown.SignalHandler
-) -> int:
-    output = _CommandOutput(out, form)
-    try:
-        async with _open(start, yes) as app:
-            name, _ = commands.split(line)
-            listed = [each.name for each in commands.list_commands(app.runtime, "once")]
-            if name.lower() not in listed:
-                raise click.UsageError(_unknown_command(name, listed))
-            interrupted = await _execute(app, start.conversation_id, line, output, signals)
-            if (message := output.message) is not None and not interrupted:
-                if app.notice:
-                    out.note(app.notice)
-                show = _renderer(out, form)
-                result = await _run_turn(app, start.conversation_id, show, signals, message.text, message.content)
-                return _print_result(out, form, result)
-            outcome = output.result(interrupted, *await _find_ids(app, output.moved_to or start.conversation_id))
-    except asyncio.CancelledError:
-        if output.message is None:
-            _print_interrupted(out, form, None)
-        raise
-    if form == "stream-json":
-        out.json_line(json_output.event(events.TurnFinished(outcome)))
-    elif form == "json":
-        out.json(json_output.turn(outcome))
-    if interrupted:
-        out.note(wording.INTERRUPTED)
-    return 130 if interrupted else 1 if outcome.failed else 0
-
-
-async def _execute(
-    app: compose.RunningProgram,
-    conversation_id: str,
-    line: str,
-    output: _CommandOutput,
-    signals: shutdown.SignalHandler,
-) -> bool:
-    """Run a command; returns whether a signal interrupted it."""
-    task = asyncio.create_task(single_turn.run_command(app.runtime, conversation_id, line, output.show))
-    try:
-        with signals.stopping(task.cancel):
-            await asyncio.wait([task])
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-    if task.cancelled():
-        return True
-    task.result()
-    return False
-
-
-async def _find_ids(app: compose.RunningProgram, conversation_id: str) -> tuple[str, str]:
-    """Return the ids of session and conversation; empty if the command created none."""
-    try:
-        found = await app.db.conversation(conversation_id)
-    except errors.NoSuchSession:
-        return "", ""
-    return found.head_id, found.id
-
-
 class _CommandOutput:
     """Prints the output of a command as it arrives, and collects it for the result."""
 
-    def __init__(self, out: console.Console, form: str) -> None:
-        self._out, self._form, self._show = out, form, _renderer(out, form)
+    def __init__(self, out: console.Console, form: str, show: Show) -> None:
+        self._out, self._form, self._show = out, form, show
         self._answers: list[str] = []
         self._errors: list[str] = []
         self.message: events.Say | None = None
@@ -326,6 +293,5 @@ class _CommandOutput:
     def result(self, interrupted: bool, session_id: str, conversation_id: str) -> events.TurnResult:
         """Return the output in the form of a turn's result."""
         error = wording.INTERRUPTED if interrupted else " ".join(self._errors)
-        return json_output.result(
-            "\n".join(self._answers), error or None, interrupted, session_id=session_id, conversation_id=conversation_id
-        )
+        answer = "\n".join(self._answers)
+        return json_output.result(answer, error or None, interrupted, session_id, conversation_id)
