@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Sequence
-from typing import NamedTuple
+import pathlib
 
 import click
 
@@ -22,7 +17,6 @@ COMMANDS = {
     "check": ("holdfast.cli.config_commands:check", "List all mistakes in the settings files."),
     "edit": ("holdfast.cli.config_commands:edit", "Edit your settings file; it is saved only if it is valid."),
 }
-EDITORS = ("nano", "vim", "vi")
 TEMPLATE = """\
 # Settings of Holdfast. `holdfast config show` lists all settings with their defaults.
 
@@ -106,97 +100,42 @@ def check(out: console.Console, as_json: bool) -> int:
 @click.pass_obj
 def edit(out: console.Console) -> int:
     """Edit a copy of your settings file with $VISUAL or $EDITOR. It is saved only if it is valid."""
-    environ = config.environment()
-    editor = _editor_command(environ.get("VISUAL") or environ.get("EDITOR"))
-    result = _edit_file(config.user_file(), editor)
-    for each in result.mistakes:
-        out.note(each)
-    out.note(result.message)
-    return 0 if result.ok else 1
-
-
-class EditResult(NamedTuple):
-    message: str
-    ok: bool = False
-    mistakes: tuple[config_check.Mistake, ...] = ()
-
-
-def _editor_command(text: str | None) -> list[str]:
-    """Return the editor and its options, split without a shell. Raises SettingInvalid."""
+    path = pathlib.Path(config.user_file()).resolve()  # The target of a link is edited.
+    draft = path.with_suffix(".draft.toml")
     try:
-        words = shlex.split(text or "")
+        before = path.read_bytes() if path.exists() else None
+        original = TEMPLATE.encode() if before is None else before
+        if not draft.exists():  # else the changes of an earlier attempt are continued
+            draft.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft.touch(0o600 if before is None else path.stat().st_mode & 0o777)
+            draft.write_bytes(original)
+        problem = _run_editor(str(draft))
+        if not draft.exists() or draft.read_bytes() == original:
+            draft.unlink(missing_ok=True)
+            out.note(problem or "Nothing was changed.")
+            return 1 if problem else 0
+        mistakes = [] if problem else config_check.check_file(str(draft))
+        if not problem and not mistakes and before != (path.read_bytes() if path.exists() else None):
+            problem = "Another process changed it meanwhile."
+        if not problem and not mistakes:
+            draft.replace(path)
+            out.note(f"Saved {path}.")
+            return 0
+    except OSError as error:
+        raise errors.SettingInvalid(f"{path} cannot be edited: {error.strerror or error}.") from None
+    for mistake in mistakes:
+        out.note(mistake)
+    reason = f"{problem} " if problem else ""
+    out.note(f"{reason}{path} was not changed. Your changes are in {draft}: `holdfast config edit` continues them.")
+    return 1
+
+
+def _run_editor(path: str) -> str | None:
+    """Let the user edit the file; returns an error message if the editor failed."""
+    try:
+        click.edit(filename=path)
+    except click.ClickException as error:
+        return f"{error.format_message()}."
     except ValueError as error:
-        raise errors.SettingInvalid(f"The editor {errors.shown(text)} is invalid: {error}.") from None
-    words = words or [name for name in EDITORS if shutil.which(name)][:1]
-    if not words:
-        raise errors.SettingInvalid(
-            "No editor was found. Set EDITOR, or edit the file that `holdfast config path` prints."
-        )
-    return words
-
-
-def _edit_file(path: str, editor: Sequence[str]) -> EditResult:
-    """Let the user edit a copy, and save it if it is valid. An invalid copy is kept, so that no input is lost."""
-    path = os.path.realpath(path)  # The target of a link is edited.
-    before = _read(path)
-    folder = tempfile.mkdtemp(prefix="holdfast-config-")
-    copy = os.path.join(folder, os.path.basename(path))
-    original = TEMPLATE.encode() if before is None else before
-    _write(copy, original, 0o600)
-    keep_copy = False
-    try:
-        problem = _run_editor(editor, copy)
-        after = _read(copy)
-        if problem is None and (after is None or after == original):
-            return EditResult("Nothing was changed.", ok=True)
-        keep_copy = after is not None and after != original
-        kept = f" Your changes are in {copy}." if keep_copy else ""
-        if problem is not None:
-            return EditResult(f"{problem} {path} was not changed.{kept}")
-        if mistakes := config_check.check_file(copy):
-            return EditResult(f"{path} was not changed.{kept}", mistakes=tuple(mistakes))
-        if _read(path) != before:
-            return EditResult(f"Another process changed {path} meanwhile; it was not overwritten.{kept}")
-        _replace(path, after or b"", kept)
-        keep_copy = False
-        return EditResult(f"Saved {path}.", ok=True)
-    finally:
-        if not keep_copy:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _run_editor(editor: Sequence[str], copy: str) -> str | None:
-    """Run the editor; returns an error message if it failed."""
-    try:
-        code = subprocess.run([*editor, copy], check=False).returncode
-    except OSError as error:
-        return f"The editor {errors.shown(editor[0])} cannot be started: {error.strerror or error}."
-    return f"The editor exited with {code}." if code else None
-
-
-def _replace(path: str, data: bytes, kept: str) -> None:
-    """Replace a file atomically."""
-    temporary = f"{path}.{os.getpid()}"
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        _write(temporary, data, os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o600)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise errors.SettingInvalid(f"{path} cannot be written: {error.strerror or error}.{kept}") from None
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise errors.SettingInvalid(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def _write(path: str, data: bytes, mode: int) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        return f"The name of the editor is invalid: {error}."
+    return None
