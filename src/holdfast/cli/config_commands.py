@@ -29,13 +29,7 @@ TEMPLATE = """\
 # [profiles.careful]
 # limits = { steps = 10, cost = 0.5 }
 """
-
-
-@click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS)
-@click.pass_context
-def command(context: click.Context) -> None:
-    """Show, check and edit settings."""
-    lazy_group.help_when_alone(context)
+command = lazy_group.group("Show, check and edit settings.", COMMANDS)
 
 
 @click.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import Any, NamedTuple
 
@@ -57,22 +56,27 @@ def command(out: console.Console, path: str | None, as_json: bool) -> None:
 def _describe(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, list[str]]:
     facts, held = found.facts, [each for each in found.claims if each.state == "held" and each.key.startswith(ROUTE)]
     waiting = [
-        f"  {each.route}: {_messages(each.messages)} since {time_format.when(each.since)}{_attempts(each.attempts)}"
+        f"  {each.route}: {safe_text.count(each.messages, 'message')} since {time_format.when(each.since)}"
+        + (f", {each.attempts} attempts" if each.attempts > 1 else "")
         for each in found.waiting[:MAX_LISTED]
     ]
     unsent = [
-        f"{each.platform}: {_messages(each.messages)} since {time_format.when(each.since)}"
+        f"{each.platform}: {safe_text.count(each.messages, 'message')} since {time_format.when(each.since)}"
         + (f", next attempt {time_format.when(each.due_at)}: {each.error}" if each.error else "")
         for each in found.unsent
     ]
+    open_messages = safe_text.count(facts["arrivals_open"], "message")
     denied = sum(each.role == "denied" for each in found.people)
     return {
-        "waiting": [f"{_messages(facts['arrivals_open'])} in {_chats(facts['routes_waiting'])}", *waiting],
+        "waiting": [f"{open_messages} in {safe_text.count(facts['routes_waiting'], 'chat')}", *waiting],
         "running": [f"{each.key.removeprefix(ROUTE)} by {each.holder}" for each in held[:MAX_LISTED]] or ["none"],
         "unsent": unsent or ["none"],
         "failed": _describe_failed(found.failed),
         "people": [f"{len(found.people) - denied} allowed, {denied} denied; `holdfast gateway people` lists them"],
-        "platforms": [f"{each['name']} at {each['at']}: {_describe_answer(each['answers'])}" for each in platforms]
+        "platforms": [
+            f"{each['name']} at {each['at']}: {'answers' if each['answers'] else 'does not answer'}"
+            for each in platforms
+        ]
         or ["none"],
     }
 
@@ -80,30 +84,11 @@ def _describe(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, l
 def _describe_failed(failed: list[types.Outgoing]) -> list[str]:
     if not failed:
         return ["none"]
-    last, many = (
-        failed[0],
-        _messages(len(failed)) + (" or more" if len(failed) >= queue_status.DEFAULT_LIMIT else ""),
-    )
+    more, last = " or more" if len(failed) >= queue_status.DEFAULT_LIMIT else "", failed[0]
     return [
-        f"{many}; `holdfast gateway failed` lists them",
+        f"{safe_text.count(len(failed), 'message')}{more}; `holdfast gateway failed` lists them",
         f"  the last, to {last.platform} {last.chat}: {last.error}",
     ]
-
-
-def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count} messages"
-
-
-def _chats(count: int) -> str:
-    return "1 chat" if count == 1 else f"{count} chats"
-
-
-def _attempts(attempts: int) -> str:
-    return f", {attempts} attempts" if attempts > 1 else ""
-
-
-def _describe_answer(answers: bool) -> str:
-    return "answers" if answers else "does not answer"
 
 
 def _shape(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, Any]:
@@ -129,30 +114,21 @@ def _platforms(wanted: settings.Settings) -> list[dict[str, Any]]:
     """Return the platforms of the settings, and whether they accept connections."""
     found = list[dict[str, Any]]()
     if wanted.has_http:
-        at = f"{wanted.http.host}:{wanted.http.port}"
-        found.append({"name": "http", "at": at, "answers": _accepts(wanted.http.host, wanted.http.port)})
-        found += [
-            {"name": f"hook {name}", "at": f"/hooks/{name}", "answers": found[0]["answers"]} for name in wanted.hooks
-        ]
+        host, port = wanted.http.host, wanted.http.port
+        answers = _accepts(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, port))
+        found.append({"name": "http", "at": f"{host}:{port}", "answers": answers})
+        found += [{"name": f"hook {name}", "at": f"/hooks/{name}", "answers": answers} for name in wanted.hooks]
     if wanted.loopback is not None:
         at = wanted.loopback.socket
-        found.append({"name": "loopback", "at": at, "answers": _socket_accepts(at)})
+        found.append({"name": "loopback", "at": at, "answers": _accepts(socket.AF_UNIX, at)})
     return found
 
 
-def _accepts(host: str, port: int) -> bool:
+def _accepts(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:
     try:
-        with socket.create_connection((host, port), timeout=1.0):
-            return True
-    except OSError:
-        return False
-
-
-def _socket_accepts(path: str) -> bool:
-    try:
-        with socket.socket(socket.AF_UNIX) as client:
+        with socket.socket(family) as client:
             client.settimeout(1.0)
-            client.connect(os.fspath(path))
+            client.connect(address)
             return True
     except OSError:
         return False
