@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from multiprocessing import resource_tracker
 from typing import Any
 
 import click
@@ -176,11 +177,12 @@ class Workers:
     def __init__(self, processes: int) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.pool = concurrent.futures.ProcessPoolExecutor(processes, spawn)
-        # Workers inherit this: only the main process handles Ctrl-C.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Workers inherit the blocked signal, so that only the main process handles Ctrl-C.
+        resource_tracker.ensure_running()  # It would unblock the signal when it starts.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         for _ in range(processes):
             self.pool.submit(os.getpid)  # starts a process if no worker is idle
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def run(self, side: Side, path: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return the results of the calls in order."""

@@ -29,12 +29,7 @@ def _timestamp(_context: click.Context, _option: click.Parameter, text: str | No
 )
 @click.option("--role", type=click.Choice(types.ROLES), help="Only messages of this role.")
 @click.option("--tool", help="Only calls of this tool, and their results.")
-@click.option(
-    "--after",
-    callback=_timestamp,
-    metavar="TIME",
-    help="Only since then: 2026-05-28 or '2026-05-28 14:30'.",
-)
+@click.option("--after", callback=_timestamp, metavar="TIME", help="Only since then: 2026-05-28 or '2026-05-28 14:30'.")
 @click.option("--before", callback=_timestamp, metavar="TIME", help="Only before then (a date means midnight).")
 @click.option(
     "--neighbours", type=click.IntRange(0, 20), default=0, help="Also show this many messages before and after."
