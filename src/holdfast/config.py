@@ -423,13 +423,9 @@ def _merge_profile(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
         under = below.get(key)
         if isinstance(under, dict) and isinstance(value, dict):
             both[key] = {**under, **value}
-            if key == "permissions":
-                lists = {say: (under.get(say), rules_) for say, rules_ in value.items()}
-                both[key] |= {
-                    say: [*before, *after]
-                    for say, (before, after) in lists.items()
-                    if isinstance(before, list) and isinstance(after, list)
-                }
+            for say in value if key == "permissions" else ():
+                if isinstance(under.get(say), list) and isinstance(value[say], list):
+                    both[key][say] = under[say] + value[say]
     return both
 
 

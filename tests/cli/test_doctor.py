@@ -360,13 +360,6 @@ def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Ho
     assert alive.exists()
 
 
-def test_scheduled_backup_that_was_never_finished_is_told_of(holdfast: Holdfast, trip: Path) -> None:
-    with SessionDB(trip) as db:
-        db.driver.write("meta", lambda tx: tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value="1000000.0"))
-    (finding,) = holdfast("doctor", "--json", "--db", trip).data["findings"]
-    assert (finding["level"], finding["kind"]) == ("note", "backup")
-
-
 def test_scheduled_backups_that_do_not_come_are_told_of(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     def notes() -> list[str]:
         found = holdfast("doctor", "--json", "--db", trip)

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple
 
 from holdfast import config, errors
 from holdfast.agent import agent, approvals, settings
@@ -33,15 +33,6 @@ FIRST_LOOK = 5.0
 
 FileTools = Callable[[Callable[[], object]], list[tools_port.Tool]]
 """Builds the file tools of an agent, given a function that returns the epoch of its view."""
-
-
-class AgentPlace(TypedDict):
-    """Where and for whom an agent works."""
-
-    folder: str
-    source: str
-    reviews: bool
-    """Whether turns are reviewed in the background for facts to remember."""
 
 
 class RunningProgram(NamedTuple):
@@ -74,7 +65,10 @@ class Services(NamedTuple):
         project: FileTools,
         machine: Sequence[tools_port.Tool],
         others: servers.Servers | None,
-        **where: Unpack[AgentPlace],
+        *,
+        folder: str,
+        source: str,
+        reviews: bool,
     ) -> AgentFactory:
         """Return a factory of agents with these file tools, shell tools and MCP servers."""
         return AgentFactory(
@@ -87,7 +81,9 @@ class Services(NamedTuple):
             tools=[*toolset.build_recall_tools(self.store), *machine, *self.added],
             others=others.offered if others else None,
             meters=self.meters,
-            **where,
+            folder=folder,
+            source=source,
+            reviews=reviews,
         )
 
 
@@ -214,6 +210,7 @@ class AgentFactory(NamedTuple):
     folder: str
     source: str
     reviews: bool
+    """Whether turns are reviewed in the background for facts to remember."""
     owner: str = ""
     keep_folder: bool = True
     """Whether new conversations record the folder; only if the user chose it."""

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from holdfast import config, errors
 from holdfast.agent import approvals
-from holdfast.app import compose, daily_cleanup, models, open_store, toolset, tracing
+from holdfast.app import compose, daily_cleanup, models, open_store, telemetry, toolset
 from holdfast.compaction import summary
 from holdfast.gateway import access, gateway, gateway_context, limits, metrics, routes
 from holdfast.gateway import platform as gateway_platform
@@ -278,7 +278,7 @@ def _create_folder(folder: str) -> None:
 @asynccontextmanager
 async def _open_factory(settings: config.Settings, database: str, model: str | None) -> AsyncIterator[_RuntimeFactory]:
     async with AsyncExitStack() as stack:
-        wrap = stack.enter_context(tracing.install())
+        wrap = stack.enter_context(telemetry.install())
         chosen = await models.choose(settings, model)
         chosen = models.ModelChoice(wrap(chosen.model), chosen.notice)
         answering = models.ConversationModels(settings, chosen.model, wrap)

@@ -218,20 +218,13 @@ def _unfinished_turn(db: store.SessionDB, head: types.Session) -> str | None:
     last = db.transcript(head.id, max(head.last_seq - 1, 0))
     if not last or (last[-1].role == "assistant" and not last[-1].tool_calls):
         return None
-    if _has_turn_lease(db, head.conversation_id):
+    try:
+        held = [lease.conversation_id for lease in db.leases() if lease.purpose == "turn" and lease.state == "held"]
+    except Exception:  # noqa: BLE001 -- a failed lock never stops a turn
+        held = []
+    if head.conversation_id in held:
         return None
     return f"The answer to the last message ({last[-1].seq}) was not finished. Send it again, or continue."
-
-
-def _has_turn_lease(db: store.SessionDB, conversation_id: str) -> bool:
-    """Return whether a turn of the conversation is running; False if leases cannot be read."""
-    try:
-        held = db.leases()
-    except Exception:  # noqa: BLE001 -- a failed lock never stops a turn
-        return False
-    return any(
-        lease.conversation_id == conversation_id and lease.purpose == "turn" and lease.state == "held" for lease in held
-    )
 
 
 def log_to_file(settings: config.Settings) -> None:

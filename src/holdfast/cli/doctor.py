@@ -5,13 +5,13 @@ Without `--fix` nothing is changed, and a missing database is not created.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import stat
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
@@ -28,18 +28,18 @@ from holdfast.store.driver import hide_password, is_postgres
 MAX_FINDINGS = 20
 
 
-class Examination(NamedTuple):
+class Examination(msgspec.Struct):
     """The result of the doctor, with the fields that --json prints."""
 
-    findings: list[Finding]
     store: dict[str, Any]
-    versions: dict[str, str | None]
     processes: list[doctor_findings.StoreUser] | None
-    leases: list[types.LeaseHeld]
-    report: types.Report | None
-    search: dict[str, Any] | None
-    repairs: list[doctor_repairs.Repair]
-    done: Sequence[str] = ()
+    findings: list[Finding] = []
+    versions: dict[str, str] = {}
+    leases: list[types.LeaseHeld] = []
+    report: types.Report | None = None
+    search: dict[str, Any] | None = None
+    repairs: list[doctor_repairs.Repair] = []
+    done: list[str] = []
 
     @property
     def ok(self) -> bool:
@@ -65,7 +65,7 @@ def command(out: console.Console, path: str | None, as_json: bool, fix: bool) ->
     if fix and found.repairs:
         done, failed = _repair(target, found.repairs, out)
         found = examine(target, out, settings.backup)
-        found = found._replace(done=done, findings=found.findings + failed)
+        found.done, found.findings = done, found.findings + failed
     if as_json:
         out.json(_to_json(found))
     else:
@@ -90,82 +90,58 @@ def examine(target: str, out: console.Console, backup: config.BackupSection) -> 
     """Check the settings, the files and, if it opens, the store."""
     advice = "Correct it with `holdfast config edit`. Until then, most commands refuse to run."
     mistakes = config_check.check_all() if out.settings_error else []
-    findings = [Finding("problem", "settings", str(each), advice) for each in mistakes]
     # The clients of a server may be on other machines: `holdfast db status` counts them.
     users = [] if is_postgres(target) else doctor_findings.find_store_users(target)
-    found = Examination(
-        findings=findings,
-        store={"path": hide_password(target), "directory": _directory(target)},
-        versions={},
-        processes=users,
-        leases=[],
-        report=None,
-        search=None,
-        repairs=[],
-    )
+    found = Examination({"path": hide_password(target), "directory": _directory(target)}, users)
+    found.findings = [Finding("problem", "settings", str(each), advice) for each in mistakes]
     try:
         with open_store.open_existing(target, allow_unfinished=True) as db:
-            found = _examine_store(db, found, out, backup)
+            _examine_store(db, found, out, backup)
         # A file that does not open may belong to another program.
-        findings += doctor_findings.check_modes(target)
+        found.findings += doctor_findings.check_modes(target)
     except errors.HoldfastError as error:
-        findings.append(doctor_findings.explain_error(error, target))
+        found.findings.append(doctor_findings.explain_error(error, target))
     finally:
         out.progress("")
-    findings += doctor_findings.check_store_users(users)
-    return found._replace(versions=_versions())
+    found.findings += doctor_findings.check_store_users(users)
+    found.versions = _versions()
+    return found
 
 
-def _examine_store(
-    db: store.SessionDB, found: Examination, out: console.Console, backup: config.BackupSection
-) -> Examination:
+def _examine_store(db: store.SessionDB, found: Examination, out: console.Console, backup: config.BackupSection) -> None:
     facts, faults = db.admin.status(), db.admin.schema_faults()
-    leases = _read_leases(db, found.findings)
-    report = db.admin.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
+    found.store.update(facts)
+    found.leases = _read_leases(db, found.findings)
+    found.report = report = db.admin.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
     out.progress("checking the search index")
-    search = db.admin.search_status()
+    found.search = search = db.admin.search_status()
     leftovers = doctor_repairs.find_leftovers(str(facts["path"]))
-    unscrubbed_since = _unscrubbed_since(db)
-    claimed, done, failed = map(
-        db.admin.get_meta, (store_meta.BACKUP_CLAIMED, store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED)
-    )
-    found.findings.extend(
-        [
-            *doctor_findings.check_configuration(facts),
-            *doctor_findings.check_report(report, db.path),
-            *doctor_findings.check_schema(faults),
-            *doctor_findings.check_leases(leases),
-            *doctor_findings.check_leftovers(leftovers),
-            *doctor_findings.check_scrubbed(unscrubbed_since, is_postgres(db.path)),
-            *doctor_findings.check_backups(backup, claimed, done, failed),
-            *doctor_findings.check_disk(facts),
-            *doctor_findings.check_search(search),
-        ]
-    )
+    unscrubbed_since = None
+    with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):  # fsck reports it.
+        unscrubbed_since = db.admin.unscrubbed_since()
+    backups = map(db.admin.get_meta, (store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED))
+    found.findings += [
+        *doctor_findings.check_configuration(facts),
+        *doctor_findings.check_report(report, db.path),
+        *doctor_findings.check_schema(faults),
+        *doctor_findings.check_leases(found.leases),
+        *doctor_findings.check_leftovers(leftovers),
+        *doctor_findings.check_scrubbed(unscrubbed_since, is_postgres(db.path)),
+        *doctor_findings.check_backups(backup, *backups),
+        *doctor_findings.check_disk(facts),
+        *doctor_findings.check_search(search),
+    ]
     repairs = doctor_repairs.list_repairs(
         facts,
         faults,
-        stale_leases=sum(lease.state != "held" for lease in leases),
+        stale_leases=sum(lease.state != "held" for lease in found.leases),
         leftovers=leftovers,
         unscrubbed=unscrubbed_since is not None,
         search=search,
         upkeep_due=db.admin.get_meta("upkeep_done_at") is None,
     )
     is_damaged = doctor_findings.is_damaged(report)
-    return found._replace(
-        store={**facts, "directory": found.store["directory"]},
-        leases=leases,
-        report=report,
-        search=search,
-        repairs=[each for each in repairs if not is_damaged or each.name in doctor_repairs.SAFE_WHILE_DAMAGED],
-    )
-
-
-def _unscrubbed_since(db: store.SessionDB) -> float | None:
-    try:
-        return db.admin.unscrubbed_since()
-    except (errors.StoreCorrupt, errors.StoreBroken):
-        return None  # fsck reports it.
+    found.repairs = [each for each in repairs if not is_damaged or each.name in doctor_repairs.SAFE_WHILE_DAMAGED]
 
 
 def _read_leases(db: store.SessionDB, findings: list[Finding]) -> list[types.LeaseHeld]:
@@ -195,7 +171,7 @@ def _repair(target: str, repairs: list[doctor_repairs.Repair], out: console.Cons
     return done, failed
 
 
-def _versions() -> dict[str, str | None]:
+def _versions() -> dict[str, str]:
     with store.SessionDB(":memory:") as scratch:
         sqlite = scratch.admin.info()["version"]
     return {
@@ -228,7 +204,7 @@ def _to_json(found: Examination) -> dict[str, Any]:
         "report": {"ok": found.report.ok, **msgspec.to_builtins(found.report)} if found.report else None,
         "search": found.search,
         "repairs": [{"name": repair.name, "would": repair.would} for repair in found.repairs],
-        "done": list(found.done),
+        "done": found.done,
     }
 
 

@@ -171,18 +171,10 @@ def check_scrubbed(removed_at: float | None, served: bool) -> Iterator[Finding]:
         yield Finding("note", "scrub", what, server if served else file)
 
 
-def check_backups(
-    settings: config.BackupSection, claimed_at: str | None, done_at: str | None, failed_at: str | None
-) -> Iterator[Finding]:
-    """Yield a scheduled backup that was not finished, and backups that are overdue."""
-    with contextlib.suppress(ValueError):
-        begun = float(claimed_at or "")
-        if time.time() - begun > backup_schedule.CLAIM_TTL_SECONDS:
-            what = f"A scheduled backup began {safe_text.when(begun)} and never finished."
-            yield Finding("note", "backup", what, "Nothing to do: the next one runs when it is due.")
+def check_backups(settings: config.BackupSection, done_at: str | None, failed_at: str | None) -> Iterator[Finding]:
     if settings.folder is None:
         return
-    what = backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time()) or ""
+    what = backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time())
     if what:
         advice = f"Run `holdfast backup` to make one in {settings.folder} now, or to see why it fails."
         yield Finding("note", "backup", what, advice)

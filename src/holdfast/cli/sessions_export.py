@@ -6,7 +6,7 @@ import contextlib
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import click
@@ -20,7 +20,6 @@ from holdfast.store.driver import hide_password
 from holdfast.store.transfer import export as transfer_export
 from holdfast.store.transfer import render
 
-Write = Callable[[str], object]
 MAX_LINES = 10
 
 
@@ -102,39 +101,24 @@ def _print_notes(out: console.Console, report: reports.ExportReport, whole: bool
 
 @contextlib.contextmanager
 def _output(out: console.Console, path: str | None) -> Iterator[transfer_export.Target]:
-    """Yield standard output, a path that is written atomically, or a device, which is never replaced."""
+    """Yield standard output, a path that is written atomically, or a device or pipe, which is never replaced."""
     if path is None or path == "-":
-        yield _to_terminal(out) if out.tty else _to_pipe(out)
-    elif _is_plain(path):
-        yield pathlib.Path(path)
-    else:
-        try:
+        if out.tty:
+            yield lambda piece: out.out.write("\n".join(safe_text.safe(line) for line in piece.split("\n")))
+        else:
+            binary = getattr(out.out, "buffer", None)  # for UTF-8, whatever the encoding of the terminal is
+            yield (lambda piece: binary.write(piece.encode())) if binary else out.out.write
+        return
+    try:
+        if not os.path.exists(path) or os.path.isfile(path):
+            yield pathlib.Path(path)
+        else:
             with open(path, "wb") as file:
                 yield lambda piece: file.write(piece.encode())
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise errors.HoldfastError(f"{path} cannot be written: {error.strerror or error}.") from error
-
-
-def _to_terminal(out: console.Console) -> Write:
-    return lambda piece: out.out.write("\n".join(safe_text.safe(line) for line in piece.split("\n")))
-
-
-def _to_pipe(out: console.Console) -> Write:
-    """Write UTF-8, whatever the encoding of the terminal is."""
-    binary = getattr(out.out, "buffer", None)
-    if binary is None:
-        return out.out.write
-    return lambda piece: binary.write(piece.encode())
-
-
-def _is_plain(path: str) -> bool:
-    """Return whether the path is a regular file, or does not exist."""
-    try:
-        return not os.path.exists(path) or os.path.isfile(path)
-    except ValueError as error:
-        raise errors.HoldfastError(f"{path} is not a valid path: {error}.") from error
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        raise errors.HoldfastError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.") from error
 
 
 # --- import --------------------------------------------------------------------------------------------
@@ -224,12 +208,11 @@ def _summary(out: console.Console, report: reports.ImportReport) -> None:
 def _missing(out: console.Console, lost: Sequence[str], file: str) -> None:
     for digest in lost[:MAX_LINES]:
         out.note(f"The attachment {digest} is missing.")
-    if len(lost) > MAX_LINES:
-        out.note(f"{len(lost) - MAX_LINES:,} more attachments are missing; --json lists them.")
     if lost:
-        piped = "A pipe has no attachments: import a file written by `sessions export -o`"
-        beside = f"Copy {file}.blobs from the export next to the file, and import it again"
-        out.note(f"{beside if os.path.isfile(file) else piped}.")
+        more = f"{len(lost):,} attachments are missing; --json lists them. " if len(lost) > MAX_LINES else ""
+        piped = "A pipe has no attachments: import a file written by `sessions export -o`."
+        beside = f"Copy {file}.blobs from the export next to the file, and import it again."
+        out.note(more + (beside if os.path.isfile(file) else piped))
 
 
 _LABELS = {

@@ -1,4 +1,4 @@
-"""`holdfast gateway status`: show the queues, leases, failures and platforms of a gateway."""
+"""`holdfast gateway status`, `failed` and `retry`: show the queues of a gateway, and send failed messages again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast import safe_text, time_format, types
+from holdfast import errors, safe_text, time_format, types
 from holdfast.app import open_store
 from holdfast.cli import console, lazy_group
 from holdfast.gateway import settings
@@ -16,6 +16,8 @@ from holdfast.store.mail import queue_status
 ROUTE = "route:"
 """The key prefix of the leases for processing a chat; those for sending are not shown."""
 MAX_LISTED = 5
+MAX_MESSAGES = 1_000
+MAX_EXCERPT = 60
 
 
 class QueueState(NamedTuple):
@@ -29,11 +31,14 @@ class QueueState(NamedTuple):
     people: list[types.Contact]
 
 
+# --- status --------------------------------------------------------------------------------------------
+
+
 @click.command(name="status")
 @lazy_group.database
 @lazy_group.as_json
 @click.pass_obj
-def command(out: console.Console, path: str | None, as_json: bool) -> None:
+def status(out: console.Console, path: str | None, as_json: bool) -> None:
     """Show waiting messages, running turns, unsent and failed messages, and the configured platforms."""
     with open_store.open_existing(path or out.settings.database) as db:
         found = QueueState(
@@ -46,7 +51,7 @@ def command(out: console.Console, path: str | None, as_json: bool) -> None:
         )
     platforms = _platforms(out.settings.gateway)
     if as_json:
-        out.json(_shape(found, platforms))
+        out.json(_status_to_json(found, platforms))
         return
     for name, lines in _describe(found, platforms).items():
         for number, line in enumerate(lines):
@@ -91,7 +96,7 @@ def _describe_failed(failed: list[types.Outgoing]) -> list[str]:
     ]
 
 
-def _shape(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, Any]:
+def _status_to_json(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, Any]:
     last = found.failed[0] if found.failed else None
     return {
         **found.facts,
@@ -132,3 +137,77 @@ def _accepts(family: socket.AddressFamily, address: str | tuple[str, int]) -> bo
             return True
     except OSError:
         return False
+
+
+# --- failed messages -----------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(1, MAX_MESSAGES), default=20, help="The number of messages (default: 20).")
+@lazy_group.database
+@lazy_group.as_json
+@click.pass_obj
+def failed(out: console.Console, limit: int, path: str | None, as_json: bool) -> None:
+    """List messages that failed for good, the newest first: number, recipient, error and beginning."""
+    with open_store.open_existing(path or out.settings.database) as db:
+        found = db.mail.failures(limit)
+    if as_json:
+        out.json({"failed": [_failed_to_json(each) for each in found]})
+        return
+    for each in found:
+        where = safe_text.safe(f"{each.platform} {each.chat}")
+        out.print(out.clipped(f"{each.id}  {time_format.when(each.failed_at or each.at)}  {where}", out.width))
+        out.print(out.clipped(f"    {safe_text.safe(each.error or '')}", out.width))
+        out.print(
+            out.clipped(f"    {safe_text.safe(safe_text.clipped(' '.join(each.text.split()), MAX_EXCERPT))}", out.width)
+        )
+    if found:
+        out.note("`holdfast gateway retry NUMBER` sends one again.")
+    else:
+        out.note("No failed messages.")
+
+
+@click.command()
+@click.argument("numbers", nargs=-1, type=click.IntRange(1))
+@click.option("--all", "every", is_flag=True, help="All failed messages, up to a thousand.")
+@lazy_group.database
+@lazy_group.as_json
+@click.pass_obj
+def retry(out: console.Console, numbers: tuple[int, ...], every: bool, path: str | None, as_json: bool) -> int:
+    """Queue failed messages again, by the NUMBERS that `holdfast gateway failed` lists.
+
+    A running gateway, or the next one, sends them once to the same chat.
+    """
+    if bool(numbers) is every:
+        raise click.UsageError("Give the numbers of messages, or --all.")
+    sent, wrong = list[dict[str, Any]](), list[str]()
+    with open_store.open_existing(path or out.settings.database) as db:
+        # The oldest first, which is their original order.
+        for number in sorted(each.id for each in db.mail.failures(MAX_MESSAGES)) if every else numbers:
+            try:
+                sent.append({"id": number, "again": db.mail.resend(number).id})
+            except errors.InvalidArgument as error:
+                wrong.append(str(error))
+    if as_json:
+        out.json({"sent": sent, "refused": wrong})
+    else:
+        out.print(f"{safe_text.count(len(sent), 'message')} queued again.")
+        for line in wrong:
+            out.note(line)
+    return 1 if wrong else 0
+
+
+def _failed_to_json(each: types.Outgoing) -> dict[str, Any]:
+    return {
+        "id": each.id,
+        "platform": each.platform,
+        "chat": each.chat,
+        "kind": each.kind,
+        "arrival": each.inbound_id,
+        "conversation": each.conversation_id,
+        "attempts": each.attempts,
+        "at": each.at,
+        "failed_at": each.failed_at,
+        "error": each.error,
+        "text": each.text,
+    }
