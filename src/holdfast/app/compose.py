@@ -19,6 +19,7 @@ from holdfast.model import tokens
 from holdfast.runtime import runtime
 from holdfast.store import async_db, db, store_meta
 from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store.mail import queue_status
 from holdfast.tools import base as tools_port
 from holdfast.tools.mcp import servers
 from holdfast.tools.permissions import rules
@@ -27,6 +28,7 @@ from holdfast.tools.shell import background, process_folders
 logger = logging.getLogger("holdfast.app")
 
 MAINTENANCE_INTERVAL = 900.0
+EXPIRY_PAUSE = 0.05
 FIRST_LOOK = 5.0
 """Seconds that a start waits to learn which background processes ended before it."""
 
@@ -275,20 +277,34 @@ async def backup_warning(store: async_db.AsyncSessionDB, backup: config.BackupSe
     return warning and f"{warning} Run `holdfast backup` to see why."
 
 
-async def run_maintenance(store: async_db.AsyncSessionDB, backup: config.BackupSection) -> None:
-    """Run upkeep, scheduled backups and blob collection periodically. Failures are logged."""
+async def run_maintenance(
+    store: async_db.AsyncSessionDB, backup: config.BackupSection, expire_days: float | None = None
+) -> None:
+    """Run upkeep, scheduled backups and blob collection periodically, and delete expired mail. Failures are logged."""
 
     async def back_up() -> None:
         if backup.folder is not None:
             await store.admin.backup_if_due(backup.folder, backup.every_hours, backup.keep)
 
+    async def expire() -> None:
+        if expire_days is not None:
+            await delete_expired(store, expire_days)
+
     while True:
-        for task in (store.admin.run_upkeep_once, back_up, store.blobs.collect):
+        for task in (store.admin.run_upkeep_once, back_up, store.blobs.collect, expire):
             try:
                 await task()
             except errors.HoldfastError as error:
                 logger.warning("maintenance of the store failed: %s", error)
         await asyncio.sleep(MAINTENANCE_INTERVAL)
+
+
+async def delete_expired(store: async_db.AsyncSessionDB, days: float) -> None:
+    """Delete inbound and outbound messages older than `days`, batch by batch, so that writers are not delayed."""
+    cursor: queue_status.ExpiryCursor | None = queue_status.ExpiryCursor()
+    while cursor is not None:
+        cursor = (await store.mail.expire(days, cursor)).next
+        await asyncio.sleep(EXPIRY_PAUSE)
 
 
 async def watch_processes(processes: background.Processes) -> asyncio.Task[None]:

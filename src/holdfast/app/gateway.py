@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from holdfast import config, errors
 from holdfast.agent import approvals
-from holdfast.app import compose, daily_cleanup, models, open_store, telemetry, toolset
+from holdfast.app import compose, models, open_store, telemetry, toolset
 from holdfast.compaction import summary
 from holdfast.gateway import access, gateway, gateway_context, limits, metrics, routes
 from holdfast.gateway import platform as gateway_platform
@@ -97,8 +97,6 @@ async def serve(
             meter=meter,
         )
         factory.on_process_end.append(opened.router.wake)
-        cleanup = asyncio.create_task(daily_cleanup.run_daily(store, wanted.remember))
-        stack.push_async_callback(compose.cancel, cleanup)
         stack.push_async_callback(compose.cancel, await compose.watch_processes(factory.processes))
         await stack.enter_async_context(opened)
         yield RunningGateway(store, opened, factory.model, factory.notices, tuple(addresses))
@@ -287,7 +285,8 @@ async def _open_factory(settings: config.Settings, database: str, model: str | N
         store = await stack.enter_async_context(async_db.AsyncSessionDB(db.SessionDB(database)))
         await store.run(partial(open_store.refuse_unfinished_copy, store.db))
         late = await compose.backup_warning(store, settings.backup)
-        stack.push_async_callback(compose.cancel, asyncio.create_task(compose.run_maintenance(store, settings.backup)))
+        maintenance = compose.run_maintenance(store, settings.backup, settings.gateway.remember)
+        stack.push_async_callback(compose.cancel, asyncio.create_task(maintenance))
         on_process_end = list[Callable[[], object]]()
 
         def notify(_: str) -> None:
