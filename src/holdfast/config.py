@@ -443,19 +443,18 @@ def refuse_writable_by_others(path: str) -> None:
     if os.name != "posix" or not os.path.exists(path):
         return
     real = os.path.realpath(path)
-    places = dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real))
-    found = {each: os.stat(each) for each in places if not os.statvfs(each).f_flag & os.ST_RDONLY}
-    if shared := {each: status for each, status in found.items() if file_modes.is_writable_by_others(status)}:
-        modes = " and ".join(f"{each} (mode {stat.S_IMODE(status.st_mode):04o})" for each, status in shared.items())
+    for each in dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real)):
+        status = os.stat(each)
+        if os.statvfs(each).f_flag & os.ST_RDONLY:
+            continue
+        if file_modes.is_writable_by_others(status):
+            problem, remedy = f"other users can write to {each} (mode {stat.S_IMODE(status.st_mode):04o})", "chmod go-w"
+        elif status.st_uid not in (0, os.geteuid()):
+            problem, remedy = f"{each} belongs to another user (uid {status.st_uid})", f"sudo chown {os.geteuid()}"
+        else:
+            continue
         raise errors.SettingInvalid(
-            f"{path} is not used: other users can write to {modes}. "
-            f"Check its content, then run `chmod go-w {shlex.join(shared)}`."
-        )
-    if foreign := {each: status.st_uid for each, status in found.items() if status.st_uid not in (0, os.geteuid())}:
-        users = " and ".join(f"{each} belongs to another user (uid {uid})" for each, uid in foreign.items())
-        raise errors.SettingInvalid(
-            f"{path} is not used: {users}. "
-            f"Check its content, then run `sudo chown {os.geteuid()} {shlex.join(foreign)}`."
+            f"{path} is not used: {problem}. Check its content, then run `{remedy} {shlex.quote(each)}`."
         )
 
 
@@ -502,9 +501,3 @@ def _resolve_store(given: str | None, beside: str) -> str | None:
 
 def _columns(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10_000 else None
-
-
-def abbreviate_home(path: str) -> str:
-    """Return the path with ~ for the home directory."""
-    home = os.path.expanduser("~").rstrip(os.sep)
-    return f"~{path.removeprefix(home)}" if home and path.startswith(home + os.sep) else path

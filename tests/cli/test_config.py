@@ -190,15 +190,6 @@ def test_a_working_folder_that_was_removed_has_no_projects_file(
     assert config.project_file(None) is None
 
 
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [("/home/ann/.config/x", "~/.config/x"), ("/home/anna/x", "/home/anna/x"), ("/home/ann", "/home/ann")],
-)
-def test_a_path_of_ones_own_is_told_from_home(path: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/ann")
-    assert config.abbreviate_home(path) == shown
-
-
 def test_secrets_of_the_gateway_are_in_the_variables_that_are_named_and_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         "[gateway]\nfolder = 'theirs'\n[gateway.http.tokens]\nann = 'ANN'\nben = 'BEN'\n"
@@ -242,15 +233,6 @@ def test_settings_that_others_may_write_are_refused(
         os.chown(shared, 12345, 12345)
         with pytest.raises(errors.SettingInvalid, match=rf"{shared} belongs to another user \(uid 12345\)"):
             config.load(environ, str(tmp_path))
-
-
-def test_one_message_names_all_settings_that_others_may_write(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text('model = "offline"\n', encoding="utf-8")
-    for each in (tmp_path, file):
-        each.chmod(0o777)
-    with pytest.raises(errors.SettingInvalid, match=rf"`chmod go-w {tmp_path} {file}`"):
-        config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))
 
 
 def test_missing_settings_in_a_shared_folder_are_no_mistake(tmp_path: Path) -> None:
