@@ -5,7 +5,6 @@ Without `--fix` nothing is changed, and a missing database is not created.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import platform
@@ -19,10 +18,9 @@ import msgspec
 import holdfast
 from holdfast import config, errors, safe_text, types
 from holdfast.app import open_store
-from holdfast.cli import config_check, console, doctor_findings, doctor_repairs, lazy_group
-from holdfast.cli.doctor_findings import Finding
+from holdfast.cli import config_check, console, doctor_checks, lazy_group
+from holdfast.cli.doctor_checks import Finding
 from holdfast.store import db as store
-from holdfast.store import store_meta
 from holdfast.store.driver import hide_password, is_postgres
 
 MAX_FINDINGS = 20
@@ -32,13 +30,13 @@ class Examination(msgspec.Struct):
     """The result of the doctor, with the fields that --json prints."""
 
     store: dict[str, Any]
-    processes: list[doctor_findings.StoreUser] | None
+    processes: list[doctor_checks.StoreUser] | None
     findings: list[Finding] = []
     versions: dict[str, str] = {}
     leases: list[types.LeaseHeld] = []
     report: types.Report | None = None
     search: dict[str, Any] | None = None
-    repairs: list[doctor_repairs.Repair] = []
+    repairs: list[doctor_checks.Repair] = []
     done: list[str] = []
 
     @property
@@ -91,57 +89,46 @@ def examine(target: str, out: console.Console, backup: config.BackupSection) -> 
     advice = "Correct it with `holdfast config edit`. Until then, most commands refuse to run."
     mistakes = config_check.check_all() if out.settings_error else []
     # The clients of a server may be on other machines: `holdfast db status` counts them.
-    users = [] if is_postgres(target) else doctor_findings.find_store_users(target)
+    users = [] if is_postgres(target) else doctor_checks.find_store_users(target)
     found = Examination({"path": hide_password(target), "directory": _directory(target)}, users)
     found.findings = [Finding("problem", "settings", str(each), advice) for each in mistakes]
     try:
         with open_store.open_existing(target, allow_unfinished=True) as db:
             _examine_store(db, found, out, backup)
         # A file that does not open may belong to another program.
-        found.findings += doctor_findings.check_modes(target)
+        found.findings += doctor_checks.check_modes(target)
     except errors.HoldfastError as error:
-        found.findings.append(doctor_findings.explain_error(error, target))
+        found.findings.append(doctor_checks.explain_error(error, target))
     finally:
         out.progress("")
-    found.findings += doctor_findings.check_store_users(users)
+    found.findings += doctor_checks.check_store_users(users)
     found.versions = _versions()
     return found
 
 
 def _examine_store(db: store.SessionDB, found: Examination, out: console.Console, backup: config.BackupSection) -> None:
-    facts, faults = db.admin.status(), db.admin.schema_faults()
+    facts = db.admin.status()
     found.store.update(facts)
     found.leases = _read_leases(db, found.findings)
     found.report = report = db.admin.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
     out.progress("checking the search index")
-    found.search = search = db.admin.search_status()
-    leftovers = doctor_repairs.find_leftovers(str(facts["path"]))
-    unscrubbed_since = None
-    with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):  # fsck reports it.
-        unscrubbed_since = db.admin.unscrubbed_since()
-    backups = map(db.admin.get_meta, (store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED))
-    found.findings += [
-        *doctor_findings.check_configuration(facts),
-        *doctor_findings.check_report(report, db.path),
-        *doctor_findings.check_schema(faults),
-        *doctor_findings.check_leases(found.leases),
-        *doctor_findings.check_leftovers(leftovers),
-        *doctor_findings.check_scrubbed(unscrubbed_since, is_postgres(db.path)),
-        *doctor_findings.check_backups(backup, *backups),
-        *doctor_findings.check_disk(facts),
-        *doctor_findings.check_search(search),
+    found.search = db.admin.search_status()
+    results = [
+        *doctor_checks.check_configuration(facts),
+        *doctor_checks.check_report(report, db.path),
+        *doctor_checks.check_schema(db.admin.schema_faults()),
+        *doctor_checks.check_leases(found.leases),
+        *doctor_checks.check_leftovers(str(facts["path"])),
+        *doctor_checks.check_scrubbed(db),
+        *doctor_checks.check_backups(backup, db),
+        *doctor_checks.check_search(found.search),
+        *doctor_checks.check_upkeep(db),
+        *doctor_checks.check_disk(facts),
     ]
-    repairs = doctor_repairs.list_repairs(
-        facts,
-        faults,
-        stale_leases=sum(lease.state != "held" for lease in found.leases),
-        leftovers=leftovers,
-        unscrubbed=unscrubbed_since is not None,
-        search=search,
-        upkeep_due=db.admin.get_meta("upkeep_done_at") is None,
-    )
-    is_damaged = doctor_findings.is_damaged(report)
-    found.repairs = [each for each in repairs if not is_damaged or each.name in doctor_repairs.SAFE_WHILE_DAMAGED]
+    found.findings += [each for each in results if isinstance(each, Finding)]
+    is_safe = doctor_checks.SAFE_WHILE_DAMAGED if doctor_checks.is_damaged(report) else None
+    repairs = [each for each in results if isinstance(each, doctor_checks.Repair)]
+    found.repairs = [each for each in repairs if is_safe is None or each.name in is_safe]
 
 
 def _read_leases(db: store.SessionDB, findings: list[Finding]) -> list[types.LeaseHeld]:
@@ -153,7 +140,7 @@ def _read_leases(db: store.SessionDB, findings: list[Finding]) -> list[types.Lea
         return []
 
 
-def _repair(target: str, repairs: list[doctor_repairs.Repair], out: console.Console) -> tuple[list[str], list[Finding]]:
+def _repair(target: str, repairs: list[doctor_checks.Repair], out: console.Console) -> tuple[list[str], list[Finding]]:
     """Run the repairs, and return their results and failures. A failed repair does not stop the others."""
 
     def progress(name: str, done: int, total: int) -> None:
@@ -258,7 +245,7 @@ def _lines(found: Examination) -> list[tuple[str, str]]:
     if found.processes is None:
         lines.append(("used by", "unknown: this system does not show which processes have the store open"))
     for lease in found.leases:
-        lines.append(("lease", f"{lease.conversation_id} {lease.purpose}: {doctor_findings.lease_state(lease)}"))
+        lines.append(("lease", f"{lease.conversation_id} {lease.purpose}: {doctor_checks.lease_state(lease)}"))
     return lines
 
 

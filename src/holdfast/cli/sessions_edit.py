@@ -173,7 +173,7 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
         head = session_choice.find(db, which, near=False)
         if wanted[-1] > head.last_seq:
             raise errors.InvalidArgument(f"There is no message {wanted[-1]}: the last is {head.last_seq}.")
-        messages = [db.transcript(head.id, after=seq - 1, upto=seq)[0] for seq in wanted]
+        messages = [each for seq in wanted for each in db.transcript(head.id, after=seq - 1, upto=seq)]
         if show := out.preview(as_json, yes):
             for message in messages:
                 show(out.clipped(f"{message.seq}  {message.role}  {_beginning(message)}", out.width))

@@ -1,4 +1,9 @@
-"""The checks of `holdfast doctor`. Each finding has a level, a kind that programs can rely on, and advice."""
+"""The checks of `holdfast doctor`, and the repairs of `holdfast doctor --fix`.
+
+Each finding has a level, a kind that programs can rely on, and advice. Each repair describes what it would do before it
+runs, and none changes a message: `holdfast salvage` recovers a damaged log into a new store. Until then, only repairs
+that move nothing in the file are offered, because salvage finds data by its position.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,13 @@ import pathlib
 import shlex
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, promises, safe_text, time_format, types
+from holdfast.store import db as store
+from holdfast.store import store_meta
+from holdfast.store.backup import atomic_file
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.driver import SchemaFault, hide_password, is_postgres
 from holdfast.store.sqlite import paths as sqlite_paths
@@ -19,6 +27,10 @@ from holdfast.store.sqlite import paths as sqlite_paths
 LARGE_WAL_BYTES = 256 * 1024 * 1024
 PROC = "/proc"
 STORE_SUFFIXES = ("", "-wal", "-shm", ".queue")
+# The minimum free space, in bytes and as a share of the database, for which it is rewritten.
+MIN_FREE_BYTES, MIN_FREE_SHARE = 64 * 1024 * 1024, 0.25
+SAFE_WHILE_DAMAGED = frozenset({"schema", "search"})
+"""The repairs that move nothing in the file."""
 STALE_LEASE = "Nothing to do: the next process takes it over. `holdfast doctor --fix` frees it now."
 
 
@@ -29,6 +41,20 @@ class Finding(NamedTuple):
     kind: str
     what: str
     next: str
+
+
+Progress = Callable[[int, int], None]
+
+
+class Repair(NamedTuple):
+    """A repair; `would` completes "doctor --fix would …"."""
+
+    name: str
+    would: str
+    run: Callable[[store.SessionDB, Progress], str]
+
+
+Result = Iterator[Finding | Repair]
 
 
 # --- errors, damage and broken promises -------------------------------------------------
@@ -100,7 +126,7 @@ def is_damaged(report: types.Report) -> bool:
     return any(violation.promise not in ("schema", "blobs") for violation in report.violations)
 
 
-def check_schema(faults: Sequence[SchemaFault]) -> Iterator[Finding]:
+def check_schema(faults: Sequence[SchemaFault]) -> Result:
     """Yield differences between the schema and its declaration: constraints enforce the promises."""
     for fault in faults:
         what = f"In the database, {fault}."
@@ -115,6 +141,13 @@ def check_schema(faults: Sequence[SchemaFault]) -> Iterator[Finding]:
                 "To have them all, export every conversation and import it into a new store."
             )
             yield Finding("note", "schema", what, advice)
+    if altered := ", ".join(f"the {fault.kind} {fault.name}" for fault in faults if fault.repairable):
+
+        def repair(db: store.SessionDB, _: Progress) -> str:
+            db.admin.repair_schema()
+            return f"created again: {altered}"
+
+        yield Repair("schema", f"create {altered} again as declared", repair)
 
 
 def check_configuration(status: Mapping[str, Any]) -> Iterator[Finding]:
@@ -127,14 +160,17 @@ def check_configuration(status: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("note", "server", *note)
 
 
-# --- leases, leftovers and backups ------------------------------------------------------------------------------
+# --- leases, leftovers, backups and search --------------------------------------------------------------
 
 
-def check_leases(leases: Sequence[types.LeaseHeld]) -> Iterator[Finding]:
-    for lease in leases:
-        if lease.state != "held":
-            what = f"The {lease.purpose} lease of {lease.conversation_id} is {lease_state(lease)}."
-            yield Finding("note", "lease", what, STALE_LEASE)
+def check_leases(leases: Sequence[types.LeaseHeld]) -> Result:
+    stale = [lease for lease in leases if lease.state != "held"]
+    for lease in stale:
+        what = f"The {lease.purpose} lease of {lease.conversation_id} is {lease_state(lease)}."
+        yield Finding("note", "lease", what, STALE_LEASE)
+    if stale:
+        would = f"free {safe_text.count(len(stale), 'lease')} that no process holds any more"
+        yield Repair("leases", would, lambda db, _: f"freed {safe_text.count(db.admin.free_stale_leases(), 'lease')}")
 
 
 def lease_state(lease: types.LeaseHeld) -> str:
@@ -145,11 +181,22 @@ def lease_state(lease: types.LeaseHeld) -> str:
     return f"expired, held last by {who}" if lease.state == "expired" else f"dead: {who} is gone"
 
 
-def check_leftovers(leftovers: Sequence[str]) -> Iterator[Finding]:
+def check_leftovers(path: str) -> Result:
+    """Yield the temporary files next to a store whose processes died."""
+    folders = [folder for folder in (os.path.dirname(path), f"{path}.blobs") if os.path.isdir(folder)]
+    leftovers = [each for folder in folders for each in atomic_file.find_abandoned(folder)]
     if leftovers:
         more = f", and {len(leftovers) - 1:,} more" if len(leftovers) > 1 else ""
         what = f"A process died while it wrote {leftovers[0]}{more}. These files are not used."
         yield Finding("note", "leftover", what, "Run `holdfast doctor --fix` to remove them.")
+
+        def sweep(_db: store.SessionDB, _: Progress) -> str:
+            removed = sum(atomic_file.remove_abandoned(folder) for folder in folders)
+            return f"removed {safe_text.count(removed, 'file')} left by processes that died"
+
+        yield Repair(
+            "leftovers", f"remove {safe_text.count(len(leftovers), 'file')} left by processes that died", sweep
+        )
 
 
 def check_store_users(found: Sequence[StoreUser] | None) -> Iterator[Finding]:
@@ -159,25 +206,69 @@ def check_store_users(found: Sequence[StoreUser] | None) -> Iterator[Finding]:
             yield Finding("note", "process", what, "Restart it: it does not use this store.")
 
 
-def check_scrubbed(removed_at: float | None, served: bool) -> Iterator[Finding]:
-    if removed_at is not None:
-        whose = "the server's files" if served else "the files"
-        what = f"Text that was deleted {safe_text.when(removed_at)} may still be in {whose}."
-        file = "Run `holdfast doctor --fix` to remove it from the files."
-        server = (
+def check_scrubbed(db: store.SessionDB) -> Result:
+    try:
+        removed_at = db.admin.unscrubbed_since()
+    except (errors.StoreCorrupt, errors.StoreBroken):
+        return  # fsck reports it.
+    if removed_at is None:
+        return
+    what = f"Text that was deleted {safe_text.when(removed_at)} may still be in the files of the store."
+    if is_postgres(db.path):
+        advice = (
             "Vacuum frees its space, and later writes overwrite it. To remove it now, run `holdfast db scrub` as the "
             "owner of the tables; other clients wait meanwhile."
         )
-        yield Finding("note", "scrub", what, server if served else file)
-
-
-def check_backups(settings: config.BackupSection, done_at: str | None, failed_at: str | None) -> Iterator[Finding]:
-    if settings.folder is None:
+        yield Finding("note", "scrub", what, advice)
         return
-    what = backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time())
-    if what:
+
+    def scrub(db: store.SessionDB, _: Progress) -> str:
+        db.admin.scrub()
+        return "removed deleted and redacted text from the files"
+
+    yield Finding("note", "scrub", what, "Run `holdfast doctor --fix` to remove it from the files.")
+    yield Repair("scrub", "remove deleted and redacted text from the files", scrub)
+
+
+def check_backups(settings: config.BackupSection, db: store.SessionDB) -> Result:
+    done_at, failed_at = map(db.admin.get_meta, (store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED))
+    if settings.folder is not None and (
+        what := backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time())
+    ):
         advice = f"Run `holdfast backup` to make one in {settings.folder} now, or to see why it fails."
         yield Finding("note", "backup", what, advice)
+
+
+def check_search(search: dict[str, Any]) -> Result:
+    if search["errors"]:
+        what = f"The search index is damaged ({search['errors'][0]})."
+        advice = "Run `holdfast doctor --fix` to rebuild it; the next search does that, too."
+        yield Finding("problem", "search", what, advice)
+        yield Repair(
+            "search",
+            "rebuild the damaged search index",
+            lambda db, progress: (
+                f"rebuilt the search index: {safe_text.count(db.admin.rebuild_search_index(progress), 'message')}"
+            ),
+        )
+    elif search["behind"]:
+        yield Repair(
+            "search",
+            f"index the {safe_text.count(search['behind'], 'message')} written since the last search",
+            lambda db, progress: f"indexed {safe_text.count(db.admin.update_search_index(progress), 'message')}",
+        )
+
+
+def check_upkeep(db: store.SessionDB) -> Result:
+    def run(db: store.SessionDB, _: Progress) -> str:
+        done = db.admin.run_upkeep_once()
+        ended, removed = done.get("orphans_ended", 0), done.get("ghosts_removed", 0)
+        return (
+            f"ended {safe_text.count(ended, 'continuation')}, deleted {safe_text.count(removed, 'empty conversation')}"
+        )
+
+    if db.admin.get_meta("upkeep_done_at") is None:
+        yield Repair("upkeep", "end orphaned continuations, and delete conversations without messages", run)
 
 
 # --- files ---------------------------------------------------------------------------------------------
@@ -200,8 +291,8 @@ def check_modes(target: str) -> Iterator[Finding]:
             yield Finding("note", "owner", what, "Run Holdfast as that user only.")
 
 
-def check_disk(facts: dict[str, Any]) -> Iterator[Finding]:
-    """Yield a read-only store, a full disk, and a large WAL."""
+def check_disk(facts: dict[str, Any]) -> Result:
+    """Yield a read-only store, a full disk, a large WAL, and much unused space."""
     if facts.get("read_only"):
         what = f"{facts['path']} can only be read: {facts['read_only']}."
         yield Finding("problem", "read-only", what, "Make the file and its folder writable for this user.")
@@ -213,13 +304,20 @@ def check_disk(facts: dict[str, Any]) -> Iterator[Finding]:
         size = safe_text.size(wal["bytes"])
         what = f"The write-ahead log has grown to {size}, because a process has been reading for very long."
         yield Finding("note", "wal", what, "Stop that process (see `used by`); the log shrinks with the next writes.")
+    free = _free_bytes(facts)
+    if free >= MIN_FREE_BYTES and facts["free_pages"] >= MIN_FREE_SHARE * facts["pages"]:
+        would = f"rewrite the database to free {safe_text.size(free)} of disk space; other processes wait meanwhile"
+        yield Repair("room", would, _shrink)
 
 
-def check_search(search: dict[str, Any]) -> Iterator[Finding]:
-    if search["errors"]:
-        what = f"The search index is damaged ({search['errors'][0]})."
-        advice = "Run `holdfast doctor --fix` to rebuild it; the next search does that, too."
-        yield Finding("problem", "search", what, advice)
+def _shrink(db: store.SessionDB, _: Progress) -> str:
+    before = _free_bytes(db.admin.info())
+    db.admin.shrink()
+    return f"freed {safe_text.size(before - _free_bytes(db.admin.info()))} of disk space"
+
+
+def _free_bytes(facts: dict[str, Any]) -> int:
+    return int(facts.get("free_pages", 0) * facts.get("page_size", 0))
 
 
 # --- processes -------------------------------------------------------------------------------------------
