@@ -7,7 +7,6 @@ choose the model, and cannot name paths, keys or programs.
 from __future__ import annotations
 
 import os
-import pathlib
 import re
 import shlex
 import stat
@@ -483,10 +482,14 @@ def parse_error(text: str) -> tuple[tuple[str, ...], str]:
 def project_file(folder: str | None) -> str | None:
     """Return the nearest project file, from the working directory upwards."""
     try:
-        here = pathlib.Path(folder or os.getcwd()).absolute()
+        here = os.path.abspath(folder or os.getcwd())
     except FileNotFoundError:  # The working directory was removed.
         return None
-    return next((str(path) for each in (here, *here.parents) if (path := each / PROJECT_FILE).is_file()), None)
+    while not os.path.isfile(path := os.path.join(here, PROJECT_FILE)):
+        here, below = os.path.dirname(here), here
+        if here == below:
+            return None
+    return path
 
 
 def _path(given: str | None, beside: str) -> str | None:

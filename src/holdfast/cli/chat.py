@@ -159,7 +159,7 @@ def _prompt(out: console.Console, options: ChatArguments, settings: config.Setti
     if start.notice:
         out.note(start.notice)
     message = message[1:] if commands.is_escaped(text) else message
-    run = lazy_group.load("holdfast.cli.prompt").run
+    run = lazy_group.load("holdfast.cli.one_shot").run
     code: int = run(out, start, message, options.form or "text", options.yes, is_command=is_command)
     return code
 

@@ -36,8 +36,8 @@ def run(
     """
     if is_command:
         _check_command(message, has_servers=bool(start.settings.servers))
-    prompt = _Prompt(out, start, form, yes)
-    return prompt.signals.run(prompt.run_command(message) if is_command else prompt.send(message))
+    one_shot = _OneShot(out, start, form, yes)
+    return one_shot.signals.run(one_shot.run_command(message) if is_command else one_shot.send(message))
 
 
 def _check_command(line: str, *, has_servers: bool) -> None:
@@ -53,7 +53,7 @@ def _check_command(line: str, *, has_servers: bool) -> None:
         )
 
 
-class _Prompt:
+class _OneShot:
     """One message or command."""
 
     def __init__(self, out: console.Console, start: chat.Start, form: str, yes: bool) -> None:
