@@ -373,6 +373,17 @@ def test_a_file_with_a_mistake_is_not_put_back_and_not_lost(
     assert (home / "config.toml").read_text() == 'model = "offline"'
 
 
+def test_draft_that_is_older_than_the_file_is_not_continued(
+    holdfast: Holdfast, home: Path, editor: Callable[[str], str]
+) -> None:
+    draft = home / "config.draft.toml"
+    draft.write_text("modell = 1\n", "utf-8")
+    os.utime(draft, (1, 1))
+    (home / "config.toml").write_text('model = "offline"\n', "utf-8")
+    assert holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text() + '# seen')")).code == 0
+    assert (home / "config.toml").read_text() == 'model = "offline"\n# seen'
+
+
 @pytest.mark.parametrize(
     ("code", "exit_code", "told"),
     [

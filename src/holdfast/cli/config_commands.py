@@ -112,7 +112,9 @@ def edit(out: console.Console) -> int:
     try:
         before = path.read_bytes() if path.exists() else None
         original = TEMPLATE.encode() if before is None else before
-        if not draft.exists():  # else the changes of an earlier attempt are continued
+        # The changes of an earlier attempt are continued, unless the file was changed after them.
+        is_stale = before is not None and draft.exists() and draft.stat().st_mtime < path.stat().st_mtime
+        if is_stale or not draft.exists():
             draft.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft.touch(0o600 if before is None else path.stat().st_mode & 0o777)
             draft.write_bytes(original)
