@@ -58,8 +58,14 @@ def export(
         raise click.UsageError("--json needs a file: name one with -o.")
     with open_store.open_existing(path or out.settings.database) as db:
         ids = None if every else [session_choice.find(db, name).id for name in conversations]
+        report = None
         with _output(out, output) as target:
-            report = _write(out, db, target, ids, form)
+            if form in render.FORMS:
+                db.admin.export_pages(target, ids, form)
+            else:
+                progress = out.percentage("exporting")
+                report = db.admin.export_to(target, ids, progress=progress)
+    out.progress("")
     whole = isinstance(target, pathlib.Path)
     if report:
         _print_notes(out, report, whole)
@@ -67,20 +73,6 @@ def export(
         out.json({"file": output, "format": form, **(msgspec.to_builtins(report) if report else {})})
     elif output not in (None, "-"):
         out.note(f"{_counted(report, whole) if report else 'Conversations'} written to {output}.")
-
-
-def _write(
-    out: console.Console, db: store.SessionDB, target: transfer_export.Target, ids: Sequence[str] | None, form: str
-) -> reports.ExportReport | None:
-    """Write the export; returns a report for JSON Lines only."""
-    if form in render.FORMS:
-        db.admin.export_pages(target, ids, form)
-        return None
-    report = db.admin.export_to(
-        target, ids, progress=lambda done, total: out.progress(f"{done:,} of {total:,} messages")
-    )
-    out.progress("")
-    return report
 
 
 def _counted(report: reports.ExportReport, whole: bool) -> str:
@@ -140,12 +132,9 @@ def import_(out: console.Console, file: str, path: str | None, as_json: bool, re
     refused.
     """
 
-    def progress(messages: int, lines: int) -> None:
-        out.progress(f"{messages:,} messages, {lines:,} lines")
-
     target = path or out.settings.database
     with _input(file) as lines, store.SessionDB(target) as db:
-        report = db.admin.import_from(lines, revive=revive, progress=progress)
+        report = db.admin.import_from(lines, revive=revive, progress=lambda done, _: out.progress(f"{done:,} messages"))
     out.progress("")
     if as_json:
         lost = {"blobs": report.blobs, "lost_blobs": list(report.lost_blobs)}
