@@ -82,5 +82,6 @@ async def _welcome(db: async_db.AsyncSessionDB, settings: config.Settings, model
     if provider in settings.providers and provider in settings.keys:
         reason = f"Using {model} because {settings.providers[provider].key_env} is set. "
     exists = settings.user_file in settings.files
+    path = settings.user_file.replace(os.path.join(os.path.expanduser("~"), ""), "~/", 1)
     where = "Your settings are in" if exists else "There are no settings yet in"
-    return f"{reason}{where} {settings.user_file}: run `holdfast config edit` to change them."
+    return f"{reason}{where} {path}: run `holdfast config edit` to change them."
