@@ -492,14 +492,14 @@ def project_file(folder: str | None) -> str | None:
     return path
 
 
-def _path(given: str | None, beside: str) -> str | None:
+def _path(given: str | None, folder: str) -> str | None:
     """Resolve a path relative to the settings file."""
-    return os.path.abspath(os.path.join(beside, os.path.expanduser(given))) if given else None
+    return os.path.abspath(os.path.join(folder, os.path.expanduser(given))) if given else None
 
 
-def _resolve_store(given: str | None, beside: str) -> str | None:
+def _resolve_store(given: str | None, folder: str) -> str | None:
     """Resolve a path; the address of a server is unchanged."""
-    return given if given and "://" in given else _path(given, beside)
+    return given if given and "://" in given else _path(given, folder)
 
 
 def _columns(text: str) -> int | None:

@@ -92,7 +92,7 @@ class Services(NamedTuple):
 @asynccontextmanager
 async def open_services(
     settings: config.Settings,
-    came_in: Callable[[str], object],
+    on_inbox: Callable[[str], object],
     *,
     database: str | None = None,
     model: str | None = None,
@@ -101,7 +101,7 @@ async def open_services(
 ) -> AsyncIterator[Services]:
     """Open the store, choose the model and load plugins.
 
-    `came_in` is called with the id of a conversation that may have new inbox entries. Tools of plugins must not have
+    `on_inbox` is called with the id of a conversation that may have new inbox entries. Tools of plugins must not have
     the name of a built-in tool, or of one in `more`.
     """
     async with AsyncExitStack() as stack:
@@ -114,7 +114,7 @@ async def open_services(
         await store.run(partial(open_store.refuse_unfinished_copy, store.db))
         overdue = await backup_warning(store, settings.backup)
         stack.push_async_callback(cancel, asyncio.create_task(run_maintenance(store, settings.backup)))
-        processes = build_process_manager(settings, store, came_in)
+        processes = build_process_manager(settings, store, on_inbox)
         here = folder or os.getcwd()
         built_in = [
             *toolset.build_file_tools(here, [], object),
@@ -151,13 +151,13 @@ async def start(
 ) -> AsyncIterator[RunningProgram]:
     """Open the services and one runtime. `yes` allows tool calls that would ask, except dangerous and denied ones."""
 
-    def came_in(conversation_id: str) -> None:
+    def on_inbox(conversation_id: str) -> None:
         opened.check_inbox(conversation_id)
 
     async with AsyncExitStack() as stack:
         here = folder or os.getcwd()
         services = await stack.enter_async_context(
-            open_services(settings, came_in, database=database, model=model, folder=here)
+            open_services(settings, on_inbox, database=database, model=model, folder=here)
         )
         permissions = approvals.Approvals(services.store.permissions, law=permission_law(settings, here), yes=yes)
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
@@ -181,11 +181,11 @@ async def start(
 
 
 def build_process_manager(
-    settings: config.Settings, store: async_db.AsyncSessionDB, came_in: Callable[[str], object]
+    settings: config.Settings, store: async_db.AsyncSessionDB, on_inbox: Callable[[str], object]
 ) -> background.Processes:
     """Return the manager of background processes, including those that an earlier process started."""
     return background.Processes(
-        process_records.ProcessRecords(store, came_in),
+        process_records.ProcessRecords(store, on_inbox),
         settings.home,
         toolset.command_environment(settings),
         signature=process_folders.signature(store.db.path),

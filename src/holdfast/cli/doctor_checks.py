@@ -87,9 +87,9 @@ def recovery_steps(target: str, *, opens: bool) -> str:
     again = f"holdfast restore BACKUP --db {shlex.quote(path)}"
     # A store that opens is replaced in place; otherwise its files must be renamed first, alike, so that a salvage can
     # still read them.
-    aside = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+    renamed = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
     found = [suffix for suffix in STORE_SUFFIXES if os.path.lexists(path + suffix)]
-    moves = [f"mv {shlex.quote(path + suffix)} {shlex.quote(aside + suffix)}" for suffix in found]
+    moves = [f"mv {shlex.quote(path + suffix)} {shlex.quote(renamed + suffix)}" for suffix in found]
     restore = f"{again} --no-keep" if opens else " && ".join([*moves, again])
     return (
         f"stop every process that uses it, and keep a copy of all its files. With a backup: `{restore}`. Without: "

@@ -122,8 +122,8 @@ def _by_settings(settings: config.Settings, platform: str | None) -> list[dict[s
     lists = (("user", wanted.allow), ("admin", wanted.admins), ("denied", wanted.deny))
     return [
         {"platform": where, "sender": str(sender), "role": role, "name": "", "by": "settings", "at": None}
-        for role, said in lists
-        for where, senders in said.items()
+        for role, listed in lists
+        for where, senders in listed.items()
         for sender in senders
         if platform in (None, where)
     ]

@@ -71,13 +71,13 @@ def _with_options(
     settings: config.Settings, host: str | None, port: int | None, grace: float | None
 ) -> config.Settings:
     """Return the settings with the options of the command line."""
-    said = settings.gateway
+    changed = settings.gateway
     given = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     if given:
-        said = msgspec.structs.replace(said, http=msgspec.structs.replace(said.http, enabled=True, **given))
+        changed = msgspec.structs.replace(changed, http=msgspec.structs.replace(changed.http, enabled=True, **given))
     if grace is not None:
-        said = msgspec.structs.replace(said, grace=grace)
-    return msgspec.structs.replace(settings, gateway=said)
+        changed = msgspec.structs.replace(changed, grace=grace)
+    return msgspec.structs.replace(settings, gateway=changed)
 
 
 async def _serve(signals: shutdown.SignalHandler, out: console.Console, serve: Serve, form: logs.LogFormat) -> int:

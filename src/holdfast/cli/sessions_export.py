@@ -184,10 +184,10 @@ def _summary(out: console.Console, report: reports.ImportReport) -> None:
         for line in _remarks(outcome):
             out.note(line)
     counts = {name: sum(one.outcome == name for one in report.outcomes) for name in _LABELS}
-    said = [f"{number:,} {_LABELS[name]}" for name, number in counts.items() if number or name == "imported"]
+    counted = [f"{number:,} {_LABELS[name]}" for name, number in counts.items() if number or name == "imported"]
     messages = safe_text.count(report.messages, "message")
     messages += f" and {safe_text.count(report.blobs, 'attachment')}" if report.blobs else ""
-    out.print(f"{', '.join(said)}; {messages} imported.")
+    out.print(f"{', '.join(counted)}; {messages} imported.")
     gone = sum(isinstance(one.error, errors.ConversationDeleted) for one in report.outcomes)
     if gone:
         were = "was" if gone == 1 else "were"
@@ -199,9 +199,9 @@ def _missing(out: console.Console, lost: Sequence[str], file: str) -> None:
         out.note(f"The attachment {digest} is missing.")
     if lost:
         more = f"{len(lost):,} attachments are missing; --json lists them. " if len(lost) > MAX_LINES else ""
-        piped = "A pipe has no attachments: import a file written by `sessions export -o`."
-        beside = f"Copy {file}.blobs from the export next to the file, and import it again."
-        out.note(more + (beside if os.path.isfile(file) else piped))
+        from_pipe = "A pipe has no attachments: import a file written by `sessions export -o`."
+        from_file = f"Copy {file}.blobs from the export next to the file, and import it again."
+        out.note(more + (from_file if os.path.isfile(file) else from_pipe))
 
 
 _LABELS = {
