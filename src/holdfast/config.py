@@ -11,7 +11,7 @@ import re
 import shlex
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ import platformdirs
 
 from holdfast import errors, file_modes
 from holdfast.gateway import settings as gateway
+from holdfast.model import base, providers
 from holdfast.tools.mcp import settings as mcp
 from holdfast.tools.permissions import rules
 
@@ -26,16 +27,17 @@ USER_FILE = "config.toml"
 PROJECT_FILE = ".holdfast.toml"
 # The settings that a project's file may contain.
 PROJECT_KEYS = frozenset({"model", "fallback"})
+SAYS: tuple[rules.Effect, ...] = ("deny", "ask", "allow")
+UNKNOWN_SETTING = "unknown setting."
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 Hours = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 Days = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 
 
-class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scheduled backups, made by any process that runs when one is due."""
 
     folder: str | None = None
@@ -46,7 +48,7 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The number of backups to keep."""
 
 
-class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RetentionSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The defaults of `holdfast sessions prune`. Nothing is pruned automatically."""
 
     older_than_days: Days | None = None
@@ -57,20 +59,11 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder for archives; by default `archive` next to the store."""
 
 
-class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Prices in US dollars per million tokens."""
-
-    input: Dollars
-    output: Dollars
-    cache_read: Dollars | None = None
-    cache_write: Dollars | None = None
-
-
-class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProviderSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A provider of models, which are named `provider/model`."""
 
-    kind: Literal["openai", "anthropic"] = "openai"
-    """The API that it implements."""
+    api: Literal["openai", "anthropic"] | None = msgspec.field(default=None, name="kind")
+    """The API that it implements; by default OpenAI's."""
     base_url: str | None = None
     """The address of the API; by default that of the company."""
     key_env: str | None = None
@@ -79,27 +72,27 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The context window of its models in tokens, if it is not known."""
 
 
-class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The properties of one model."""
 
     window: Count | None = None
     """The context window: the tokens of a request and its reply together."""
     max_output: Count | None = None
     """The maximum number of tokens of a reply."""
-    price: Price | None = None
+    price: base.Price | None = None
     """The price; by default the cost that the provider reports, else the list price, if it is known."""
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LimitsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits that end a turn."""
 
     steps: Count = 50
     """The maximum number of model calls per turn."""
-    cost: Dollars | None = None
+    cost: base.Dollars | None = None
     """The maximum cost of a turn in US dollars, with summaries and memory review. Needs a known price."""
 
 
-class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompactionSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a conversation is compacted, and by which model."""
 
     soft: Share = 0.65
@@ -110,7 +103,7 @@ class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The model that writes summaries, as provider/model; by default the model of the conversation."""
 
 
-class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MemorySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory notes about the user, across conversations."""
 
     enabled: bool = True
@@ -119,14 +112,14 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the model reviews each turn in the background for facts to remember."""
 
 
-class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PluginsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tools of other installed packages."""
 
     disabled: list[str] = []
     """The packages whose tools are not loaded."""
 
 
-class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PermissionsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Permission rules of the form `tool`, `tool(words)` or `tool(path)`. A project's file cannot set them."""
 
     allow: list[str] = []
@@ -138,15 +131,10 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def rules(self) -> tuple[rules.Rule, ...]:
         """Return all rules. Raises SettingInvalid for an invalid one."""
-        texts: tuple[tuple[rules.Effect, list[str]], ...] = (
-            ("deny", self.deny),
-            ("ask", self.ask),
-            ("allow", self.allow),
-        )
-        return tuple(rules.parse_rule(say, text, f"`permissions.{say}`: ") for say, each in texts for text in each)
+        return tuple(rules.parse_rule(say, text) for say in SAYS for text in getattr(self, say))
 
 
-class Shell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of shell commands that agents run."""
 
     environment: list[str] = []
@@ -162,38 +150,30 @@ class Secret(str):
         return "'***'"
 
 
-class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProfileSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named set of settings that override others when it is chosen. Permission rules are added."""
 
     database: str | None = None
     model: str | None = None
     fallback: list[str] = []
-    limits: Limits = Limits()
-    compaction: Compaction = Compaction()
-    memory: Memory = Memory()
-    permissions: Permissions = Permissions()
-    shell: Shell = Shell()
+    limits: LimitsSection = LimitsSection()
+    compaction: CompactionSection = CompactionSection()
+    memory: MemorySection = MemorySection()
+    permissions: PermissionsSection = PermissionsSection()
+    shell: ShellSection = ShellSection()
 
 
-class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SettingsFile(ProfileSection, frozen=True, forbid_unknown_fields=True):
     """The content of a settings file."""
 
-    database: str | None = None
-    model: str | None = None
-    fallback: list[str] = []
-    providers: dict[str, Provider] = {}
-    models: dict[str, ModelSettings] = {}
-    limits: Limits = Limits()
-    compaction: Compaction = Compaction()
-    memory: Memory = Memory()
-    plugins: Plugins = Plugins()
-    permissions: Permissions = Permissions()
-    shell: Shell = Shell()
+    providers: dict[str, ProviderSection] = {}
+    models: dict[str, ModelSection] = {}
+    plugins: PluginsSection = PluginsSection()
     servers: dict[str, mcp.ServerSettings] = msgspec.field(default_factory=dict, name="mcpServers")
-    backup: Backup = Backup()
-    retention: Retention = Retention()
+    backup: BackupSection = BackupSection()
+    retention: RetentionSection = RetentionSection()
     gateway: gateway.GatewaySettings = gateway.GatewaySettings()
-    profiles: dict[str, Profile] = {}
+    profiles: dict[str, ProfileSection] = {}
 
 
 class Layer(NamedTuple):
@@ -210,16 +190,6 @@ class LoadedFiles(NamedTuple):
     layers: tuple[Layer, ...] = ()
     """In order of precedence."""
     files: tuple[str, ...] = ()
-
-
-# The providers that need only an API key in the environment.
-PROVIDERS = {
-    "anthropic": Provider("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
-    "openai": Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "openrouter": Provider("openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-}
-# The variables for another address, as in the SDKs of the companies.
-ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -239,8 +209,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The path of the user's settings file, which may not exist."""
     profile: str | None = None
     """The chosen profile: HOLDFAST_PROFILE."""
-    backup: Backup = Backup()
-    retention: Retention = Retention()
+    backup: BackupSection = BackupSection()
+    retention: RetentionSection = RetentionSection()
     gateway: gateway.GatewaySettings = gateway.GatewaySettings()
     secrets: dict[str, Secret] = {}
     """The values of the variables that the gateway's settings name, if they are set."""
@@ -248,16 +218,16 @@ class Settings(msgspec.Struct, frozen=True):
     """The model, as provider/model: HOLDFAST_MODEL, else the project's file, else the user's."""
     fallback: tuple[str, ...] = ()
     """The models to try in order if it fails."""
-    providers: dict[str, Provider] = {}
-    """By name, with the addresses of the environment (OPENAI_BASE_URL, ANTHROPIC_BASE_URL)."""
+    providers: dict[str, providers.Provider] = {}
+    """The known ones and those of the files, with the addresses of the environment (OPENAI_BASE_URL …)."""
     keys: dict[str, Secret] = {}
     """The API keys by provider."""
-    models: dict[str, ModelSettings] = {}
-    limits: Limits = Limits()
-    compaction: Compaction = Compaction()
-    memory: Memory = Memory()
-    plugins: Plugins = Plugins()
-    shell: Shell = Shell()
+    models: dict[str, ModelSection] = {}
+    limits: LimitsSection = LimitsSection()
+    compaction: CompactionSection = CompactionSection()
+    memory: MemorySection = MemorySection()
+    plugins: PluginsSection = PluginsSection()
+    shell: ShellSection = ShellSection()
     permissions: tuple[rules.Rule, ...] = ()
     servers: tuple[mcp.ServerConfig, ...] = ()
     """The enabled MCP servers (`mcpServers`), with variables of the environment substituted."""
@@ -295,8 +265,8 @@ def load(
         secrets=_secrets(file.gateway.variables, given),
         model=given.get("HOLDFAST_MODEL") or file.model,
         fallback=tuple(file.fallback),
-        providers=(providers := _providers(file, given)),
-        keys=_keys(providers, given),
+        providers=(known := _providers(file, given)),
+        keys=_keys(known, given),
         models=file.models,
         limits=file.limits,
         compaction=file.compaction,
@@ -340,25 +310,23 @@ def database_in_user_file(environ: Mapping[str, str] | None = None) -> str | Non
     return _path(named, os.path.dirname(users)) if isinstance(named, str) else None
 
 
-def _providers(file: SettingsFile, given: Mapping[str, str]) -> dict[str, Provider]:
-    found = {**PROVIDERS, **file.providers}
-    for name, variable in ADDRESSES.items():
-        if url := given.get(variable):
-            found[name] = msgspec.structs.replace(found[name], base_url=url)
+def _providers(file: SettingsFile, given: Mapping[str, str]) -> dict[str, providers.Provider]:
+    found = dict(providers.PROVIDERS)
+    for name, section in file.providers.items():
+        known = found.get(name) or providers.Provider(
+            name, base_url=providers.PROVIDERS[section.api or "openai"].base_url
+        )
+        changed = {field: value for field, value in msgspec.structs.asdict(section).items() if value is not None}
+        found[name] = msgspec.structs.replace(known, **changed)
+    for name, provider in found.items():
+        if url := given.get(provider.base_url_env):
+            found[name] = msgspec.structs.replace(provider, base_url=url)
     return found
 
 
-def needs_key(name: str, provider: Provider) -> bool:
-    """Return whether a provider needs an API key. A known provider at another address may need none."""
-    known = PROVIDERS.get(name)
-    if known is None or provider.key_env != known.key_env:
-        return bool(provider.key_env)
-    return (provider.base_url or known.base_url or "").rstrip("/") == known.base_url
-
-
-def _keys(providers: dict[str, Provider], given: Mapping[str, str]) -> dict[str, Secret]:
-    named = ((name, given.get(provider.key_env or "")) for name, provider in providers.items())
-    return {name: Secret(key.strip()) for name, key in named if key and key.strip()}
+def _keys(known: dict[str, providers.Provider], given: Mapping[str, str]) -> dict[str, Secret]:
+    secrets = _secrets([provider.key_env for provider in known.values()], given)
+    return {name: secrets[provider.key_env] for name, provider in known.items() if provider.key_env in secrets}
 
 
 def _secrets(named: list[str], given: Mapping[str, str]) -> dict[str, Secret]:
@@ -390,7 +358,7 @@ def read(users: str, projects: str | None, profile: str | None = None) -> Loaded
         layers.insert(0, Layer(f"profile {profile}", _profile(mine or {}, profile, users)))
         values = _merge_profile(values, layers[0].values)
     try:
-        return LoadedFiles(validate(_fill_providers(values)), tuple(layers), files)
+        return LoadedFiles(validate(values), tuple(layers), files)
     except errors.SettingInvalid as error:
         raise errors.SettingInvalid(f"{' and '.join(files)}: {error}") from None
 
@@ -400,15 +368,34 @@ def validate(values: dict[str, Any]) -> SettingsFile:
     try:
         found = msgspec.convert(with_platforms(values), SettingsFile)
     except msgspec.ValidationError as error:
-        raise errors.SettingInvalid(_explain(str(error))) from None
-    if found.retention.max_size is not None:
-        parse_size(found.retention.max_size)
-    found.permissions.rules()
-    if (wrong := found.gateway.find_problem()) is not None:
-        raise errors.SettingInvalid(f"`{'.'.join(('gateway', *wrong[0]))}`: {wrong[1]}")
-    for each in found.profiles.values():
-        each.permissions.rules()
+        place, what = parse_error(str(error))
+        if what == UNKNOWN_SETTING:
+            raise errors.SettingInvalid(f"unknown setting `{'.'.join(place)}`.") from None
+        raise errors.SettingInvalid(f"`{'.'.join(place)}`: {what}") from None
+    for place, what in find_problems(found):
+        raise errors.SettingInvalid(f"`{'.'.join(place)}`: {what}")
     return found
+
+
+def find_problems(section: ProfileSection) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the paths of values of the right type that are invalid for another reason, and why."""
+    for say in SAYS:
+        for text in getattr(section.permissions, say):
+            try:
+                rules.parse_rule(say, text)
+            except errors.SettingInvalid as error:
+                yield ("permissions", say), str(error)
+    if not isinstance(section, SettingsFile):
+        return
+    if section.retention.max_size is not None:
+        try:
+            parse_size(section.retention.max_size)
+        except errors.SettingInvalid as error:
+            yield ("retention", "max_size"), str(error)
+    if (wrong := section.gateway.find_problem()) is not None:
+        yield ("gateway", *wrong[0]), wrong[1]
+    for name, profile in section.profiles.items():
+        yield from ((("profiles", name, *place), what) for place, what in find_problems(profile))
 
 
 def with_platforms(values: dict[str, Any]) -> dict[str, Any]:
@@ -435,23 +422,10 @@ def _merge_profile(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
         under = below.get(key)
         if isinstance(under, dict) and isinstance(value, dict):
             both[key] = {**under, **value}
-            if key == "permissions":
-                both[key] |= {say: under[say] + value[say] for say in value if _lists(under.get(say), value[say])}
+            for say in value if key == "permissions" else ():
+                if isinstance(under.get(say), list) and isinstance(value[say], list):
+                    both[key][say] = under[say] + value[say]
     return both
-
-
-def _fill_providers(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the known properties of providers to their tables."""
-    named = values.get("providers")
-    if not isinstance(named, dict):
-        return values
-    known = {name: msgspec.to_builtins(provider) for name, provider in PROVIDERS.items()}
-    filled = {name: {**known.get(name, {}), **each} if isinstance(each, dict) else each for name, each in named.items()}
-    return {**values, "providers": filled}
-
-
-def _lists(*values: object) -> bool:
-    return all(isinstance(value, list) for value in values)
 
 
 def read_user_file(path: str) -> dict[str, Any] | None:
@@ -468,19 +442,18 @@ def refuse_writable_by_others(path: str) -> None:
     if os.name != "posix" or not os.path.exists(path):
         return
     real = os.path.realpath(path)
-    places = dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real))
-    found = {each: os.stat(each) for each in places if not os.statvfs(each).f_flag & os.ST_RDONLY}
-    if shared := {each: status for each, status in found.items() if file_modes.is_writable_by_others(status)}:
-        modes = " and ".join(f"{each} (mode {stat.S_IMODE(status.st_mode):04o})" for each, status in shared.items())
+    for each in dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real)):
+        status = os.stat(each)
+        if os.statvfs(each).f_flag & os.ST_RDONLY:
+            continue
+        if file_modes.is_writable_by_others(status):
+            problem, remedy = f"other users can write to {each} (mode {stat.S_IMODE(status.st_mode):04o})", "chmod go-w"
+        elif status.st_uid not in (0, os.geteuid()):
+            problem, remedy = f"{each} belongs to another user (uid {status.st_uid})", f"sudo chown {os.geteuid()}"
+        else:
+            continue
         raise errors.SettingInvalid(
-            f"{path} is not used: other users can write to {modes}. "
-            f"Check its content, then run `chmod go-w {shlex.join(shared)}`."
-        )
-    if foreign := {each: status.st_uid for each, status in found.items() if status.st_uid not in (0, os.geteuid())}:
-        users = " and ".join(f"{each} belongs to another user (uid {uid})" for each, uid in foreign.items())
-        raise errors.SettingInvalid(
-            f"{path} is not used: {users}. "
-            f"Check its content, then run `sudo chown {os.geteuid()} {shlex.join(foreign)}`."
+            f"{path} is not used: {problem}. Check its content, then run `{remedy} {shlex.quote(each)}`."
         )
 
 
@@ -497,14 +470,13 @@ def parse_file(path: str) -> dict[str, Any] | None:
         raise errors.SettingInvalid(f"{path} is not valid TOML: {error}.") from None
 
 
-def _explain(message: str) -> str:
-    """Reword an error message of msgspec, such as `Object contains unknown field `x` - at `$.backup``."""
-    what, _, where = message.partition(" - at ")
-    section = where.strip("`").removeprefix("$").strip(".")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
-    if unknown:
-        return f"unknown setting `{section + '.' if section else ''}{unknown[1]}`."
-    return f"`{section}`: {what}." if section else f"{what.rstrip('.')}."
+def parse_error(text: str) -> tuple[tuple[str, ...], str]:
+    """Split an error of msgspec, such as `Expected `int` - at `$.backup.keep``, into a path and a sentence."""
+    what, _, where = text.partition(" - at ")
+    place = tuple(part for part in where.strip("`").partition("[")[0].split(".")[1:] if part)
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+        return (*place, unknown[1]), UNKNOWN_SETTING
+    return place, f"{what[:1].lower()}{what[1:].rstrip('.')}."
 
 
 def project_file(folder: str | None) -> str | None:
@@ -513,31 +485,22 @@ def project_file(folder: str | None) -> str | None:
         here = os.path.abspath(folder or os.getcwd())
     except FileNotFoundError:  # The working directory was removed.
         return None
-    while True:
-        path = os.path.join(here, PROJECT_FILE)
-        if os.path.isfile(path):
-            return path
-        above = os.path.dirname(here)
-        if above == here:
+    while not os.path.isfile(path := os.path.join(here, PROJECT_FILE)):
+        here, below = os.path.dirname(here), here
+        if here == below:
             return None
-        here = above
+    return path
 
 
-def _path(given: str | None, beside: str) -> str | None:
+def _path(given: str | None, folder: str) -> str | None:
     """Resolve a path relative to the settings file."""
-    return os.path.abspath(os.path.join(beside, os.path.expanduser(given))) if given else None
+    return os.path.abspath(os.path.join(folder, os.path.expanduser(given))) if given else None
 
 
-def _resolve_store(given: str | None, beside: str) -> str | None:
+def _resolve_store(given: str | None, folder: str) -> str | None:
     """Resolve a path; the address of a server is unchanged."""
-    return given if given and "://" in given else _path(given, beside)
+    return given if given and "://" in given else _path(given, folder)
 
 
 def _columns(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10_000 else None
-
-
-def abbreviate_home(path: str) -> str:
-    """Return the path with ~ for the home directory."""
-    home = os.path.expanduser("~").rstrip(os.sep)
-    return f"~{path.removeprefix(home)}" if home and path.startswith(home + os.sep) else path

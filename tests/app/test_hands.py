@@ -13,6 +13,7 @@ from holdfast.acp import conversion
 from holdfast.agent import memory as agent_memory
 from holdfast.app import toolset
 from holdfast.gateway import settings as gateways
+from holdfast.model import providers
 from holdfast.tools import base, memory
 
 
@@ -26,7 +27,7 @@ def test_no_token_that_settings_name_is_in_the_environment_of_commands(monkeypat
     found = msgspec.structs.replace(
         config.load({}, files=False),
         gateway=wanted,
-        providers={"mine": config.Provider(kind="openai", base_url="http://localhost:1", key_env="OTHER")},
+        providers={"mine": providers.Provider("mine", base_url="http://localhost:1", key_env="OTHER")},
     )
     made = toolset.command_environment(found)()
     assert not {"CAT", "DOG", "OTHER", "HOLDFAST_DB"} & set(made)

@@ -18,7 +18,7 @@ from tests.cli import provider
 
 
 def settings(home: Path, **more: Any) -> config.Settings:
-    given = {"providers": config.PROVIDERS, "model": None, **more}
+    given = {"providers": providers.PROVIDERS, "model": None, **more}
     return msgspec.structs.replace(plain(home), **given)
 
 
@@ -35,7 +35,7 @@ def test_what_can_be_had_is_what_a_key_is_there_for_or_settings_name(tmp_path: P
             tmp_path,
             model="anthropic/claude-opus-4-5",
             fallback=("openai/gpt-5", "offline", "nobody/nothing"),
-            models={"anthropic/claude-haiku-4-5": config.ModelSettings()},
+            models={"anthropic/claude-haiku-4-5": config.ModelSection()},
             keys={"anthropic": config.Secret("k")},
         )
         offered = await models.ConversationModels(given, ScriptedModel([], name="anthropic/claude-opus-4-5")).listed()
@@ -45,7 +45,7 @@ def test_what_can_be_had_is_what_a_key_is_there_for_or_settings_name(tmp_path: P
             "anthropic/claude-opus-4-5",
             "anthropic/claude-haiku-4-5",
             f"anthropic/{models.DEFAULT_MODELS['anthropic']}",
-            models.OFFLINE_NAME,
+            providers.OFFLINE_NAME,
         ]
 
     asyncio.run(story())
@@ -62,7 +62,7 @@ def test_a_model_is_made_once_and_all_are_closed_once(tmp_path: Path) -> None:
         shelf.follow("branch", "b")
         shelf.follow("other", "c")
         assert (shelf.of("branch"), shelf.of("other")) == (one, usual)
-        for name in ("offline", models.OFFLINE_NAME):
+        for name in ("offline", providers.OFFLINE_NAME):
             assert models.is_offline(await shelf.choose("a", name))
         await shelf.close()
         assert usual.closed == 1
@@ -101,15 +101,16 @@ def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
             ]
 
         async def costs() -> list[float | None]:
-            chosen = await models.choose(settings(tmp_path, limits=config.Limits(cost=1.0)), named)
+            chosen = await models.choose(
+                settings(tmp_path, limits=config.LimitsSection(cost=1.0), providers=known), named
+            )
             deltas = [each async for each in chosen.model.stream(base.Request(messages=()))]
             await chosen.model.close()
             return [each.usage.cost for each in deltas if isinstance(each, base.UsageDelta)]
 
         monkeypatch.setattr(local_servers, "find", find)
-        monkeypatch.setattr(
-            providers, "LOCAL_SERVERS", [providers.LocalServer("ollama", int(played.url.rpartition(":")[2]), "")]
-        )
+        ollama = msgspec.structs.replace(providers.PROVIDERS["ollama"], base_url=f"{played.url}/v1")
+        known = {**providers.PROVIDERS, "ollama": ollama}
         assert asyncio.run(costs()) == [0.0]
 
 
@@ -129,10 +130,10 @@ def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
 def test_cost_limit_needs_a_known_price(tmp_path: Path, name: str, allowed: bool) -> None:
     given = settings(
         tmp_path,
-        providers={**config.PROVIDERS, "lab": config.Provider("openai", "http://127.0.0.1:9/v1")},
-        keys=dict.fromkeys(config.PROVIDERS, config.Secret("k")),
-        models={"lab/priced": config.ModelSettings(price=config.Price(1, 2))},
-        limits=config.Limits(cost=1.0),
+        providers={**providers.PROVIDERS, "lab": providers.Provider("lab", "openai", "http://127.0.0.1:9/v1")},
+        keys=dict.fromkeys(providers.PROVIDERS, config.Secret("k")),
+        models={"lab/priced": config.ModelSection(price=base.Price(1, 2))},
+        limits=config.LimitsSection(cost=1.0),
     )
 
     async def made() -> None:
@@ -173,7 +174,7 @@ def test_the_program_answers_with_the_model_that_was_chosen_and_counts_for_it_an
             first = await door.agents.get("talk")
             await door.send("talk", events.Command("/model openai/gpt-5"))
             second = await door.agents.get("talk")
-            assert (first.model.name, second.model.name) == (models.OFFLINE_NAME, "openai/gpt-5")
+            assert (first.model.name, second.model.name) == (providers.OFFLINE_NAME, "openai/gpt-5")
             assert second.meter is not first.meter
             assert (await door.agents.get("other")).meter is first.meter
             assert second.memory is not first.memory

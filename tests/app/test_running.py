@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import SessionDB, config, content_parts, events, types
 from holdfast.app import compose, models
+from holdfast.model import providers
 from holdfast.store import store_meta
 from holdfast.tools.shell import background
 from tests.tools.test_plugins import TOOL, installed
@@ -26,7 +27,7 @@ def settings(home: Path) -> config.Settings:
         colour=False,
         columns=None,
         model="offline",
-        backup=config.Backup(folder=str(home / "copies")),
+        backup=config.BackupSection(folder=str(home / "copies")),
     )
 
 
@@ -153,7 +154,7 @@ def offered(home: Path, **given: object) -> tuple[set[str], str | None]:
 
 def test_an_agent_can_read_outputs_and_remember_unless_told_otherwise(tmp_path: Path) -> None:
     assert {"read_output", "memory"} <= offered(tmp_path)[0]
-    assert "memory" not in offered(tmp_path, memory=config.Memory(enabled=False))[0]
+    assert "memory" not in offered(tmp_path, memory=config.MemorySection(enabled=False))[0]
 
 
 def test_tools_of_other_packages_are_there_and_what_is_wrong_with_them_is_said(
@@ -167,7 +168,7 @@ def test_tools_of_other_packages_are_there_and_what_is_wrong_with_them_is_said(
     names, notice = offered(tmp_path)
     assert "weather" in names
     assert "plug-in sly" in str(notice)
-    names, notice = offered(tmp_path, plugins=config.Plugins(disabled=["good", "sly"]))
+    names, notice = offered(tmp_path, plugins=config.PluginsSection(disabled=["good", "sly"]))
     assert "weather" not in names
     assert notice is None
 
@@ -178,7 +179,7 @@ def test_the_offline_model_is_known_as_such_however_it_was_chosen(tmp_path: Path
             chosen = await models.choose(settings(tmp_path), named)
             assert models.is_offline(chosen.model)
         other = msgspec.structs.replace(settings(tmp_path), keys={"openai": config.Secret("k")})
-        other = msgspec.structs.replace(other, providers=config.PROVIDERS, fallback=("offline",))
+        other = msgspec.structs.replace(other, providers=providers.PROVIDERS, fallback=("offline",))
         assert not models.is_offline((await models.choose(other, "openai/some")).model)
 
     asyncio.run(story())

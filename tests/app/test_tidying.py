@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, types
-from holdfast.app import compose, daily_cleanup
+from holdfast import AsyncSessionDB, config, errors, types
+from holdfast.app import compose
 from tests.agent import stage
 from tests.contract import steps
 
@@ -22,22 +22,21 @@ def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = steps.Clock()
-    monkeypatch.setattr(daily_cleanup, "START_SECONDS", 0.0)
-    monkeypatch.setattr(daily_cleanup, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(daily_cleanup, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(compose, "MAINTENANCE_INTERVAL", 0.01)
+    monkeypatch.setattr(compose, "EXPIRY_PAUSE", 0.0)
 
     async def story(db: AsyncSessionDB) -> None:
         failed = list[str]()
-        whole = daily_cleanup.delete_expired
+        whole = compose.delete_expired
 
-        async def once(store: AsyncSessionDB, days: float) -> int:
+        async def once(store: AsyncSessionDB, days: float) -> None:
             if not failed:
                 failed.append("busy")
                 raise errors.StoreBusy()
-            return await whole(store, days, 0.0)
+            await whole(store, days)
 
-        monkeypatch.setattr(daily_cleanup, "delete_expired", once)
-        task = asyncio.create_task(daily_cleanup.run_daily(db, 30.0))
+        monkeypatch.setattr(compose, "delete_expired", once)
+        task = asyncio.create_task(compose.run_maintenance(db, config.BackupSection(), 30.0))
         for key in ("1", "2"):
             await settled(db, key)
             clock.advance(31 * steps.DAY)

@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.trace import status
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.app import tracing
+from holdfast.app import telemetry
 from holdfast.gateway import spans
 from holdfast.model import ScriptedModel, base
 from tests.gateway import stage
@@ -80,7 +80,7 @@ def test_arrivals_turns_and_sendings_are_traced_without_what_was_said() -> None:
     tracers = Tracers()
 
     async def story(db: AsyncSessionDB) -> None:
-        with tracing.install(tracers) as wrap:
+        with telemetry.install(tracers) as wrap:
             async with stage.open_gateway(db, wrap(ScriptedModel(["secret words"]))) as (running, chat):
                 await chat.say("secret words", sender="ann", name="Ann")
                 await chat.replies(1)
@@ -106,7 +106,7 @@ def test_a_call_of_a_model_is_named_as_the_conventions_have_it() -> None:
     tracers = Tracers()
 
     async def story() -> None:
-        with tracing.install(tracers) as wrap:
+        with telemetry.install(tracers) as wrap:
             model = wrap(ScriptedModel(["Hello."], name="lab/small"))
             assert [delta async for delta in model.stream(REQUEST)]
 
@@ -128,7 +128,7 @@ def test_of_what_went_wrong_only_the_kind_is_told() -> None:
     tracers = Tracers()
 
     async def story() -> None:
-        with tracing.install(tracers) as wrap, pytest.raises(errors.ModelCut):
+        with telemetry.install(tracers) as wrap, pytest.raises(errors.ModelCut):
             async for _ in wrap(Refusing()).stream(REQUEST):
                 pass
 
@@ -140,7 +140,7 @@ def test_of_what_went_wrong_only_the_kind_is_told() -> None:
 
 def test_nor_is_more_told_of_work_that_went_wrong() -> None:
     tracers = Tracers()
-    with tracing.install(tracers), pytest.raises(ValueError), spans.span("holdfast.turn", platform="loopback"):  # noqa: PT011
+    with telemetry.install(tracers), pytest.raises(ValueError), spans.span("holdfast.turn", platform="loopback"):  # noqa: PT011
         raise ValueError("secret words")
     (seen,) = tracers.seen
     assert seen.attributes == {"holdfast.platform": "loopback", "error.type": "ValueError"}
@@ -151,10 +151,10 @@ def test_without_the_library_nothing_is_traced_and_nothing_is_missing() -> None:
     code = """if True:
         import sys
         sys.modules["opentelemetry"] = None
-        from holdfast.app import tracing
+        from holdfast.app import telemetry
         from holdfast.gateway import spans
         model = object()
-        with tracing.install() as wrap:
+        with telemetry.install() as wrap:
             assert wrap(model) is model
             assert spans.tracer is None
         assert not [name for name in sys.modules if name.startswith("opentelemetry.")]

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 LOADED = (
     "holdfast.cli.program",
     "holdfast.store.db",
-    "holdfast.cli.prompt",
+    "holdfast.cli.one_shot",
     "holdfast.app.compose",
     "holdfast.model.offline",
 )

@@ -21,7 +21,7 @@ import pytest
 
 from holdfast import SessionDB, config, events
 from holdfast.app import compose
-from holdfast.cli import chat, console, prompt, stdin_text
+from holdfast.cli import chat, console, one_shot, stdin_text
 from holdfast.runtime import wording
 from tests.cli import inside, program, provider, ready
 from tests.model import server
@@ -524,7 +524,7 @@ def test_a_signal_before_the_turn_leaves_a_whole_document(
     monkeypatch.setattr(compose, "start", slow)
     settings = config.load({"HOLDFAST_HOME": str(tmp_path)}, files=False)
     start = chat.Start(str(tmp_path / "x.db"), None, "c", settings)
-    assert prompt.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM
+    assert one_shot.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM
     last = json.loads(capsys.readouterr().out)
     assert (last if form == "json" else last["result"])["exit_reason"] == "interrupted"
 
@@ -569,7 +569,7 @@ def test_one_message_loads_no_part_of_the_chat(tmp_path: Path) -> None:
         check=True,
     )
     loaded = set(done.stderr.split())
-    assert "holdfast.cli.prompt" in loaded
+    assert "holdfast.cli.one_shot" in loaded
     assert not loaded & {"prompt_toolkit", "rich", "httpx2", "holdfast.chat.chat"}
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from holdfast.cli import completion, program
+from holdfast.cli import program, shell_completion
 from tests.cli import program as running
 from tests.cli.conftest import BRANCH, TRIP
 
 Holdfast = Callable[..., running.Run]
 
 
-@pytest.mark.parametrize("shell", completion.SHELLS)
+@pytest.mark.parametrize("shell", shell_completion.SHELLS)
 def test_every_script_is_data_and_names_the_program(holdfast: Holdfast, shell: str) -> None:
     done = holdfast("completion", shell)
     assert (done.code, done.err) == (0, "")
@@ -108,7 +108,7 @@ def test_every_place_for_a_conversation_is_completed(
     asked = {"COMP_WORDS": " ".join(["holdfast", *command, ""]), "COMP_CWORD": str(len(command) + 1)}
     for name, value in {**asked, "HOLDFAST_DB": str(trip)}.items():
         monkeypatch.setenv(name, value)
-    assert completion.answer(program.program, {"_HOLDFAST_COMPLETE": "bash_complete"}) == 0
+    assert shell_completion.answer(program.program, {"_HOLDFAST_COMPLETE": "bash_complete"}) == 0
     assert f"plain,{TRIP}\n" in capsys.readouterr().out
 
 
@@ -131,5 +131,5 @@ def test_naming_a_command_loads_none(tmp_path: Path) -> None:
         check=True,
     )
     assert "plain,sessions" in done.stdout
-    commands = {module.partition(":")[0] for module, _ in program.COMMANDS.values()} - {"holdfast.cli.completion"}
+    commands = {module.partition(":")[0] for module, _ in program.COMMANDS.values()} - {"holdfast.cli.shell_completion"}
     assert not set(done.stderr.split()) & {*commands, "apsw", "asyncio", "prompt_toolkit", "httpx2"}

@@ -345,7 +345,7 @@ def test_without_a_named_editor_one_that_is_there_is_opened_and_the_folder_is_th
     assert mine.read_text() == "fallback = []\n"
     assert stat.S_IMODE(mine.parent.stat().st_mode) == 0o700
     usual.unlink()
-    assert "No editor was found" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
+    assert "vi: Editing failed" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
 
 
 def test_a_link_stays_a_link(holdfast: Holdfast, home: Path, tmp_path: Path, editor: Callable[[str], str]) -> None:
@@ -364,16 +364,31 @@ def test_a_file_with_a_mistake_is_not_put_back_and_not_lost(
     assert done.code == 1
     assert "`modell`: unknown setting." in done.err
     assert (home / "config.toml").read_text() == "# mine"
-    (kept,) = tmp_path.glob("holdfast-config-*/config.toml")
+    kept = home / "config.draft.toml"
     assert str(kept) in done.err
     assert kept.read_text() == "modell = 1\n"
+    assert (
+        holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text()[:4] + 'l = \"offline\"')")).code == 0
+    )
+    assert (home / "config.toml").read_text() == 'model = "offline"'
+
+
+def test_draft_that_is_older_than_the_file_is_not_continued(
+    holdfast: Holdfast, home: Path, editor: Callable[[str], str]
+) -> None:
+    draft = home / "config.draft.toml"
+    draft.write_text("modell = 1\n", "utf-8")
+    os.utime(draft, (1, 1))
+    (home / "config.toml").write_text('model = "offline"\n', "utf-8")
+    assert holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text() + '# seen')")).code == 0
+    assert (home / "config.toml").read_text() == 'model = "offline"\n# seen'
 
 
 @pytest.mark.parametrize(
     ("code", "exit_code", "told"),
     [
         ("", 0, "Nothing was changed."),
-        ("sys.exit(3)", 1, "exited with 3"),
+        ("sys.exit(3)", 1, "Editing failed"),
         ("file.unlink()", 0, "Nothing was changed."),
     ],
 )
@@ -384,7 +399,7 @@ def test_an_editor_that_leaves_without_a_change_changes_nothing(
     assert done.code == exit_code
     assert told in done.sentence
     assert not (home / "config.toml").exists()
-    assert list(tmp_path.glob("holdfast-config-*")) == []
+    assert list(home.glob("config*")) == []
 
 
 def test_a_change_of_somebody_else_is_not_written_over(

@@ -88,17 +88,6 @@ def test_ended_from_outside_it_still_cleans_up(tmp_path: Path) -> None:
 
 
 @program.needs_proc
-@pytest.mark.parametrize("started", range(1, 7))
-def test_ended_while_its_processes_start_it_says_nothing(tmp_path: Path, started: int) -> None:
-    process = program.start(tmp_path, "demo", "--rounds", "100")
-    program.wait_until(lambda: len(program.racers(process)) >= started)
-    os.kill(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=program.PATIENCE) == ("", "")
-    assert process.returncode == 128 + signal.SIGTERM
-    assert list(tmp_path.iterdir()) == []
-
-
-@program.needs_proc
 def test_a_killed_process_ends_the_race_with_an_error(tmp_path: Path) -> None:
     process = program.start(tmp_path, "demo", "--rounds", "100")
     program.wait_until(lambda: len(program.racers(process)) == 6)

@@ -130,7 +130,6 @@ def test_advice_for_who_has_a_backup_leads_to_a_sound_store(
         damaged(trip, "UPDATE messages SET body = 'other' WHERE seq = 1")
     else:
         trip.write_bytes(b"\xff" * 4096 + trip.read_bytes()[4096:])
-        trip.with_name("trip.db.damaged").write_text("an earlier one")
     before = trip.read_bytes()
     line = advised(holdfast, trip, tmp_path / "copy.db")
     done = subprocess.run(line, shell=True, env=program.environment(tmp_path), capture_output=True, check=False)
@@ -138,8 +137,8 @@ def test_advice_for_who_has_a_backup_leads_to_a_sound_store(
     after = holdfast("doctor", "--json", "--db", trip).data
     assert (after["ok"], after["report"]["messages"]) == (True, 10)
     if how == "does not open":
-        assert trip.with_name("trip.db.damaged-2").read_bytes() == before
-        assert trip.with_name("trip.db.damaged").read_text() == "an earlier one"
+        moved = [path.read_bytes() for path in trip.parent.glob("trip.db.damaged-*")]
+        assert before in moved
 
 
 def test_fix_takes_nothing_from_a_damaged_store_that_a_salvage_would_save(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -223,17 +222,6 @@ def test_a_file_that_is_no_database_is_a_problem(holdfast: Holdfast, tmp_path: P
     assert (done.code, done.err) == (1, "")
     assert "problem: " in done.out
     assert "   next: If it is the right file" in done.out
-
-
-def test_a_file_others_could_read_is_told_of_once(holdfast: Holdfast, trip: Path) -> None:
-    trip.chmod(0o644)
-    done = holdfast("doctor", "--json", "--db", trip)
-    assert done.code == 0
-    (finding,) = done.data["findings"]
-    assert finding["level"] == "note"
-    assert "0644" in finding["what"]
-    assert trip.stat().st_mode & 0o777 == 0o600
-    assert holdfast("doctor", "--json", "--db", trip).data["findings"] == []
 
 
 def test_leases_are_told_by_holder_and_state(holdfast: Holdfast, trip: Path) -> None:
@@ -370,13 +358,6 @@ def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Ho
     )
     assert not left.exists()
     assert alive.exists()
-
-
-def test_scheduled_backup_that_was_never_finished_is_told_of(holdfast: Holdfast, trip: Path) -> None:
-    with SessionDB(trip) as db:
-        db.driver.write("meta", lambda tx: tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value="1000000.0"))
-    (finding,) = holdfast("doctor", "--json", "--db", trip).data["findings"]
-    assert (finding["level"], finding["kind"]) == ("note", "backup")
 
 
 def test_scheduled_backups_that_do_not_come_are_told_of(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:

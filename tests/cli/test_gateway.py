@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB, types
-from holdfast.cli import gateway_status
+from holdfast.cli import gateway_queues
 from holdfast.gateway import gateway, settings
 from holdfast.gateway.platforms.http import server
 from holdfast.store.mail import contacts, queue_status
@@ -234,8 +234,8 @@ def test_a_list_that_is_cut_says_so() -> None:
     with SessionDB(":memory:") as db:
         lost = db.mail.post(types.NewOutgoing(text="Lost", **place))
         for count in (queue_status.DEFAULT_LIMIT - 1, queue_status.DEFAULT_LIMIT):
-            found = gateway_status.QueueState({}, [], [], [lost] * count, [], [])
-            assert gateway_status._shape(found, [])["cut"] == (
+            found = gateway_queues.QueueState({}, [], [], [lost] * count, [], [])
+            assert gateway_queues._status_to_json(found, [])["cut"] == (
                 ["failed"] if count == queue_status.DEFAULT_LIMIT else []
             )
 
@@ -392,7 +392,7 @@ def test_without_settings_it_listens_here_and_says_in_one_line_how_to_talk_to_it
         ("[gateway.loopback]\nsocket = 'config.toml'", [], "exists and is not a socket"),
         ("[gateway.loopback]\nsocket = 'nowhere/s'", [], "does not exist"),
         ("[gateway.http.tokens]\nann = 'ANN_TOKEN'", [], "must be in the environment variable ANN_TOKEN"),
-        ("", ["--model", "nobody/none"], "is not a model"),
+        ("", ["--model", "nobody/none"], "names no model"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_a_sentence_that_helps(

@@ -328,7 +328,7 @@ def test_removal_a_reader_keeps_from_being_scrubbed_says_so_and_doctor_finishes_
 def test_redact_shows_and_removes(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     done = holdfast("sessions", "redact", TRIP, "3", "1", "--db", trip)
     assert done.code == 1
-    assert done.out.splitlines() == ["3  user  message 3", "1  user  message 1"]
+    assert done.out.splitlines() == ["1  user  message 1", "3  user  message 3"]
     done = holdfast("sessions", "redact", TRIP, "3", "1", "--yes", "--json", "--db", trip)
     assert done.data == {"redacted": True, "scrubbed": True, "conversation": TRIP, "seqs": [1, 3], "copies": []}
     assert holdfast("sessions", "redact", TRIP, "3", "--db", trip).out == "3  user  [already redacted]\n"

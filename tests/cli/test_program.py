@@ -19,7 +19,7 @@ from tests.cli import inside, program
 
 Holdfast = Callable[..., program.Run]
 # What only a chat needs, or an agent.
-CHAT = {"prompt_toolkit", "rich", "httpx2", "holdfast.runtime.runtime", "holdfast.chat.chat", "holdfast.cli.prompt"}
+CHAT = {"prompt_toolkit", "rich", "httpx2", "holdfast.runtime.runtime", "holdfast.chat.chat", "holdfast.cli.one_shot"}
 LOOKING = [["sessions", "list"], ["sessions", "show", "last"], ["sessions", "tree"], ["doctor"]]
 
 

@@ -264,7 +264,7 @@ LOADED = [
     "holdfast.cli.chat",
     "apsw",
     "holdfast.store.db",
-    "holdfast.cli.prompt",
+    "holdfast.cli.one_shot",
     "asyncio",
     "holdfast.app.compose",
     "holdfast.model.offline",

@@ -21,7 +21,8 @@ def first_screen(home: Path, env: dict[str, str]) -> str:
 def test_without_a_key_it_is_offline_and_says_where_settings_would_be_once(tmp_path: Path) -> None:
     shown = first_screen(tmp_path, {})
     assert "this is the built-in offline model" in shown
-    assert "no settings in ~/data/config.toml" in " ".join(shown.split())
+    assert "There are no settings yet" in shown
+    assert "no settings yet in ~/data/config.toml: run" in " ".join(shown.split())
     again = first_screen(tmp_path, {})
     assert "this is the built-in offline model" in again
     assert HINT not in again

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple
 
 from holdfast import config, errors
 from holdfast.agent import agent, approvals, settings
@@ -20,6 +20,7 @@ from holdfast.model import tokens
 from holdfast.runtime import runtime
 from holdfast.store import async_db, db, store_meta
 from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store.mail import queue_status
 from holdfast.tools import base as tools_port
 from holdfast.tools.mcp import servers
 from holdfast.tools.permissions import rules
@@ -28,17 +29,13 @@ from holdfast.tools.shell import background
 logger = logging.getLogger("holdfast.app")
 
 MAINTENANCE_INTERVAL = 900.0
+EXPIRY_PAUSE = 0.05
 FIRST_LOOK = 5.0
 """Seconds that a start waits to learn which background processes ended before it."""
 
 
-class AgentPlace(TypedDict):
-    """Where and for whom an agent works."""
-
-    folder: str
-    source: str
-    reviews: bool
-    """Whether turns are reviewed in the background for facts to remember."""
+FileTools = Callable[[Callable[[], object]], list[tools_port.Tool]]
+"""Builds the file tools of an agent, given a function that returns the epoch of its view."""
 
 
 class RunningProgram(NamedTuple):
@@ -71,7 +68,10 @@ class Services(NamedTuple):
         project: list[tools_port.Tool],
         machine: Sequence[tools_port.Tool],
         others: servers.McpServers | None,
-        **where: Unpack[AgentPlace],
+        *,
+        folder: str,
+        source: str,
+        reviews: bool,
     ) -> AgentFactory:
         """Return a factory of agents with these file tools, shell tools and MCP servers."""
         return AgentFactory(
@@ -84,25 +84,29 @@ class Services(NamedTuple):
             tools=[*toolset.build_recall_tools(self.store), *machine, *self.added],
             others=others.offer if others else None,
             meters=self.meters,
-            **where,
+            folder=folder,
+            source=source,
+            reviews=reviews,
         )
 
 
 @asynccontextmanager
 async def open_services(
     settings: config.Settings,
-    came_in: Callable[[str], object],
+    on_inbox: Callable[[str], object],
     *,
     database: str | None = None,
     model: str | None = None,
     folder: str | None = None,
     more: Sequence[tools_port.Tool] = (),
     wrap: Callable[[model_base.Model], model_base.Model] = lambda model: model,
+    expire_days: float | None = None,
 ) -> AsyncIterator[Services]:
     """Open the store, choose the model and load plugins.
 
-    `came_in` is called with the id of a conversation that may have new inbox entries. Tools of plugins must not have
-    the name of a built-in tool, or of one in `more`. `wrap` is applied to every model that answers.
+    `on_inbox` is called with the id of a conversation that may have new inbox entries. Tools of plugins must not have
+    the name of a built-in tool, or of one in `more`. `wrap` is applied to every model that answers. Mail older than
+    `expire_days` is deleted.
     """
     async with AsyncExitStack() as stack:
         chosen = await models.choose(settings, model)
@@ -114,8 +118,8 @@ async def open_services(
         store = await stack.enter_async_context(async_db.AsyncSessionDB(db.SessionDB(database)))
         await store.run(partial(open_store.refuse_unfinished_copy, store.db))
         overdue = await backup_warning(store, settings.backup)
-        stack.push_async_callback(cancel, asyncio.create_task(run_maintenance(store, settings.backup)))
-        processes = build_process_manager(settings, store, came_in)
+        stack.push_async_callback(cancel, asyncio.create_task(run_maintenance(store, settings.backup, expire_days)))
+        processes = build_process_manager(settings, store, on_inbox)
         here = folder or os.getcwd()
         built_in = [
             *toolset.build_file_tools(here, []),
@@ -152,13 +156,13 @@ async def start(
 ) -> AsyncIterator[RunningProgram]:
     """Open the services and one runtime. `yes` allows tool calls that would ask, except dangerous and denied ones."""
 
-    def came_in(conversation_id: str) -> None:
+    def on_inbox(conversation_id: str) -> None:
         opened.check_inbox(conversation_id)
 
     async with AsyncExitStack() as stack:
         here = folder or os.getcwd()
         services = await stack.enter_async_context(
-            open_services(settings, came_in, database=database, model=model, folder=here)
+            open_services(settings, on_inbox, database=database, model=model, folder=here)
         )
         permissions = approvals.Approvals(services.store.permissions, law=permission_law(settings, here), yes=yes)
         others = (
@@ -184,11 +188,11 @@ async def start(
 
 
 def build_process_manager(
-    settings: config.Settings, store: async_db.AsyncSessionDB, came_in: Callable[[str], object]
+    settings: config.Settings, store: async_db.AsyncSessionDB, on_inbox: Callable[[str], object]
 ) -> background.BackgroundProcesses:
     """Return the manager of background processes, including those that an earlier process started."""
     return background.BackgroundProcesses(
-        process_records.ProcessRecords(store, came_in),
+        process_records.ProcessRecords(store, on_inbox),
         settings.home,
         toolset.command_environment(settings),
         database=store.db.path,
@@ -215,6 +219,7 @@ class AgentFactory(NamedTuple):
     folder: str
     source: str
     reviews: bool
+    """Whether turns are reviewed in the background for facts to remember."""
     owner: str = ""
     keep_folder: bool = True
     """Whether new conversations record the folder; only if the user chose it."""
@@ -264,7 +269,7 @@ async def build_summarizers(
 # --- maintenance ---------------------------------------------------------------------------------------
 
 
-async def backup_warning(store: async_db.AsyncSessionDB, backup: config.Backup) -> str | None:
+async def backup_warning(store: async_db.AsyncSessionDB, backup: config.BackupSection) -> str | None:
     """Return a warning if scheduled backups are overdue; not before the first one, which may be about to run."""
     done = await store.admin.get_meta(store_meta.BACKUP_DONE)
     failed = await store.admin.get_meta(store_meta.BACKUP_FAILED)
@@ -274,20 +279,34 @@ async def backup_warning(store: async_db.AsyncSessionDB, backup: config.Backup) 
     return warning and f"{warning} Run `holdfast backup` to see why."
 
 
-async def run_maintenance(store: async_db.AsyncSessionDB, backup: config.Backup) -> None:
-    """Run upkeep, scheduled backups and blob collection periodically. Failures are logged."""
+async def run_maintenance(
+    store: async_db.AsyncSessionDB, backup: config.BackupSection, expire_days: float | None = None
+) -> None:
+    """Run upkeep, scheduled backups and blob collection periodically, and delete expired mail. Failures are logged."""
 
     async def back_up() -> None:
         if backup.folder is not None:
             await store.admin.backup_if_due(backup.folder, backup.every_hours, backup.keep)
 
+    async def expire() -> None:
+        if expire_days is not None:
+            await delete_expired(store, expire_days)
+
     while True:
-        for task in (store.admin.run_upkeep_once, back_up, store.blobs.collect):
+        for task in (store.admin.run_upkeep_once, back_up, store.blobs.collect, expire):
             try:
                 await task()
             except errors.HoldfastError as error:
                 logger.warning("maintenance of the store failed: %s", error)
         await asyncio.sleep(MAINTENANCE_INTERVAL)
+
+
+async def delete_expired(store: async_db.AsyncSessionDB, days: float) -> None:
+    """Delete inbound and outbound messages older than `days`, batch by batch, so that writers are not delayed."""
+    cursor: queue_status.ExpiryCursor | None = queue_status.ExpiryCursor()
+    while cursor is not None:
+        cursor = (await store.mail.expire(days, cursor)).next
+        await asyncio.sleep(EXPIRY_PAUSE)
 
 
 async def watch_processes(processes: background.BackgroundProcesses) -> asyncio.Task[None]:

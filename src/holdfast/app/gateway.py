@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from holdfast import config, errors
 from holdfast.agent import approvals
-from holdfast.app import compose, daily_cleanup, toolset, tracing
+from holdfast.app import compose, telemetry, toolset
 from holdfast.gateway import access, gateway, limits, metrics, routes
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as gateway_settings
@@ -81,7 +81,8 @@ async def serve(
                 database=database,
                 model=model,
                 folder=folder,
-                wrap=stack.enter_context(tracing.install()),
+                wrap=stack.enter_context(telemetry.install()),
+                expire_days=settings.gateway.remember,
             )
         )
         others = None
@@ -103,8 +104,6 @@ async def serve(
             is_shared=partial(is_shared, gateway_settings.ids(wanted.shared)),
             meter=meter,
         )
-        cleanup = asyncio.create_task(daily_cleanup.run_daily(store, wanted.remember))
-        stack.push_async_callback(compose.cancel, cleanup)
         stack.push_async_callback(compose.cancel, await compose.watch_processes(services.processes))
         await stack.enter_async_context(opened)
         yield RunningGateway(store, opened, services.model, services.notice, tuple(addresses))

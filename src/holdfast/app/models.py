@@ -10,19 +10,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast import config, errors, model
-from holdfast.model import base, local_servers, model_table, providers, retry
+from holdfast.model import base, local_servers, model_table, providers
 
 # The models that are used if only an API key is set.
 DEFAULT_MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
 LIST_TIMEOUT = 10.0
 """Seconds that a server may take to list its models."""
-FREE = base.Price(0.0, 0.0)
-"""The price of models on this machine."""
-OFFLINE, OFFLINE_NAME = "offline", "holdfast/offline"
-
 ADVICE = (
     "No API key is set and no model server runs here: this is the built-in offline model. "
     "Set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY, or start Ollama, to use a language model."
@@ -62,7 +56,7 @@ class ConversationModels:
             *defaults,
             *local,
         ]
-        return list(dict.fromkeys(name for name in (*every, OFFLINE_NAME) if name != OFFLINE))
+        return list(dict.fromkeys(name for name in (*every, providers.OFFLINE_NAME) if name != providers.OFFLINE))
 
     async def choose(self, conversation_id: str, name: str) -> base.Model:
         """Use a model for a conversation. Raises SettingInvalid if it is not available. Models are created once."""
@@ -82,7 +76,7 @@ class ConversationModels:
 
 def is_offline(chosen: base.Model) -> bool:
     """Return whether a model is the built-in one, which is not a language model."""
-    return chosen.name == OFFLINE_NAME
+    return chosen.name == providers.OFFLINE_NAME
 
 
 async def choose(settings: config.Settings, named: str | None = None) -> ModelChoice:
@@ -90,24 +84,23 @@ async def choose(settings: config.Settings, named: str | None = None) -> ModelCh
     name = named or settings.model
     if name is None:
         return await _detect(settings)
-    return ModelChoice(_chain(settings, (name, *settings.fallback)))
+    return ModelChoice(_chain(settings, name))
 
 
 async def _detect(settings: config.Settings) -> ModelChoice:
     for provider, default in DEFAULT_MODELS.items():
         if provider in settings.keys:
-            return ModelChoice(_chain(settings, (f"{provider}/{default}", *settings.fallback)))
+            return ModelChoice(_chain(settings, f"{provider}/{default}"))
     openai = settings.providers.get("openai")
-    if openai is not None and not config.needs_key("openai", openai):
+    if openai is not None and not providers.needs_key(openai):
         return await _first_served(settings, openai)
     servers = [server for server in await local_servers.find() if server.models]
     for server in servers:
         if local_servers.is_trusted(server.uids):
             name = f"{server.kind}/{server.models[0]}"
-            window = server.window or model_table.find_limits(server.models[0]).window
-            local = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name, price=FREE)
-            return ModelChoice(_retrying([local]), f"Using {name}, which runs on this machine.")
-    return ModelChoice(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
+            local = _create(settings, name, server.window, server.base_url)
+            return ModelChoice(local, f"Using {name}, which runs on this machine.")
+    return ModelChoice(providers.create(providers.OFFLINE), _not_used(servers[0]) if servers else ADVICE)
 
 
 def _not_used(server: local_servers.RunningServer) -> str:
@@ -124,10 +117,10 @@ def _not_used(server: local_servers.RunningServer) -> str:
     )
 
 
-async def _first_served(settings: config.Settings, openai: config.Provider) -> ModelChoice:
+async def _first_served(settings: config.Settings, openai: providers.Provider) -> ModelChoice:
     """Return the first model that the server at OPENAI_BASE_URL lists. Raises SettingInvalid if it lists none."""
     client = model.OpenAIModel(
-        "", base_url=openai.base_url or "", window=1, key_env=openai.key_env, name="openai", timeout=LIST_TIMEOUT
+        "", base_url=openai.base_url, window=1, key_env=openai.key_env, name="openai", timeout=LIST_TIMEOUT
     )
     try:
         listed = await client.list_served()
@@ -142,62 +135,49 @@ async def _first_served(settings: config.Settings, openai: config.Provider) -> M
             "Name a model with HOLDFAST_MODEL=openai/NAME; set OPENAI_API_KEY if the server needs a key."
         )
     name = f"openai/{listed.models[0]}"
-    chain = [_create(settings, name, listed.window), *(_create(settings, each) for each in settings.fallback)]
-    return ModelChoice(_retrying(chain), f"Using {name}, the first model that the server at OPENAI_BASE_URL lists.")
+    notice = f"Using {name}, the first model that the server at OPENAI_BASE_URL lists."
+    return ModelChoice(_chain(settings, name, listed.window), notice)
 
 
-def _chain(settings: config.Settings, names: tuple[str, ...]) -> base.Model:
-    return _retrying([_create(settings, name) for name in names])
+def _chain(settings: config.Settings, name: str, served_window: int | None = None) -> base.Model:
+    """Return the model, with fallback to those of the settings."""
+    chain = [_create(settings, name, served_window), *(_create(settings, each) for each in settings.fallback)]
+    return chain[0] if len(chain) == 1 else model.FallbackModel(chain)
 
 
-def _retrying(models: list[base.Model]) -> base.Model:
-    """Add retries to each model, and fallback to the next one."""
-    retrying = [retry.RetryingModel(each) for each in models]
-    return retrying[0] if len(retrying) == 1 else retry.FallbackModel(retrying)
-
-
-def _create(settings: config.Settings, name: str, served_window: int | None = None) -> base.Model:
-    if name in (OFFLINE, OFFLINE_NAME):
-        return model.OfflineModel(name=OFFLINE_NAME)
+def _create(
+    settings: config.Settings, name: str, served_window: int | None = None, base_url: str | None = None
+) -> base.Model:
     provider, _, bare = name.partition("/")
-    found = settings.providers.get(provider) or _local_provider(provider)
-    if not bare or found is None:
-        names = ", ".join([*settings.providers, *(kind.name for kind in providers.LOCAL_SERVERS)])
-        raise errors.SettingInvalid(
-            f"{errors.quote(name)} is not a model. Use provider/model, as in `openai/gpt-5`, or `{OFFLINE}`. "
-            f"Providers: {names}."
-        )
+    found = settings.providers.get(provider)
+    if found is None:
+        return providers.create(name, environ={})
     key = settings.keys.get(provider)
-    if key is None and config.needs_key(provider, found):
+    if key is None and providers.needs_key(found):
         raise errors.SettingInvalid(f"{name} needs an API key: set {found.key_env}.")
-    known = settings.models.get(name, config.ModelSettings())
-    window = known.window or found.window or served_window or model_table.find_limits(bare).window
-    url = found.base_url or config.PROVIDERS[found.kind].base_url or ""
-    listed = model_table.find_price(url, bare) if provider in settings.providers else FREE
-    price = base.Price(*msgspec.structs.astuple(known.price)) if known.price else listed
+    section = settings.models.get(name, config.ModelSection())
+    url = base_url or found.base_url
+    price = section.price or (providers.FREE if found.start else model_table.find_price(url, bare))
     if settings.limits.cost is not None and price is None and not model_table.reports_cost(url):
         raise errors.SettingInvalid(
             f"The price of {name} is not known, so the cost limit (`--max-cost`, `limits.cost`) cannot be enforced. "
             f'Set it with `holdfast config edit`: `[models."{name}"]` with `price = {{ input = 1.0, output = 4.0 }}`, '
             "in US dollars per million tokens, 0 if it is free. Or leave the limit out."
         )
-    if found.kind == "anthropic":
-        longest = known.max_output or model_table.find_limits(bare).max_output or window
-        return model.AnthropicModel(
-            bare, window=window, key=key, base_url=url, name=name, price=price, max_output=longest
-        )
-    return model.OpenAIModel(bare, base_url=url, window=window, key=key, key_env=found.key_env, name=name, price=price)
+    return providers.create(
+        name,
+        key=key,
+        base_url=url,
+        window=section.window or found.window or served_window,
+        max_output=section.max_output,
+        price=price,
+        provider=found,
+        environ={},
+    )
 
 
 def _is_available(settings: config.Settings, name: str) -> bool:
     """Return whether the provider is known, and its key is set if it needs one."""
     provider, _, bare = name.partition("/")
     found = settings.providers.get(provider)
-    return bool(bare and found) and (provider in settings.keys or not (found and config.needs_key(provider, found)))
-
-
-def _local_provider(provider: str) -> config.Provider | None:
-    for kind in providers.LOCAL_SERVERS:
-        if kind.name == provider:
-            return config.Provider("openai", f"http://{providers.LOCALHOST}:{kind.port}/v1")
-    return None
+    return bool(bare) and found is not None and (provider in settings.keys or not providers.needs_key(found))

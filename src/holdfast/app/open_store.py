@@ -10,7 +10,7 @@ from holdfast.store import db
 
 def open_existing(target: str, *, allow_unfinished: bool = False) -> db.SessionDB:
     """Open an existing store, and never create one. An unfinished copy is refused unless `allow_unfinished` is set."""
-    if _is_file(target) and _is_missing(target):
+    if target != ":memory:" and "://" not in target and _is_missing(target):
         raise errors.StoreUnusable(
             f"There is no database at {os.path.abspath(target)}. "
             "Name another one with --db or HOLDFAST_DB, or send a message to create it."
@@ -29,10 +29,6 @@ def refuse_unfinished_copy(store: db.SessionDB) -> None:
     """Raise StoreUnusable for a store that an interrupted copy left empty or unverified."""
     if store.admin.is_unfinished_copy():
         raise errors.StoreUnusable(f"{store.path} is an unfinished copy. Run the same `holdfast db copy` again.")
-
-
-def _is_file(target: str) -> bool:
-    return target != ":memory:" and "://" not in target
 
 
 def _is_missing(path: str) -> bool:

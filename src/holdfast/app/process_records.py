@@ -11,12 +11,12 @@ from holdfast.store import async_db
 class ProcessRecords:
     """Stores the starts and ends of processes.
 
-    `came_in` is called with the id of a conversation that may have a new inbox entry: when an end is recorded here, and
-    when another process recorded one.
+    `on_inbox` is called with the id of a conversation that may have a new inbox entry: when an end is recorded
+    here, and when another process recorded one.
     """
 
-    def __init__(self, db: async_db.AsyncSessionDB, came_in: Callable[[str], object]) -> None:
-        self._db, self._came_in = db, came_in
+    def __init__(self, db: async_db.AsyncSessionDB, on_inbox: Callable[[str], object]) -> None:
+        self._db, self._on_inbox = db, on_inbox
         self._running: dict[str, str] = {}
 
     async def started(self, process: types.Process) -> None:
@@ -29,7 +29,7 @@ class ProcessRecords:
         first = await self._db.processes.record_end(id, state, exit_code, text)
         conversation_id = self._running.pop(id, None)
         if conversation_id is not None:
-            self._came_in(conversation_id)
+            self._on_inbox(conversation_id)
         return first
 
     async def every(self, conversation_id: str | None = None, running_only: bool = False) -> list[types.Process]:
@@ -41,6 +41,6 @@ class ProcessRecords:
             # Only processes known before this query: one that started meanwhile may be missing in its result.
             for id_ in before.keys() - running.keys():
                 self._running.pop(id_, None)
-                self._came_in(before[id_])
+                self._on_inbox(before[id_])
         self._running.update(running)
         return found

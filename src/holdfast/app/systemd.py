@@ -44,15 +44,15 @@ async def send_heartbeats(environ: Mapping[str, str]) -> AsyncIterator[None]:
     if interval is None:
         yield
         return
-    task = asyncio.create_task(_send_heartbeats(environ, interval))
+
+    async def send() -> None:
+        while True:
+            notify(environ, "WATCHDOG=1")
+            await asyncio.sleep(interval)
+
+    task = asyncio.create_task(send())
     try:
         yield
     finally:
         task.cancel()
         await asyncio.wait([task])
-
-
-async def _send_heartbeats(environ: Mapping[str, str], interval: float) -> None:
-    while True:
-        notify(environ, "WATCHDOG=1")
-        await asyncio.sleep(interval)

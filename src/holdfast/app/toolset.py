@@ -62,7 +62,7 @@ def build_recall_tools(store: async_db.AsyncSessionDB) -> list[base.Tool]:
     return [recall.search_conversation(find), recall.recall(fetch), long_output.read_output(read_blob)]
 
 
-async def load_plugin_tools(settings: config.Plugins, built_in: Sequence[base.Tool]) -> plugins.PluginTools:
+async def load_plugin_tools(settings: config.PluginsSection, built_in: Sequence[base.Tool]) -> plugins.PluginTools:
     """Load the tools of plugins, in a thread: importing a plugin may block."""
     taken = {memory.NAME, *(tool.spec.name for tool in built_in)}
     return await asyncio.to_thread(plugins.load, taken, settings.disabled)

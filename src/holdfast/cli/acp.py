@@ -22,7 +22,7 @@ INSTALL = "The editor support is not installed. Install it with: pip install 'ho
 
 
 @click.command(name="acp")
-@click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
+@lazy_group.model
 @lazy_group.logged("warning")
 @lazy_group.database
 @lazy_group.profile

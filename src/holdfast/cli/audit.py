@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import time
 
@@ -23,10 +22,7 @@ def _since(_context: click.Context, _option: click.Parameter, text: str | None) 
     ago = re.fullmatch(r"(\d{1,6})\s*([mhdw])", text.strip().lower(), re.ASCII)
     if ago:
         return max(0.0, time.time() - int(ago[1]) * _UNITS[ago[2]])
-    try:
-        return datetime.datetime.fromisoformat(text.strip()).astimezone().timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise click.BadParameter("expected 30m, 12h, 7d, 2w, or a date such as 2026-05-01.") from None
+    return lazy_group.parse_local_time(text)
 
 
 @click.command(name="audit")

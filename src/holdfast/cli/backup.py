@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 
@@ -149,10 +150,9 @@ def _back_up_current(out: console.Console, db: store.SessionDB) -> str:
 
 def _reserve(stem: str) -> str:
     """Create an empty file with a new name, so that a backup made by an earlier restore is never replaced."""
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = f"{stem}.db" if number == 1 else f"{stem}-{number}.db"
         with atomic_file.translate_errors(path), contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            return path
-        number += 1
+            break
+    return path

@@ -34,12 +34,11 @@ class Start(NamedTuple):
     model: str | None
     conversation_id: str
     settings: config.Settings
-    is_new: bool = False
     notice: str | None = None
     """A message for the user about the conversation that is continued."""
 
 
-class Options(NamedTuple):
+class ChatArguments(NamedTuple):
     """The options of the command line."""
 
     go_on: bool = False
@@ -126,7 +125,7 @@ def _requested_json(args: list[str]) -> str | None:
 @click.pass_obj
 def command(out: console.Console, /, **given: Any) -> int:
     """Chat with the agent. This is the default command."""
-    options = Options(**given)
+    options = ChatArguments(**given)
     try:
         settings = options.settings or out.settings
         if options.go_on and options.resume is not None:
@@ -149,7 +148,7 @@ def command(out: console.Console, /, **given: Any) -> int:
         raise
 
 
-def _prompt(out: console.Console, options: Options, settings: config.Settings, message: str) -> int:
+def _prompt(out: console.Console, options: ChatArguments, settings: config.Settings, message: str) -> int:
     """Send one message or run one command. Standard input is never a command, because others may have written it."""
     text = "" if options.words == PIPED else stdin_text.decode(options.words)
     commands = lazy_group.load("holdfast.agent.commands")
@@ -159,15 +158,13 @@ def _prompt(out: console.Console, options: Options, settings: config.Settings, m
     start = find_start(out, options, settings, one_shots=True)
     if start.notice:
         out.note(start.notice)
-    prompt = lazy_group.load("holdfast.cli.prompt")
-    run = prompt.run_command if is_command else prompt.run
-    code: int = run(
-        out, start, message[1:] if commands.is_escaped(text) else message, options.form or "text", options.yes
-    )
+    message = message[1:] if commands.is_escaped(text) else message
+    run = lazy_group.load("holdfast.cli.one_shot").run
+    code: int = run(out, start, message, options.form or "text", options.yes, is_command=is_command)
     return code
 
 
-def _chat(out: console.Console, options: Options, settings: config.Settings) -> int:
+def _chat(out: console.Console, options: ChatArguments, settings: config.Settings) -> int:
     if options.yes:
         raise click.UsageError("--yes works only with -p.")
     if options.form is not None:
@@ -179,7 +176,7 @@ def _chat(out: console.Console, options: Options, settings: config.Settings) -> 
         out.print((context.parent or context).get_help())
         return 0
     start = find_start(out, options, settings)
-    code: int = lazy_group.load("holdfast.cli.interactive").run_chat(out, start)
+    code: int = lazy_group.load("holdfast.cli.terminal_session").run_chat(out, start)
     return code
 
 
@@ -193,7 +190,9 @@ def _print_error(out: console.Console, form: str, error: str) -> None:
 # --- the conversation ----------------------------------------------------------------------------------
 
 
-def find_start(out: console.Console, options: Options, settings: config.Settings, *, one_shots: bool = False) -> Start:
+def find_start(
+    out: console.Console, options: ChatArguments, settings: config.Settings, *, one_shots: bool = False
+) -> Start:
     """Return the conversation that the options name. With `one_shots`, -c considers those that -p created, too."""
     given = {name: value for name, value in (("steps", options.steps), ("cost", options.cost)) if value is not None}
     settings = msgspec.structs.replace(settings, limits=msgspec.structs.replace(settings.limits, **given))
@@ -201,7 +200,7 @@ def find_start(out: console.Console, options: Options, settings: config.Settings
     target = options.path or settings.database
     if not options.go_on and options.resume is None:
         new_id = conversation_row.generate_session_id(time.time())
-        return Start(target, options.model, new_id, settings, is_new=True)
+        return Start(target, options.model, new_id, settings)
     with open_store.open_existing(target) as db:
         elsewhere = None
         if options.resume is None:
@@ -219,20 +218,13 @@ def _unfinished_turn(db: store.SessionDB, head: types.Session) -> str | None:
     last = db.transcript(head.id, max(head.last_seq - 1, 0))
     if not last or (last[-1].role == "assistant" and not last[-1].tool_calls):
         return None
-    if _has_turn_lease(db, head.conversation_id):
+    try:
+        held = [lease.conversation_id for lease in db.leases() if lease.purpose == "turn" and lease.state == "held"]
+    except Exception:  # noqa: BLE001 -- a failed lock never stops a turn
+        held = []
+    if head.conversation_id in held:
         return None
     return f"The answer to the last message ({last[-1].seq}) was not finished. Send it again, or continue."
-
-
-def _has_turn_lease(db: store.SessionDB, conversation_id: str) -> bool:
-    """Return whether a turn of the conversation is running; False if leases cannot be read."""
-    try:
-        held = db.leases()
-    except Exception:  # noqa: BLE001 -- a failed lock never stops a turn
-        return False
-    return any(
-        lease.conversation_id == conversation_id and lease.purpose == "turn" and lease.state == "held" for lease in held
-    )
 
 
 def log_to_file(settings: config.Settings) -> None:

@@ -10,18 +10,14 @@ import copy
 import os
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast import config, errors
 from holdfast.model import providers
-from holdfast.tools.permissions import rules
 
-OFFLINE_MODELS = ("offline", "holdfast/offline")
-_ERROR = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _HEADER = re.compile(r"\s*\[+\s*([^\[\]#]+?)\s*\]+\s*(?:#.*)?")
 _KEY = re.compile(r"\s*([^=#\[\]]+?)\s*=")
 
@@ -79,28 +75,24 @@ Place = tuple[str, ...]
 
 
 def _check_project(values: dict[str, Any]) -> Iterator[tuple[Place, str]]:
-    for key in values:
-        if key not in config.PROJECT_KEYS:
-            yield (key,), "a project's file may not set this; set it in your own file."
+    for key in values.keys() - config.PROJECT_KEYS:
+        yield (key,), "a project's file may not set this; set it in your own file."
     yield from _check_user({key: value for key, value in values.items() if key in config.PROJECT_KEYS})
 
 
 def _check_user(values: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.SettingsFile)}
     named = values["providers"] if isinstance(values.get("providers"), dict) else {}
-    known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in providers.LOCAL_SERVERS), *named]))
     for key, value in values.items():
-        if key not in fields:
-            yield (key,), "unknown setting."
-        elif typing.get_origin(fields[key]) is dict and isinstance(value, dict):
+        if typing.get_origin(fields.get(key)) is dict and isinstance(value, dict):
             # msgspec does not report the key of a table within a table.
             for name, inner in value.items():
-                yield from _check_table(inner, typing.get_args(fields[key])[1], (key, name), known)
+                yield from _check_table(inner, typing.get_args(fields[key])[1], (key, name), named)
         else:
-            yield from _check_table({key: value}, config.SettingsFile, (), known)
+            yield from _check_table({key: value}, config.SettingsFile, (), named)
 
 
-def _check_table(values: object, kind: Any, at: Place, known: list[str]) -> Iterator[tuple[Place, str]]:
+def _check_table(values: object, kind: Any, at: Place, named: Collection[str]) -> Iterator[tuple[Place, str]]:
     rest = copy.deepcopy(values)
     rest = config.with_platforms(rest) if kind is config.SettingsFile and isinstance(rest, dict) else rest
     while True:
@@ -108,46 +100,23 @@ def _check_table(values: object, kind: Any, at: Place, known: list[str]) -> Iter
             valid = msgspec.convert(rest, kind)
             break
         except msgspec.ValidationError as error:
-            place, what = _parse_error(str(error))
+            place, what = config.parse_error(str(error))
             yield (*at, *place), what
             if not _remove(rest, place):
                 return
-    if isinstance(valid, config.SettingsFile | config.Profile):
-        yield from (((*at, *place), what) for place, what in _check_meaning(valid, known))
+    if isinstance(valid, config.ProfileSection):
+        problems = (*_check_models(valid, named), *config.find_problems(valid))
+        yield from (((*at, *place), what) for place, what in problems)
 
 
-def _check_meaning(valid: config.SettingsFile | config.Profile, known: list[str]) -> Iterator[tuple[Place, str]]:
-    """Find values of the right type that are invalid for another reason."""
-    named = [(("model",), valid.model), (("compaction", "model"), valid.compaction.model)]
-    for place, name in [*named, *((("fallback",), name) for name in valid.fallback)]:
-        provider, slash, bare = (name or "").partition("/")
-        if name is not None and name not in OFFLINE_MODELS and not (slash and bare and provider in known):
-            yield place, f"{errors.quote(name)} is not a model. Use PROVIDER/MODEL ({', '.join(known)}) or `offline`."
-    says: tuple[rules.Effect, ...] = ("allow", "ask", "deny")
-    for say in says:
-        for rule in getattr(valid.permissions, say):
-            try:
-                rules.parse_rule(say, rule)
-            except errors.SettingInvalid as error:
-                yield ("permissions", say), str(error)
-    if isinstance(valid, config.SettingsFile) and valid.retention.max_size is not None:
-        try:
-            config.parse_size(valid.retention.max_size)
-        except errors.SettingInvalid as error:
-            yield ("retention", "max_size"), str(error)
-    if isinstance(valid, config.SettingsFile) and (wrong := valid.gateway.find_problem()) is not None:
-        yield ("gateway", *wrong[0]), wrong[1]
-
-
-def _parse_error(text: str) -> tuple[Place, str]:
-    """Split an error message of msgspec into the path of the setting and the message."""
-    parts = _ERROR.fullmatch(text)
-    what, where = (parts["what"], parts["where"] or "") if parts else (text, "")
-    place = tuple(part for part in where.partition("[")[0].split(".") if part)
-    unknown = _UNKNOWN.fullmatch(what)
-    if unknown:
-        return (*place, unknown[1]), "unknown setting."
-    return place, f"{what[:1].lower()}{what[1:].rstrip('.')}."
+def _check_models(valid: config.ProfileSection, named: Collection[str]) -> Iterator[tuple[Place, str]]:
+    models = [(("model",), valid.model), (("compaction", "model"), valid.compaction.model)]
+    for place, name in [*models, *((("fallback",), name) for name in valid.fallback)]:
+        provider, _, bare = (name or "").partition("/")
+        is_known = provider in providers.PROVIDERS or provider in named
+        if name not in (None, providers.OFFLINE, providers.OFFLINE_NAME) and not (bare and is_known):
+            known = ", ".join(dict.fromkeys([*providers.PROVIDERS, *named]))
+            yield place, f"{errors.quote(name)} is not a model. Use PROVIDER/MODEL ({known}) or `offline`."
 
 
 def _remove(values: object, place: Place) -> bool:

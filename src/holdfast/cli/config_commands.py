@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Sequence
-from typing import NamedTuple
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import click
+import msgspec
 
-from holdfast import config, errors, safe_text
-from holdfast.cli import config_check, config_origins, console, lazy_group
+from holdfast import config, errors, redaction, safe_text
+from holdfast.cli import config_check, console, lazy_group
+from holdfast.model import providers
+from holdfast.store.driver import hide_password
 
+HIDDEN = "***"
+DEFAULT = "default"
+VARIABLES = {"database": "HOLDFAST_DB", "model": "HOLDFAST_MODEL"}
+_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
+_NAMES_SECRET = re.compile(r"(?i)--?[\w-]*(?:token|key|secret|passw|auth|credential)[\w-]*")
+
+Place = tuple[str, ...]
 COMMANDS = {
     "show": ("holdfast.cli.config_commands:show", "Show every setting, its value and its source."),
     "path": ("holdfast.cli.config_commands:path", "Print the paths of the settings files."),
     "check": ("holdfast.cli.config_commands:check", "List all mistakes in the settings files."),
     "edit": ("holdfast.cli.config_commands:edit", "Edit your settings file; it is saved only if it is valid."),
 }
-EDITORS = ("nano", "vim", "vi")
 TEMPLATE = """\
 # Settings of Holdfast. `holdfast config show` lists all settings with their defaults.
 
@@ -35,13 +42,7 @@ TEMPLATE = """\
 # [profiles.careful]
 # limits = { steps = 10, cost = 0.5 }
 """
-
-
-@click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS)
-@click.pass_context
-def command(context: click.Context) -> None:
-    """Show, check and edit settings."""
-    lazy_group.help_when_alone(context)
+command = lazy_group.group("Show, check and edit settings.", COMMANDS)
 
 
 @click.command()
@@ -52,7 +53,7 @@ def show(out: console.Console, settings: config.Settings | None, as_json: bool) 
     """Show every setting, its source and its value. Secrets are hidden."""
     flags = {"profile": "--profile"} if settings else {}
     try:
-        found = config_origins.list_settings(settings or config.load(), config.environment(), flags)
+        found = _list_settings(settings or config.load(), config.environment(), flags)
     except errors.SettingInvalid as error:
         out.note(lazy_group.settings_message(error))
         return 2
@@ -106,97 +107,154 @@ def check(out: console.Console, as_json: bool) -> int:
 @click.pass_obj
 def edit(out: console.Console) -> int:
     """Edit a copy of your settings file with $VISUAL or $EDITOR. It is saved only if it is valid."""
-    environ = config.environment()
-    editor = _editor_command(environ.get("VISUAL") or environ.get("EDITOR"))
-    result = _edit_file(config.user_file(), editor)
-    for each in result.mistakes:
-        out.note(each)
-    out.note(result.message)
-    return 0 if result.ok else 1
-
-
-class EditResult(NamedTuple):
-    message: str
-    ok: bool = False
-    mistakes: tuple[config_check.Mistake, ...] = ()
-
-
-def _editor_command(text: str | None) -> list[str]:
-    """Return the editor and its options, split without a shell. Raises SettingInvalid."""
+    path = pathlib.Path(config.user_file()).resolve()  # The target of a link is edited.
+    draft = path.with_suffix(".draft.toml")
     try:
-        words = shlex.split(text or "")
+        before = path.read_bytes() if path.exists() else None
+        original = TEMPLATE.encode() if before is None else before
+        # The changes of an earlier attempt are continued, unless the file was changed after them.
+        is_stale = before is not None and draft.exists() and draft.stat().st_mtime < path.stat().st_mtime
+        if is_stale or not draft.exists():
+            draft.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft.touch(0o600 if before is None else path.stat().st_mode & 0o777)
+            draft.write_bytes(original)
+        problem = _run_editor(str(draft))
+        if not draft.exists() or draft.read_bytes() == original:
+            draft.unlink(missing_ok=True)
+            out.note(problem or "Nothing was changed.")
+            return 1 if problem else 0
+        mistakes = [] if problem else config_check.check_file(str(draft))
+        if not problem and not mistakes and before != (path.read_bytes() if path.exists() else None):
+            problem = "Another process changed it meanwhile."
+        if not problem and not mistakes:
+            draft.replace(path)
+            out.note(f"Saved {path}.")
+            return 0
+    except OSError as error:
+        raise errors.SettingInvalid(f"{path} cannot be edited: {error.strerror or error}.") from None
+    for mistake in mistakes:
+        out.note(mistake)
+    reason = f"{problem} " if problem else ""
+    out.note(f"{reason}{path} was not changed. Your changes are in {draft}: `holdfast config edit` continues them.")
+    return 1
+
+
+def _run_editor(path: str) -> str | None:
+    """Let the user edit the file; returns an error message if the editor failed."""
+    try:
+        click.edit(filename=path)
+    except click.ClickException as error:
+        return f"{error.format_message()}."
     except ValueError as error:
-        raise errors.SettingInvalid(f"The editor {errors.quote(text)} is invalid: {error}.") from None
-    words = words or [name for name in EDITORS if shutil.which(name)][:1]
-    if not words:
-        raise errors.SettingInvalid(
-            "No editor was found. Set EDITOR, or edit the file that `holdfast config path` prints."
+        return f"The name of the editor is invalid: {error}."
+    return None
+
+
+# --- settings and their sources ------------------------------------------------------------------------
+
+
+class SettingOrigin(NamedTuple):
+    """A setting, its value and its source."""
+
+    key: str
+    value: Any
+    source: str
+
+
+def _list_settings(
+    settings: config.Settings, environ: Mapping[str, str], flags: Mapping[str, str]
+) -> list[SettingOrigin]:
+    """Return all settings. `flags` maps settings that were given on the command line to the name of the flag."""
+    read = config.read(settings.user_file, config.project_file(None), settings.profile)
+    found = [
+        SettingOrigin("home", settings.home, _variable_or_default("HOLDFAST_HOME", environ)),
+        SettingOrigin(
+            "profile", settings.profile, flags.get("profile") or _variable_or_default("HOLDFAST_PROFILE", environ)
+        ),
+        *_list_file_settings(settings, read, environ),
+    ]
+    keys = ((name, settings.providers[name].key_env or DEFAULT) for name in settings.keys)
+    return [*found, *(SettingOrigin(f"keys.{_quoted(name)}", HIDDEN, variable) for name, variable in keys)]
+
+
+def _list_file_settings(
+    settings: config.Settings, read: config.LoadedFiles, environ: Mapping[str, str]
+) -> Iterator[SettingOrigin]:
+    values = msgspec.to_builtins(read.file)
+    values |= {"database": settings.database, "model": settings.model}
+    values |= {name: msgspec.to_builtins(getattr(settings, name)) for name in ("backup", "retention", "gateway")}
+    values["providers"] = {
+        name: {"kind": each.api, "base_url": each.base_url, "key_env": each.key_env, "window": each.window}
+        for name, each in settings.providers.items()
+    }
+    values.pop("profiles")
+    for place, value in _leaves(values, ()):
+        yield SettingOrigin(
+            ".".join(map(_quoted, place)), _hide_secrets(place, value), _source(place, read.layers, environ)
         )
-    return words
+    for name in read.file.profiles:
+        yield SettingOrigin(
+            f"profiles.{_quoted(name)}", "chosen" if name == settings.profile else "not chosen", read.files[0]
+        )
 
 
-def _edit_file(path: str, editor: Sequence[str]) -> EditResult:
-    """Let the user edit a copy, and save it if it is valid. An invalid copy is kept, so that no input is lost."""
-    path = os.path.realpath(path)  # The target of a link is edited.
-    before = _read(path)
-    folder = tempfile.mkdtemp(prefix="holdfast-config-")
-    copy = os.path.join(folder, os.path.basename(path))
-    original = TEMPLATE.encode() if before is None else before
-    _write(copy, original, 0o600)
-    keep_copy = False
-    try:
-        problem = _run_editor(editor, copy)
-        after = _read(copy)
-        if problem is None and (after is None or after == original):
-            return EditResult("Nothing was changed.", ok=True)
-        keep_copy = after is not None and after != original
-        kept = f" Your changes are in {copy}." if keep_copy else ""
-        if problem is not None:
-            return EditResult(f"{problem} {path} was not changed.{kept}")
-        if mistakes := config_check.check_file(copy):
-            return EditResult(f"{path} was not changed.{kept}", mistakes=tuple(mistakes))
-        if _read(path) != before:
-            return EditResult(f"Another process changed {path} meanwhile; it was not overwritten.{kept}")
-        _replace(path, after or b"", kept)
-        keep_copy = False
-        return EditResult(f"Saved {path}.", ok=True)
-    finally:
-        if not keep_copy:
-            shutil.rmtree(folder, ignore_errors=True)
+def _leaves(value: Any, at: Place) -> Iterator[tuple[Place, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*at, key))
+    else:
+        yield at, value
 
 
-def _run_editor(editor: Sequence[str], copy: str) -> str | None:
-    """Run the editor; returns an error message if it failed."""
-    try:
-        code = subprocess.run([*editor, copy], check=False).returncode
-    except OSError as error:
-        return f"The editor {errors.quote(editor[0])} cannot be started: {error.strerror or error}."
-    return f"The editor exited with {code}." if code else None
+def _source(place: Place, layers: tuple[config.Layer, ...], environ: Mapping[str, str]) -> str:
+    variable = VARIABLES.get(".".join(place), "")
+    if place[0] == "providers" and place[2:] == ("base_url",):
+        known = providers.PROVIDERS.get(place[1])
+        variable = known.base_url_env if known else ""
+    if environ.get(variable):
+        return variable
+    names = [layer.name for layer in layers if _has(layer.values, place)]
+    # Permissions of all layers apply; of other settings, that of the first layer.
+    return (" and ".join(names) if place[0] == "permissions" else names[0]) if names else DEFAULT
 
 
-def _replace(path: str, data: bytes, kept: str) -> None:
-    """Replace a file atomically."""
-    temporary = f"{path}.{os.getpid()}"
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        _write(temporary, data, os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o600)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise errors.SettingInvalid(f"{path} cannot be written: {error.strerror or error}.{kept}") from None
+def _has(values: Any, place: Place) -> bool:
+    for key in place:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
 
 
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise errors.SettingInvalid(f"{path} cannot be read: {error.strerror or error}.") from None
+def _variable_or_default(variable: str, environ: Mapping[str, str]) -> str:
+    return variable if environ.get(variable) else DEFAULT
 
 
-def _write(path: str, data: bytes, mode: int) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+# --- secrets ---------------------------------------------------------------------------------
+
+
+def _hide_secrets(place: Place, value: Any) -> Any:
+    if place == ("database",):
+        return hide_password(str(value))
+    if place[0] == "mcpServers" and len(place) > 3 and place[2] in ("env", "headers"):
+        return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else HIDDEN
+    if isinstance(value, list):
+        return [_hide_argument(value, number) for number in range(len(value))]
+    return redaction.redact(value, HIDDEN) if isinstance(value, str) else value
+
+
+def _hide_argument(values: list[Any], number: int) -> Any:
+    """Return an item of a list, hidden if it follows the name of a secret."""
+    value, before = values[number], values[number - 1] if number else ""
+    if not isinstance(value, str) or _REFERENCE.fullmatch(value):
+        return value
+    if isinstance(before, str) and _NAMES_SECRET.fullmatch(before):
+        return HIDDEN
+    name, sign, _ = value.partition("=")
+    if sign and _NAMES_SECRET.fullmatch(name):
+        return f"{name}={HIDDEN}"
+    return redaction.redact(value, HIDDEN)
+
+
+def _quoted(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key) else f'"{key}"'

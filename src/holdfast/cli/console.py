@@ -151,20 +151,12 @@ def silence(stream: TextIO) -> None:
     os.close(null)
 
 
-class NullStream(io.StringIO):
-    """A stream that discards everything."""
-
-    def write(self, text: str, /) -> int:
-        return len(text)
-
-
 def _prepare(stream: TextIO | None) -> TextIO:
     """Make a stream escape characters that it cannot encode. A stream that the parent closed is None."""
     if stream is None:
-        return NullStream()
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+        return io.StringIO()
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
     return stream
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import click
-
 from holdfast.cli import lazy_group
 
 COMMANDS = {
@@ -12,10 +10,6 @@ COMMANDS = {
     "scrub": ("holdfast.cli.db_commands:scrub", "Remove deleted and redacted text from the database files."),
     "copy": ("holdfast.cli.db_commands:copy", "Copy a store to another database."),
 }
-
-
-@click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS)
-@click.pass_context
-def command(context: click.Context) -> None:
-    """Create, copy and inspect the database of a store: a SQLite file or a PostgreSQL server."""
-    lazy_group.help_when_alone(context)
+command = lazy_group.group(
+    "Create, copy and inspect the database of a store: a SQLite file or a PostgreSQL server.", COMMANDS
+)

@@ -16,12 +16,10 @@ import signal
 import sqlite3
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -34,7 +32,6 @@ from holdfast.store import db as store
 FIRST = "start"
 KEPT_MESSAGES = 3
 """The number of newest messages that a compaction leaves unchanged."""
-TERMINATION = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 ROWS = {
     "acknowledged": "messages acknowledged",
     "in_log": "still stored",
@@ -162,13 +159,11 @@ class Store:
 # --- the race ------------------------------------------------------------------------------------------
 
 Side = type[NaiveTables] | type[Store]
-Run = Callable[[Side, str, Sequence[tuple[Any, ...]]], list[Any]]
-"""Runs method calls on a database in worker processes, and returns their results in order."""
 SIDES: dict[str, Side] = {"naive": NaiveTables, "holdfast": Store}
 
 
 def _call(side: Side, path: str, method: str, *arguments: Any) -> Any:
-    """Open the database, call one method, and close it. Runs in a worker process."""
+    """Open the database, call one method, and close it."""
     opened = side(path)
     try:
         return getattr(opened, method)(*arguments)
@@ -176,8 +171,30 @@ def _call(side: Side, path: str, method: str, *arguments: Any) -> Any:
         opened.close()
 
 
+class Workers:
+    """Worker processes that call methods of a database concurrently."""
+
+    def __init__(self, processes: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.pool = concurrent.futures.ProcessPoolExecutor(processes, spawn)
+        # Workers inherit the blocked signal, so that only the main process handles Ctrl-C.
+        resource_tracker.ensure_running()  # It would unblock the signal when it starts.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        for _ in range(processes):
+            self.pool.submit(os.getpid)  # starts a process if no worker is idle
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def run(self, side: Side, path: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the results of the calls in order."""
+        try:
+            return [future.result() for future in [self.pool.submit(_call, side, path, *call) for call in calls]]
+        except BrokenProcessPool:
+            message = "A process of the demo ended unexpectedly. Run `holdfast demo` again."
+            raise errors.HoldfastError(message) from None
+
+
 def race(
-    run: Run, side: Side, path: str, processes: int, rounds: int, seed: int, progress: Callable[[int], None]
+    workers: Workers, side: Side, path: str, processes: int, rounds: int, seed: int, progress: Callable[[int], None]
 ) -> dict[str, Any]:
     """Run all rounds on a new database. Appenders keep the session that was the head when the round began."""
     chance, compactors = random.Random(seed), (processes + 1) // 2
@@ -196,66 +213,15 @@ def race(
     for round_ in range(1, rounds + 1):
         progress(round_)
         head = _call(side, path, "head")
-        followed += sum(run(side, path, appends(head)))
-        views = run(side, path, [("read",)] * compactors)
-        followed += sum(run(side, path, appends(head)))
+        followed += sum(workers.run(side, path, appends(head)))
+        views = workers.run(side, path, [("read",)] * compactors)
+        followed += sum(workers.run(side, path, appends(head)))
         commits = [("compact", view, f"r{round_}.c{number}") for number, view in enumerate(views, 1)]
-        results = run(side, path, [*commits, *appends(head)])
+        results = workers.run(side, path, [*commits, *appends(head)])
         outcomes.update(results[:compactors])
         followed += sum(results[compactors:])
     measured: dict[str, Any] = _call(side, path, "measure", set(acknowledged))
     return {**measured, "compactions": dict(outcomes), "followed": followed}
-
-
-@contextmanager
-def _workers(processes: int) -> Iterator[Run]:
-    """Start worker processes."""
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, spawn, _prepare_worker) as pool:
-
-        def run(side: Side, path: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-            try:
-                with _signals_blocked():
-                    futures = [pool.submit(_call, side, path, *call) for call in calls]
-                return [future.result() for future in futures]
-            except BrokenProcessPool:
-                message = "A process of the demo ended unexpectedly. Run `holdfast demo` again."
-                raise errors.HoldfastError(message) from None
-
-        with _signals_blocked():
-            for _ in range(processes):
-                pool.submit(os.getpid)  # starts a process if no worker is idle
-        yield run
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block signals while processes start: they inherit the mask, so that only this process handles Ctrl-C.
-
-    A process that is terminated while it starts would print a traceback.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # Otherwise it starts with the first process, and unblocks SIGINT.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *TERMINATION})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _prepare_worker() -> None:
-    """Make this worker exit when the parent process dies."""
-
-    def exit_with_parent() -> None:
-        if (parent := multiprocessing.parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(TERMINATION))  # The pool terminates workers with SIGTERM.
-    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 # --- the command ---------------------------------------------------------------------------------------
@@ -278,36 +244,47 @@ def command(
     seed = random.randrange(100_000) if seed is None else seed
     sides: dict[str, dict[str, Any]] = {}
     started = time.monotonic()
-    with _directory(keep) as folder, _exit_on_termination(), _workers(processes) as run:
-        try:
-            for name, side in SIDES.items():
-                progress = partial(_show_progress, out, name, rounds)
-                sides[name] = race(run, side, os.path.join(folder, f"{name}.db"), processes, rounds, seed, progress)
-        finally:
-            out.progress("")
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that files are removed
+    with ExitStack() as stack:
+        folder = _reserve(keep) if keep else stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
+        workers = Workers(processes)
+        stack.enter_context(workers.pool)
+        stack.callback(out.progress, "")
+        for name, side in SIDES.items():
+            path = os.path.join(folder, f"{name}.db")
+
+            def progress(number: int, name: str = name) -> None:
+                out.progress(f"{name}: round {number} of {rounds}")
+
+            sides[name] = race(workers, side, path, processes, rounds, seed, progress)
     ok, seconds = keeps_promises(sides["holdfast"], rounds), round(time.monotonic() - started, 3)
     if as_json:
         plan = {"processes": processes, "rounds": rounds, "seed": seed, "compactors": (processes + 1) // 2}
         out.json({"ok": ok, **plan, "seconds": seconds, **sides})
-    else:
-        out.prose(
-            f"{(processes + 1) // 2} processes compacted one conversation while {processes // 2} appended to it: "
-            f"{safe_text.count(rounds, 'round')}, seed {seed}."
-        )
-        _print(out, sides["naive"], sides["holdfast"], ok, seconds)
-        if keep:
-            out.note(f"Both databases are in {folder}.")
+        return 0 if ok else 1
+    out.prose(
+        f"{(processes + 1) // 2} processes compacted one conversation while {processes // 2} appended to it: "
+        f"{safe_text.count(rounds, 'round')}, seed {seed}."
+    )
+    _print(out, sides["naive"], sides["holdfast"], ok, seconds)
     return 0 if ok else 1
+
+
+def _reserve(folder: str) -> str:
+    """Create the directory for the databases; refuse one that has databases of an earlier run."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise errors.StoreUnusable(f"{folder} cannot keep the databases: {error.strerror}.") from error
+    if os.path.exists(os.path.join(folder, "naive.db")):
+        raise errors.StoreUnusable(f"{folder} already contains databases. Name another directory.")
+    return folder
 
 
 def keeps_promises(side: dict[str, Any], rounds: int) -> bool:
     """Return whether there is one head, no lost message, and one compaction per round."""
     broken = side["lost"] or side["forks"] or side["violations"] or side["heads"] != 1
     return not broken and side["compactions"].get("committed") == rounds == len(side["sessions"]) - 1
-
-
-def _show_progress(out: console.Console, name: str, rounds: int, number: int) -> None:
-    out.progress(f"{name}: round {number} of {rounds}")
 
 
 def _print(out: console.Console, naive: dict[str, Any], side: dict[str, Any], ok: bool, seconds: float) -> None:
@@ -321,39 +298,9 @@ def _print(out: console.Console, naive: dict[str, Any], side: dict[str, Any], ok
     if not ok:
         out.print(out.style("The store did not keep its promises.", "red"))
         return
-    counts = (
-        safe_text.count(side["compactions"]["committed"], "compaction"),
-        safe_text.count(side["followed"], "message"),
-    )
-    refused = side["compactions"].get("refused", 0)
+    made, refused = side["compactions"]["committed"], side["compactions"].get("refused", 0)
     out.prose(
-        f"The store committed {counts[0]}, refused {refused}, and wrote {counts[1]} for an ended session to the head."
+        f"The store committed {safe_text.count(made, 'compaction')}, refused {refused}, and wrote "
+        f"{safe_text.count(side['followed'], 'message')} for an ended session to the head."
     )
     out.print(out.style(f"One head, nothing lost. It took {seconds:.1f} s.", "green"))
-
-
-@contextmanager
-def _directory(keep: str | None) -> Iterator[str]:
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-            yield folder
-        return
-    try:
-        os.makedirs(keep, mode=0o700, exist_ok=True)
-        taken = [name for name in os.listdir(keep) if name.startswith(("naive.db", "holdfast.db"))]
-    except OSError as error:
-        raise errors.StoreUnusable(f"{keep} cannot keep the databases: {error.strerror}.") from error
-    if taken:
-        raise errors.StoreUnusable(f"{keep} already contains {taken[0]}. Name another directory.")
-    yield os.path.abspath(keep)
-
-
-@contextmanager
-def _exit_on_termination() -> Iterator[None]:
-    """Raise SystemExit on SIGTERM and SIGHUP, so that processes and files are cleaned up."""
-    before = [signal.signal(number, lambda caught, _: sys.exit(128 + caught)) for number in TERMINATION]
-    try:
-        yield
-    finally:
-        for number, handler in zip(TERMINATION, before, strict=True):
-            signal.signal(number, handler)

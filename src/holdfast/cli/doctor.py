@@ -1,7 +1,6 @@
 """`holdfast doctor`: check whether the store keeps its promises, and repair what can be repaired.
 
-File modes are read before the store is opened, because opening corrects some of them. Without `--fix` nothing else is
-changed, and a missing database is not created.
+Without `--fix` nothing is changed, and a missing database is not created.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import importlib.metadata
 import os
 import platform
 import stat
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
@@ -20,27 +18,26 @@ import msgspec
 import holdfast
 from holdfast import config, errors, safe_text, types
 from holdfast.app import open_store
-from holdfast.cli import config_check, console, doctor_findings, doctor_repairs, lazy_group
-from holdfast.cli.doctor_findings import Finding
+from holdfast.cli import config_check, console, doctor_checks, lazy_group
+from holdfast.cli.doctor_checks import Finding
 from holdfast.store import db as store
-from holdfast.store import store_meta
 from holdfast.store.driver import hide_password, is_postgres
 
 MAX_FINDINGS = 20
 
 
-class Examination(NamedTuple):
+class Examination(msgspec.Struct):
     """The result of the doctor, with the fields that --json prints."""
 
-    findings: list[Finding]
     store: dict[str, Any]
-    versions: dict[str, str | None]
-    processes: list[doctor_findings.StoreUser] | None
-    leases: list[types.LeaseHeld]
-    report: types.Report | None
-    search: dict[str, Any] | None
-    repairs: list[doctor_repairs.Repair]
-    done: Sequence[str] = ()
+    processes: list[doctor_checks.StoreUser] | None
+    findings: list[Finding] = []
+    versions: dict[str, str] = {}
+    leases: list[types.LeaseHeld] = []
+    report: types.Report | None = None
+    search: dict[str, Any] | None = None
+    repairs: list[doctor_checks.Repair] = []
+    done: list[str] = []
 
     @property
     def ok(self) -> bool:
@@ -66,7 +63,7 @@ def command(out: console.Console, path: str | None, as_json: bool, fix: bool) ->
     if fix and found.repairs:
         done, failed = _repair(target, found.repairs, out)
         found = examine(target, out, settings.backup)
-        found = found._replace(done=done, findings=found.findings + failed)
+        found.done, found.findings = done, found.findings + failed
     if as_json:
         out.json(_to_json(found))
     else:
@@ -87,83 +84,51 @@ def _load_settings(out: console.Console) -> config.Settings:
         return msgspec.structs.replace(settings, database=named or settings.database)
 
 
-def examine(target: str, out: console.Console, backup: config.Backup) -> Examination:
+def examine(target: str, out: console.Console, backup: config.BackupSection) -> Examination:
     """Check the settings, the files and, if it opens, the store."""
-    findings = doctor_findings.check_settings(config_check.check_all() if out.settings_error else [])
-    modes = doctor_findings.read_modes(target)
+    advice = "Correct it with `holdfast config edit`. Until then, most commands refuse to run."
+    mistakes = config_check.check_all() if out.settings_error else []
     # The clients of a server may be on other machines: `holdfast db status` counts them.
-    users = [] if is_postgres(target) else doctor_findings.find_store_users(target)
-    found = Examination(
-        findings=findings,
-        store={"path": hide_password(target), "directory": _directory(target)},
-        versions={},
-        processes=users,
-        leases=[],
-        report=None,
-        search=None,
-        repairs=[],
-    )
+    users = [] if is_postgres(target) else doctor_checks.find_store_users(target)
+    found = Examination({"path": hide_password(target), "directory": _directory(target)}, users)
+    found.findings = [Finding("problem", "settings", str(each), advice) for each in mistakes]
     try:
         with open_store.open_existing(target, allow_unfinished=True) as db:
-            found = _examine_store(db, found, out, backup)
+            _examine_store(db, found, out, backup)
         # A file that does not open may belong to another program.
-        findings += doctor_findings.check_modes(target, modes)
+        found.findings += doctor_checks.check_modes(target)
     except errors.HoldfastError as error:
-        findings.append(doctor_findings.explain_error(error, target))
+        found.findings.append(doctor_checks.explain_error(error, target))
     finally:
         out.progress("")
-    findings += doctor_findings.check_store_users(users)
-    return found._replace(versions=_versions(findings))
+    found.findings += doctor_checks.check_store_users(users)
+    found.versions = _versions()
+    return found
 
 
-def _examine_store(db: store.SessionDB, found: Examination, out: console.Console, backup: config.Backup) -> Examination:
-    facts, faults = db.admin.status(), db.admin.schema_faults()
-    leases = _read_leases(db, found.findings)
-    report = db.admin.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
+def _examine_store(db: store.SessionDB, found: Examination, out: console.Console, backup: config.BackupSection) -> None:
+    facts = db.admin.status()
+    found.store.update(facts)
+    found.leases = _read_leases(db, found.findings)
+    found.report = report = db.admin.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
     out.progress("checking the search index")
-    search = db.admin.search_status()
-    leftovers = doctor_repairs.find_leftovers(str(facts["path"]))
-    unscrubbed_since = _unscrubbed_since(db)
-    claimed, done, failed = map(
-        db.admin.get_meta, (store_meta.BACKUP_CLAIMED, store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED)
-    )
-    found.findings.extend(
-        [
-            *doctor_findings.check_configuration(facts),
-            *doctor_findings.check_report(report, db.path),
-            *doctor_findings.check_schema(faults),
-            *doctor_findings.check_leases(leases),
-            *doctor_findings.check_leftovers(leftovers),
-            *doctor_findings.check_scrubbed(unscrubbed_since, is_postgres(db.path)),
-            *doctor_findings.check_backups(backup, claimed, done, failed),
-            *doctor_findings.check_disk(facts),
-            *doctor_findings.check_search(search),
-        ]
-    )
-    condition = doctor_repairs.Condition(
-        facts=facts,
-        faults=faults,
-        stale_leases=sum(lease.state != "held" for lease in leases),
-        leftovers=leftovers,
-        unscrubbed=unscrubbed_since is not None,
-        search=search,
-        upkeep_due=db.admin.get_meta("upkeep_done_at") is None,
-        damaged=doctor_findings.is_damaged(report),
-    )
-    return found._replace(
-        store={**facts, "directory": found.store["directory"]},
-        leases=leases,
-        report=report,
-        search=search,
-        repairs=list(doctor_repairs.list_repairs(condition)),
-    )
-
-
-def _unscrubbed_since(db: store.SessionDB) -> float | None:
-    try:
-        return db.admin.unscrubbed_since()
-    except (errors.StoreCorrupt, errors.StoreBroken):
-        return None  # fsck reports it.
+    found.search = db.admin.search_status()
+    results = [
+        *doctor_checks.check_configuration(facts),
+        *doctor_checks.check_report(report, db.path),
+        *doctor_checks.check_schema(db.admin.schema_faults()),
+        *doctor_checks.check_leases(found.leases),
+        *doctor_checks.check_leftovers(str(facts["path"])),
+        *doctor_checks.check_scrubbed(db),
+        *doctor_checks.check_backups(backup, db),
+        *doctor_checks.check_search(found.search),
+        *doctor_checks.check_upkeep(db),
+        *doctor_checks.check_disk(facts),
+    ]
+    found.findings += [each for each in results if isinstance(each, Finding)]
+    is_safe = doctor_checks.SAFE_WHILE_DAMAGED if doctor_checks.is_damaged(report) else None
+    repairs = [each for each in results if isinstance(each, doctor_checks.Repair)]
+    found.repairs = [each for each in repairs if is_safe is None or each.name in is_safe]
 
 
 def _read_leases(db: store.SessionDB, findings: list[Finding]) -> list[types.LeaseHeld]:
@@ -175,7 +140,7 @@ def _read_leases(db: store.SessionDB, findings: list[Finding]) -> list[types.Lea
         return []
 
 
-def _repair(target: str, repairs: list[doctor_repairs.Repair], out: console.Console) -> tuple[list[str], list[Finding]]:
+def _repair(target: str, repairs: list[doctor_checks.Repair], out: console.Console) -> tuple[list[str], list[Finding]]:
     """Run the repairs, and return their results and failures. A failed repair does not stop the others."""
 
     def progress(name: str, done: int, total: int) -> None:
@@ -193,14 +158,9 @@ def _repair(target: str, repairs: list[doctor_repairs.Repair], out: console.Cons
     return done, failed
 
 
-def _versions(findings: list[Finding]) -> dict[str, str | None]:
-    sqlite: str | None = None
-    try:
-        with store.SessionDB(":memory:") as scratch:
-            sqlite = scratch.admin.info()["version"]
-    except errors.HoldfastError as error:
-        advice = "Reinstall Holdfast: pip install --force-reinstall holdfast"
-        findings.append(Finding("problem", "version", str(error), advice))
+def _versions() -> dict[str, str]:
+    with store.SessionDB(":memory:") as scratch:
+        sqlite = scratch.admin.info()["version"]
     return {
         "holdfast": holdfast.__version__,
         "python": platform.python_version(),
@@ -231,7 +191,7 @@ def _to_json(found: Examination) -> dict[str, Any]:
         "report": {"ok": found.report.ok, **msgspec.to_builtins(found.report)} if found.report else None,
         "search": found.search,
         "repairs": [{"name": repair.name, "would": repair.would} for repair in found.repairs],
-        "done": list(found.done),
+        "done": found.done,
     }
 
 
@@ -285,7 +245,7 @@ def _lines(found: Examination) -> list[tuple[str, str]]:
     if found.processes is None:
         lines.append(("used by", "unknown: this system does not show which processes have the store open"))
     for lease in found.leases:
-        lines.append(("lease", f"{lease.conversation_id} {lease.purpose}: {doctor_findings.lease_state(lease)}"))
+        lines.append(("lease", f"{lease.conversation_id} {lease.purpose}: {doctor_checks.lease_state(lease)}"))
     return lines
 
 

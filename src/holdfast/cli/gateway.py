@@ -12,9 +12,9 @@ COMMANDS = {
     "allow": ("holdfast.cli.gateway_access:allow", "Allow a sender, as a user or an admin."),
     "deny": ("holdfast.cli.gateway_access:deny", "Deny a sender access."),
     "people": ("holdfast.cli.gateway_access:people", "List allowed and denied senders."),
-    "failed": ("holdfast.cli.gateway_outbox:failed", "List messages that could not be sent."),
-    "retry": ("holdfast.cli.gateway_outbox:retry", "Send failed messages again."),
-    "status": ("holdfast.cli.gateway_status", "Show queues, leases, failures and platforms."),
+    "failed": ("holdfast.cli.gateway_queues:failed", "List messages that could not be sent."),
+    "retry": ("holdfast.cli.gateway_queues:retry", "Send failed messages again."),
+    "status": ("holdfast.cli.gateway_queues:status", "Show queues, leases, failures and platforms."),
 }
 
 

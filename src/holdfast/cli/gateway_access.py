@@ -91,15 +91,12 @@ def deny(out: console.Console, platform: str, sender: str, forget: bool, path: s
 def people(out: console.Console, platform: str | None, path: str | None, as_json: bool) -> None:
     """List allowed and denied senders, including those of the settings."""
     with open_store.open_existing(path or out.settings.database) as db:
-        found = [*_by_settings(out.settings, platform), *map(_shape, db.contacts.all(platform))]
+        found = [*_by_settings(out.settings, platform), *msgspec.to_builtins(db.contacts.all(platform))]
     if as_json:
         out.json({"people": found})
         return
     columns = ("platform", "sender", "role", "name", "by")
-    widths = [max((safe_text.cells(safe_text.safe(each[name])) for each in found), default=0) for name in columns]
-    for each in found:
-        cells = (safe_text.pad(safe_text.safe(each[name]), width) for name, width in zip(columns, widths, strict=True))
-        out.print(out.clipped("  ".join(cells).rstrip(), out.width))
+    out.table([[safe_text.safe(each[name]) for name in columns] for each in found], columns)
     if not found:
         out.note("No senders. A stranger who writes to the agent receives a code for `holdfast gateway pair`.")
 
@@ -125,29 +122,17 @@ def _by_settings(settings: config.Settings, platform: str | None) -> list[dict[s
     lists = (("user", wanted.allow), ("admin", wanted.admins), ("denied", wanted.deny))
     return [
         {"platform": where, "sender": str(sender), "role": role, "name": "", "by": "settings", "at": None}
-        for role, said in lists
-        for where, senders in said.items()
+        for role, listed in lists
+        for where, senders in listed.items()
         for sender in senders
         if platform in (None, where)
     ]
 
 
-def _shape(person: types.Contact) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(person)
-    return found
-
-
 def _report(out: console.Console, person: types.Contact, as_json: bool) -> None:
     if as_json:
-        out.json(_shape(person))
+        out.json(msgspec.to_builtins(person))
         return
-    called = f" ({person.name})" if person.name else ""
-    now = {
-        "user": "has access",
-        "admin": "has access as an admin",
-        "denied": "is denied access",
-    }
-    out.print(
-        f"{safe_text.safe(person.sender)}{safe_text.safe(called)} "
-        f"on {safe_text.safe(person.platform)} {now[person.role]}."
-    )
+    called = f"{person.sender} ({person.name})" if person.name else person.sender
+    now = {"user": "has access", "admin": "has access as an admin", "denied": "is denied access"}[person.role]
+    out.print(safe_text.safe(f"{called} on {person.platform} {now}."))

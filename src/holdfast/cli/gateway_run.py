@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,12 @@ import msgspec
 from holdfast import config
 from holdfast.app import gateway as app_gateway
 from holdfast.app import logs, systemd
-from holdfast.cli import console, lazy_group
+from holdfast.cli import console, lazy_group, shutdown
 from holdfast.gateway import gateway
 from holdfast.gateway.platforms.http import server
 
 logger = logging.getLogger("holdfast.gateway")
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Serve = Callable[[], AbstractAsyncContextManager[app_gateway.RunningGateway]]
 
 
@@ -35,7 +34,7 @@ Serve = Callable[[], AbstractAsyncContextManager[app_gateway.RunningGateway]]
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="The port to listen at (default: 8642); 0 takes any free port."
 )
-@click.option("--model", metavar="NAME", help="The model, as provider/model.")
+@lazy_group.model
 @click.option(
     "--grace", type=click.FloatRange(0, 86400), help="Seconds that running turns may take to end (default: 20)."
 )
@@ -62,38 +61,34 @@ def command(
     serve = partial(app_gateway.serve, wanted, database=path, model=model)
     server.raise_file_limit()
     app_gateway.tune_garbage_collector()
+    signals = shutdown.SignalHandler()
     with logs.log_to(out.err, log_format, log_level, wanted):
-        return asyncio.run(_run(out, serve, log_format))
+        code = signals.run(_serve(signals, out, serve, log_format))
+    return code if not signals.received else 130 if signals.received[0] == signal.SIGINT else 0
 
 
 def _with_options(
     settings: config.Settings, host: str | None, port: int | None, grace: float | None
 ) -> config.Settings:
     """Return the settings with the options of the command line."""
-    said = settings.gateway
+    changed = settings.gateway
     given = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     if given:
-        said = msgspec.structs.replace(said, http=msgspec.structs.replace(said.http, enabled=True, **given))
+        changed = msgspec.structs.replace(changed, http=msgspec.structs.replace(changed.http, enabled=True, **given))
     if grace is not None:
-        said = msgspec.structs.replace(said, grace=grace)
-    return msgspec.structs.replace(settings, gateway=said)
+        changed = msgspec.structs.replace(changed, grace=grace)
+    return msgspec.structs.replace(settings, gateway=changed)
 
 
-async def _run(out: console.Console, serve: Serve, form: logs.LogFormat) -> int:
-    stop = StopSignals()
-    try:
-        with stop.handle():
-            await _serve(stop, out, serve, form)
-    except asyncio.CancelledError:
-        if not stop.requested.done():
-            raise
-    return 130 if stop.requested.done() and stop.requested.result() == signal.SIGINT else 0
-
-
-async def _serve(stop: StopSignals, out: console.Console, serve: Serve, form: logs.LogFormat) -> None:
-    environ = config.environment()
+async def _serve(signals: shutdown.SignalHandler, out: console.Console, serve: Serve, form: logs.LogFormat) -> int:
+    environ, stop = config.environment(), asyncio.Event()
     async with serve() as running, systemd.send_heartbeats(environ):
-        stop.hurry = running.gateway.runtimes.abandon
+
+        def abandon() -> None:
+            logger.warning("running turns are abandoned; the next process continues them")
+            running.gateway.runtimes.abandon()
+
+        signals.set_stops(stop.set, abandon)
         if running.notice:
             _report(out, form, running.notice)
         if await _until(stop, running.gateway, running.gateway.wait_ready()):
@@ -101,10 +96,11 @@ async def _serve(stop: StopSignals, out: console.Console, serve: Serve, form: lo
                 _report(out, form, line)
             systemd.notify(environ, "READY=1", f"STATUS=Answering with {running.model}")
             logger.info("the gateway is ready, with %s", running.model)
-            await _until(stop, running.gateway, _never())
+            await _until(stop, running.gateway, stop.wait())
         systemd.notify(environ, "STOPPING=1")
         logger.info("the gateway is stopping; running turns have %.0f seconds", running.gateway.grace)
     logger.info("the gateway has stopped")
+    return 0
 
 
 def _report(out: console.Console, form: logs.LogFormat, line: str) -> None:
@@ -112,53 +108,15 @@ def _report(out: console.Console, form: logs.LogFormat, line: str) -> None:
     (logger.info if form == "json" else out.note)(line)
 
 
-async def _never() -> None:
-    await asyncio.Event().wait()
-
-
-async def _until(stop: StopSignals, running: gateway.Gateway, wanted: Coroutine[Any, Any, None]) -> bool:
-    """Wait for `wanted` or a stop signal; return whether `wanted` ended first. Raises if the gateway fails."""
-    failed, reached = asyncio.create_task(running.wait_failed()), asyncio.create_task(wanted)
-    either: list[asyncio.Future[Any]] = [stop.requested, failed, reached]
+async def _until(stop: asyncio.Event, running: gateway.Gateway, wanted: Coroutine[Any, Any, object]) -> bool:
+    """Wait for `wanted` or the stop; return whether it is not stopped. Raises if the gateway fails."""
+    tasks = [asyncio.create_task(each) for each in (running.wait_failed(), wanted, stop.wait())]
     try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        for each in (failed, reached):
-            if each.done():
-                each.result()
-        return reached.done() and not stop.requested.done()
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+        return not stop.is_set()
     finally:
-        for each in (failed, reached):
+        for each in tasks:
             each.cancel()
-        await asyncio.wait([failed, reached])
-
-
-class StopSignals:
-    """Handles stop signals: the first stops, the second abandons running turns, the third cancels the program."""
-
-    def __init__(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self.requested: asyncio.Future[int] = self._loop.create_future()
-        self.hurry: Callable[[], object] | None = None
-
-    @contextmanager
-    def handle(self) -> Iterator[None]:
-        for number in STOP_SIGNALS:
-            self._loop.add_signal_handler(number, self.on_signal, number)
-        try:
-            yield
-        finally:
-            for number in STOP_SIGNALS:
-                self._loop.remove_signal_handler(number)
-
-    def on_signal(self, number: int) -> None:
-        if not self.requested.done():
-            self.requested.set_result(number)
-            # Before the gateway runs there is nothing to stop gracefully.
-            if self.hurry is None and self._task is not None:
-                self._task.cancel()
-        elif self.hurry is not None:
-            logger.warning("running turns are abandoned; the next process continues them")
-            hurry, self.hurry = self.hurry, None
-            hurry()
-        elif self._task is not None:
-            self._task.cancel()
+        await asyncio.wait(tasks)

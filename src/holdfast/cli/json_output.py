@@ -46,7 +46,7 @@ def failed(error: str) -> dict[str, Any]:
 
 
 def result(
-    text: str, error: str | None, interrupted: bool = False, *, session_id: str = "", conversation_id: str = ""
+    text: str, error: str | None, interrupted: bool = False, session_id: str = "", conversation_id: str = ""
 ) -> events.TurnResult:
     """Return a TurnResult for something that was not a turn, such as a command."""
     return events.TurnResult(

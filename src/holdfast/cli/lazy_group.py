@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -77,19 +78,34 @@ def conversations(
     context: click.Context, _option: click.Parameter, incomplete: str
 ) -> list[shell_completion.CompletionItem]:
     """Complete the id or title of a conversation."""
-    found: list[shell_completion.CompletionItem] = load("holdfast.cli.completion").conversations(context, incomplete)
+    found: list[shell_completion.CompletionItem] = load("holdfast.cli.shell_completion").conversations(
+        context, incomplete
+    )
     return found
 
 
-def help_when_alone(context: click.Context) -> None:
-    """Print the help of a group that is run without a command."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+def group(purpose: str, commands: Mapping[str, tuple[str, str]]) -> LazyGroup:
+    """Return a group of commands that prints its help when it is run without one."""
+
+    def help_when_alone() -> None:
+        context = click.get_current_context()
+        if context.invoked_subcommand is None:
+            click.echo(context.get_help())
+
+    return LazyGroup(commands_in=commands, callback=help_when_alone, help=purpose)
 
 
 def settings_message(error: errors.SettingInvalid) -> str:
     """Return the message for invalid settings, which every command reports in the same way."""
     return f"holdfast: {error} Run `holdfast config check` to list all mistakes."
+
+
+def parse_local_time(text: str) -> float:
+    """Return the timestamp of a local date, or date and time. Raises BadParameter."""
+    try:
+        return datetime.datetime.fromisoformat(text.strip()).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter("expected a date such as 2026-05-28, or a time: '2026-05-28 14:30'.") from None
 
 
 # --- options -------------------------------------------------------------------------------------------

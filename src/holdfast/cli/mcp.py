@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from holdfast.tools.mcp import servers
 
 COMMANDS = {"list": ("holdfast.cli.mcp:list_", "Start each MCP server, and list its tools.")}
-
-
-@click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS)
-@click.pass_context
-def command(context: click.Context) -> None:
-    """Check the MCP servers of your settings."""
-    lazy_group.help_when_alone(context)
+command = lazy_group.group("Check the MCP servers of your settings.", COMMANDS)
 
 
 @click.command(name="list")

@@ -35,7 +35,7 @@ COMMANDS = {
     "doctor": ("holdfast.cli.doctor", "Check the store and its environment, and repair problems."),
     "db": ("holdfast.cli.db", "Create, copy and inspect the database of the store."),
     "config": ("holdfast.cli.config_commands", "Show, check and edit settings."),
-    "completion": ("holdfast.cli.completion", "Print the completion script for your shell."),
+    "completion": ("holdfast.cli.shell_completion", "Print the completion script for your shell."),
     "tour": ("holdfast.cli.tour", "Play a short conversation with the offline model in a temporary directory."),
     "demo": ("holdfast.cli.demo", "Run concurrent processes on naive tables and on the store, and compare."),
 }
@@ -66,7 +66,7 @@ def program() -> None:
 def run() -> NoReturn:
     """Run the command line of this process, and exit with its exit code."""
     if lazy_group.COMPLETE_VARIABLE in config.environment():
-        sys.exit(lazy_group.load("holdfast.cli.completion").answer(program, config.environment()))
+        sys.exit(lazy_group.load("holdfast.cli.shell_completion").answer(program, config.environment()))
     out = console.Console(*_load_settings())
     if out.settings_error is not None and {*sys.argv[1:2]} & COMMANDS.keys() - RUN_WITH_INVALID_SETTINGS:
         out.note(lazy_group.settings_message(out.settings_error))

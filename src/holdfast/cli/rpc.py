@@ -54,7 +54,7 @@ def _parse_origins(_context: click.Context, _option: click.Parameter, texts: tup
     metavar="ORIGIN",
     help="With --websocket: allow web pages of this origin, such as https://example.org. Can be repeated.",
 )
-@click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
+@lazy_group.model
 @lazy_group.logged("warning")
 @lazy_group.database
 @lazy_group.profile

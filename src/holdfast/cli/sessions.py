@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import click
-
 from holdfast.cli import lazy_group
 
 COMMANDS = {
@@ -18,10 +16,4 @@ COMMANDS = {
     "redact": ("holdfast.cli.sessions_edit:redact", "Delete the text of messages permanently."),
     "prune": ("holdfast.cli.sessions_edit:prune", "Move old conversations into an archive file."),
 }
-
-
-@click.group(cls=lazy_group.LazyGroup, commands_in=COMMANDS)
-@click.pass_context
-def command(context: click.Context) -> None:
-    """Show, search, export and delete conversations."""
-    lazy_group.help_when_alone(context)
+command = lazy_group.group("Show, search, export and delete conversations.", COMMANDS)

@@ -7,6 +7,7 @@ SQLite store at once. On a PostgreSQL server, `holdfast db scrub` does that.
 from __future__ import annotations
 
 import glob
+import graphlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -65,8 +66,9 @@ def delete(out: console.Console, which: Sequence[str], path: str | None, as_json
         heads = {head.conversation_id: head for head in (session_choice.find(db, name, near=False) for name in which)}
         order = _branches_first({name: set(db.branches(name, reading=True)) for name in heads})
         if show := out.preview(as_json, yes):
-            for head in heads.values():
-                show(out.clipped(_preview(head), out.width))
+            for name, head in heads.items():
+                count, at = safe_text.count(head.last_seq, "message"), safe_text.date(head.active_at)
+                show(out.clipped(safe_text.safe(f"{name}  {count}  {at}  {head.title or ''}".rstrip()), out.width))
         removed = out.confirm(f"Delete {safe_text.count(len(heads), 'conversation')} permanently?", yes)
         scrubbed = NOT_SCRUBBED
         if removed:
@@ -81,21 +83,12 @@ def delete(out: console.Console, which: Sequence[str], path: str | None, as_json
     return 0 if scrubbed.complete and len(names) == len(heads) else 1
 
 
-def _preview(head: types.Session) -> str:
-    count = safe_text.count(head.last_seq, "message")
-    parts = (head.conversation_id, count, safe_text.date(head.active_at), head.title or "")
-    return safe_text.safe("  ".join(parts).rstrip())
-
-
 def _branches_first(readers: dict[str, set[str]]) -> list[str]:
     """Return an order in which all conversations can be deleted; raises HasBranches if others branch from them."""
     for name, branches in readers.items():
         if others := branches - readers.keys():
             raise errors.HasBranches(sorted(others), name)
-    order: list[str] = []
-    while waiting := readers.keys() - set(order):
-        order += sorted(name for name in waiting if not readers[name] & waiting)
-    return order
+    return list(graphlib.TopologicalSorter(readers).static_order())
 
 
 def _delete(out: console.Console, db: store.SessionDB, ids: list[str]) -> list[str]:
@@ -179,11 +172,13 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
     count = safe_text.count(len(wanted), "message")
     with open_store.open_existing(path or out.settings.database) as db:
         head = session_choice.find(db, which, near=False)
-        messages = [_message(db, head, seq) for seq in seqs]
+        if wanted[-1] > head.last_seq:
+            raise errors.InvalidArgument(f"There is no message {wanted[-1]}: the last is {head.last_seq}.")
+        messages = [each for seq in wanted for each in db.transcript(head.id, after=seq - 1, upto=seq)]
         if show := out.preview(as_json, yes):
             for message in messages:
                 show(out.clipped(f"{message.seq}  {message.role}  {_beginning(message)}", out.width))
-            for title in dict.fromkeys(each for seq in seqs for each in db.admin.titles_to_redact(head.id, seq)):
+            for title in dict.fromkeys(each for seq in wanted for each in db.admin.titles_to_redact(head.id, seq)):
                 line = f"The title is removed, too, because it contains words of the text: {safe_text.safe(title)}"
                 show(out.clipped(line, out.width))
         removed = out.confirm(f"Delete the text of {count} permanently?", yes)
@@ -199,13 +194,6 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
     elif removed:
         out.prose(f"Deleted the text of {count}.{_copies_note(copies)}")
     return 0 if scrubbed.complete else 1
-
-
-def _message(db: store.SessionDB, head: types.Session, seq: int) -> types.Message:
-    found = db.transcript(head.id, after=seq - 1, upto=seq)
-    if not found:
-        raise errors.InvalidArgument(f"There is no message {seq}: the last is {head.last_seq}.")
-    return found[0]
 
 
 def _beginning(message: types.Message) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import click
@@ -20,7 +20,6 @@ from holdfast.store.driver import hide_password
 from holdfast.store.transfer import export as transfer_export
 from holdfast.store.transfer import render
 
-Write = Callable[[str], object]
 MAX_LINES = 10
 
 
@@ -59,8 +58,14 @@ def export(
         raise click.UsageError("--json needs a file: name one with -o.")
     with open_store.open_existing(path or out.settings.database) as db:
         ids = None if every else [session_choice.find(db, name).id for name in conversations]
+        report = None
         with _output(out, output) as target:
-            report = _write(out, db, target, ids, form)
+            if form in render.FORMS:
+                db.admin.export_pages(target, ids, form)
+            else:
+                progress = out.percentage("exporting")
+                report = db.admin.export_to(target, ids, progress=progress)
+    out.progress("")
     whole = isinstance(target, pathlib.Path)
     if report:
         _print_notes(out, report, whole)
@@ -68,20 +73,6 @@ def export(
         out.json({"file": output, "format": form, **(msgspec.to_builtins(report) if report else {})})
     elif output not in (None, "-"):
         out.note(f"{_counted(report, whole) if report else 'Conversations'} written to {output}.")
-
-
-def _write(
-    out: console.Console, db: store.SessionDB, target: transfer_export.Target, ids: Sequence[str] | None, form: str
-) -> reports.ExportReport | None:
-    """Write the export; returns a report for JSON Lines only."""
-    if form in render.FORMS:
-        db.admin.export_pages(target, ids, form)
-        return None
-    report = db.admin.export_to(
-        target, ids, progress=lambda done, total: out.progress(f"{done:,} of {total:,} messages")
-    )
-    out.progress("")
-    return report
 
 
 def _counted(report: reports.ExportReport, whole: bool) -> str:
@@ -102,39 +93,24 @@ def _print_notes(out: console.Console, report: reports.ExportReport, whole: bool
 
 @contextlib.contextmanager
 def _output(out: console.Console, path: str | None) -> Iterator[transfer_export.Target]:
-    """Yield standard output, a path that is written atomically, or a device, which is never replaced."""
+    """Yield standard output, a path that is written atomically, or a device or pipe, which is never replaced."""
     if path is None or path == "-":
-        yield _to_terminal(out) if out.tty else _to_pipe(out)
-    elif _is_plain(path):
-        yield pathlib.Path(path)
-    else:
-        try:
+        if out.tty:
+            yield lambda piece: out.out.write("\n".join(safe_text.safe(line) for line in piece.split("\n")))
+        else:
+            binary = getattr(out.out, "buffer", None)  # for UTF-8, whatever the encoding of the terminal is
+            yield (lambda piece: binary.write(piece.encode())) if binary else out.out.write
+        return
+    try:
+        if not os.path.exists(path) or os.path.isfile(path):
+            yield pathlib.Path(path)
+        else:
             with open(path, "wb") as file:
                 yield lambda piece: file.write(piece.encode())
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise errors.HoldfastError(f"{path} cannot be written: {error.strerror or error}.") from error
-
-
-def _to_terminal(out: console.Console) -> Write:
-    return lambda piece: out.out.write("\n".join(safe_text.safe(line) for line in piece.split("\n")))
-
-
-def _to_pipe(out: console.Console) -> Write:
-    """Write UTF-8, whatever the encoding of the terminal is."""
-    binary = getattr(out.out, "buffer", None)
-    if binary is None:
-        return out.out.write
-    return lambda piece: binary.write(piece.encode())
-
-
-def _is_plain(path: str) -> bool:
-    """Return whether the path is a regular file, or does not exist."""
-    try:
-        return not os.path.exists(path) or os.path.isfile(path)
-    except ValueError as error:
-        raise errors.HoldfastError(f"{path} is not a valid path: {error}.") from error
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        raise errors.HoldfastError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.") from error
 
 
 # --- import --------------------------------------------------------------------------------------------
@@ -156,12 +132,9 @@ def import_(out: console.Console, file: str, path: str | None, as_json: bool, re
     refused.
     """
 
-    def progress(messages: int, lines: int) -> None:
-        out.progress(f"{messages:,} messages, {lines:,} lines")
-
     target = path or out.settings.database
     with _input(file) as lines, store.SessionDB(target) as db:
-        report = db.admin.import_from(lines, revive=revive, progress=progress)
+        report = db.admin.import_from(lines, revive=revive, progress=lambda done, _: out.progress(f"{done:,} messages"))
     out.progress("")
     if as_json:
         lost = {"blobs": report.blobs, "lost_blobs": list(report.lost_blobs)}
@@ -211,10 +184,10 @@ def _summary(out: console.Console, report: reports.ImportReport) -> None:
         for line in _remarks(outcome):
             out.note(line)
     counts = {name: sum(one.outcome == name for one in report.outcomes) for name in _LABELS}
-    said = [f"{number:,} {_LABELS[name]}" for name, number in counts.items() if number or name == "imported"]
+    counted = [f"{number:,} {_LABELS[name]}" for name, number in counts.items() if number or name == "imported"]
     messages = safe_text.count(report.messages, "message")
     messages += f" and {safe_text.count(report.blobs, 'attachment')}" if report.blobs else ""
-    out.print(f"{', '.join(said)}; {messages} imported.")
+    out.print(f"{', '.join(counted)}; {messages} imported.")
     gone = sum(isinstance(one.error, errors.ConversationDeleted) for one in report.outcomes)
     if gone:
         were = "was" if gone == 1 else "were"
@@ -224,12 +197,11 @@ def _summary(out: console.Console, report: reports.ImportReport) -> None:
 def _missing(out: console.Console, lost: Sequence[str], file: str) -> None:
     for digest in lost[:MAX_LINES]:
         out.note(f"The attachment {digest} is missing.")
-    if len(lost) > MAX_LINES:
-        out.note(f"{len(lost) - MAX_LINES:,} more attachments are missing; --json lists them.")
     if lost:
-        piped = "A pipe has no attachments: import a file written by `sessions export -o`"
-        beside = f"Copy {file}.blobs from the export next to the file, and import it again"
-        out.note(f"{beside if os.path.isfile(file) else piped}.")
+        more = f"{len(lost):,} attachments are missing; --json lists them. " if len(lost) > MAX_LINES else ""
+        from_pipe = "A pipe has no attachments: import a file written by `sessions export -o`."
+        from_file = f"Copy {file}.blobs from the export next to the file, and import it again."
+        out.note(more + (from_file if os.path.isfile(file) else from_pipe))
 
 
 _LABELS = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,17 +15,9 @@ from holdfast.cli import console, json_output, lazy_group, session_choice
 from holdfast.store.driver import hide_password
 from holdfast.store.search import query_parser
 
-_TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
-
 
 def _timestamp(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """Parse a local date and time."""
-    if text is None:
-        return None
-    for form in _TIMES:
-        with contextlib.suppress(ValueError, OverflowError):
-            return datetime.datetime.strptime(text, form).astimezone().timestamp()
-    raise click.BadParameter("expected a date such as 2026-05-28, or a time such as '2026-05-28 14:30'.")
+    return None if text is None else lazy_group.parse_local_time(text)
 
 
 @click.command(name="search")

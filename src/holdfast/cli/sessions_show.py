@@ -20,7 +20,7 @@ from holdfast.store.transfer import render
 PAGE = 500
 
 
-class History(NamedTuple):
+class ConversationHistory(NamedTuple):
     """The sessions and compactions of a conversation, with those that a branch shares."""
 
     conversation: types.Conversation
@@ -73,7 +73,7 @@ def _show_transcript(
     _boundary(out, history, at, history.conversation.head_id)
 
 
-def _read_history(db: store.SessionDB, session_id: str) -> History:
+def _read_history(db: store.SessionDB, session_id: str) -> ConversationHistory:
     here = db.conversation(session_id)
     parts, compactions = db.sessions(here.id), db.compactions(here.id)
     line, seen = here, {here.id}
@@ -84,7 +84,7 @@ def _read_history(db: store.SessionDB, session_id: str) -> History:
         seen.add(line.id)
         parts[:0] = [session for session in db.sessions(line.id) if session.first_seq <= shared]
         compactions += db.compactions(line.id)
-    return History(
+    return ConversationHistory(
         here,
         parts,
         {compaction.session_id: compaction for compaction in compactions},
@@ -100,7 +100,7 @@ def _read_pages(db: store.SessionDB, session_id: str, after: int, last: int) -> 
         yield from db.transcript(session_id, start, min(start + PAGE, last))
 
 
-def _state(history: History, message: types.Message) -> str:
+def _state(history: ConversationHistory, message: types.Message) -> str:
     """Return the state of a message; empty if it is in the context verbatim."""
     if message.redacted:
         return "redacted"
@@ -111,7 +111,7 @@ def _state(history: History, message: types.Message) -> str:
     return ""
 
 
-def _transcript_to_json(history: History, messages: Iterator[types.Message]) -> dict[str, Any]:
+def _transcript_to_json(history: ConversationHistory, messages: Iterator[types.Message]) -> dict[str, Any]:
     return {
         "conversation": json_output.conversation(history.conversation),
         "sessions": [json_output.session(session) for session in history.sessions],
@@ -132,7 +132,7 @@ def _heading(out: console.Console, here: types.Conversation) -> None:
     out.print(safe_text.safe(", ".join(parts)))
 
 
-def _boundary(out: console.Console, history: History, before: str | None, after: str) -> None:
+def _boundary(out: console.Console, history: ConversationHistory, before: str | None, after: str) -> None:
     """Print the ends and beginnings of sessions between two messages, and their compactions."""
     if before in (None, after):
         return
@@ -149,7 +149,7 @@ def _boundary(out: console.Console, history: History, before: str | None, after:
             _cut(out, history, history.compactions[begun.id])
 
 
-def _cut(out: console.Console, history: History, compaction: types.Compaction) -> None:
+def _cut(out: console.Console, history: ConversationHistory, compaction: types.Compaction) -> None:
     note = "" if history.current and history.current.session_id == compaction.session_id else " (not in effect)"
     _rule(out, f"compaction{note}: this summary replaces messages up to {compaction.cut_seq} in the context")
     _paragraph(out, compaction.summary or "(empty)")

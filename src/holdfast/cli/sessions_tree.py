@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import click
@@ -14,15 +14,7 @@ from holdfast.store import db as store
 from holdfast.store.driver import hide_password
 
 
-class Node(NamedTuple):
-    """A line of a tree, and the nodes below it. `style` names colours of console.COLOURS."""
-
-    line: str
-    below: Sequence[Node] = ()
-    style: tuple[str, ...] = ()
-
-
-class Lineage(NamedTuple):
+class LineageEntry(NamedTuple):
     """A conversation with its sessions, compactions and branches."""
 
     conversation: types.Conversation
@@ -52,7 +44,7 @@ def command(out: console.Console, conversation: str | None, path: str | None, as
     for number, key in enumerate(roots):
         if number:
             out.print()
-        for line in _draw(out, _build_tree(out, found, key)):
+        for line in _draw(out, found, key):
             out.print(line)
     if not roots:
         out.note(f"There are no conversations in {hide_password(target)} yet.")
@@ -86,19 +78,19 @@ def _roots(db: store.SessionDB, limit: int) -> tuple[list[str], bool]:
     return list(found)[:limit], len(found) > limit
 
 
-def gather(db: store.SessionDB, roots: Iterable[str]) -> dict[str, Lineage]:
+def gather(db: store.SessionDB, roots: Iterable[str]) -> dict[str, LineageEntry]:
     """Return all conversations of these trees by id."""
-    found: dict[str, Lineage] = {}
+    found: dict[str, LineageEntry] = {}
     waiting = list(roots)
     while waiting:
         key = waiting.pop(0)
         if key not in found:
-            found[key] = Lineage(db.conversation(key), db.sessions(key), db.compactions(key), db.branches(key))
+            found[key] = LineageEntry(db.conversation(key), db.sessions(key), db.compactions(key), db.branches(key))
             waiting += found[key].branches
     return found
 
 
-def _to_json(line: Lineage) -> dict[str, Any]:
+def _to_json(line: LineageEntry) -> dict[str, Any]:
     opened = {compaction.session_id: json_output.compaction(compaction) for compaction in line.compactions}
     return {
         **json_output.conversation(line.conversation),
@@ -112,34 +104,38 @@ def _to_json(line: Lineage) -> dict[str, Any]:
 # --- drawing -----------------------------------------------------------------------------------------
 
 
-def _build_tree(out: console.Console, found: dict[str, Lineage], key: str) -> Node:
-    """Build the tree of a conversation, branches before their origins, without recursion."""
-    order = [key]
-    for name in order:
-        order += [branch for branch in found[name].branches if branch in found and branch not in order]
-    drawn: dict[str, Node] = {}
-    for name in reversed(order):
-        line = found[name]
-        drawn[name] = Node(_heading(out, line), _sessions(out, line, found, drawn), ("bold",))
-    return drawn[key]
-
-
-def _sessions(out: console.Console, line: Lineage, found: dict[str, Lineage], drawn: dict[str, Node]) -> list[Node]:
-    """Return the sessions of a conversation, each after the compaction that opened it, with branches below."""
+def _draw(
+    out: console.Console, found: dict[str, LineageEntry], key: str, lead: str = "", indent: str = ""
+) -> Iterator[str]:
+    """Yield the lines of a conversation: each session after the compaction that opened it, with branches below."""
+    line = found.pop(key)  # A damaged store may have a cycle, so each conversation is drawn once.
+    yield _fit(out, lead, _heading(out, line), "bold")
     opened = {compaction.session_id: compaction for compaction in line.compactions}
-    nodes = []
+    rows: list[tuple[str, tuple[str, ...], str]] = []
     for session in line.sessions:
         if session.id in opened:
-            nodes.append(Node(_compaction(out, line, opened[session.id]), style=("yellow",)))
-        below = [
-            drawn[key] for key in line.branches if key in drawn and found[key].conversation.forked_from == session.id
-        ]
-        head = session.id == line.conversation.head_id
-        nodes.append(Node(_session(out, session, head), below, ("green",) if session.live else ()))
-    return nodes
+            rows.append((_compaction(out, line, opened[session.id]), ("yellow",), ""))
+        is_head = session.id == line.conversation.head_id
+        rows.append((_session(out, session, is_head), ("green",) if session.live else (), session.id))
+    last, more = (out.glyphs.last, "   "), (out.glyphs.fork, out.glyphs.pipe)
+    for number, (text, style, session_id) in enumerate(rows, 1):
+        fork, pipe = last if number == len(rows) else more
+        yield _fit(out, indent + fork, text, *style)
+        below = [each for each in line.branches if each in found and found[each].conversation.forked_from == session_id]
+        for place, branch in enumerate(below, 1):
+            if branch in found:
+                leads = last if place == len(below) else more
+                yield from _draw(out, found, branch, *(indent + pipe + each for each in leads))
 
 
-def _heading(out: console.Console, line: Lineage) -> str:
+def _fit(out: console.Console, lead: str, line: str, *style: str) -> str:
+    """Return a line that fits the terminal."""
+    shown = out.clipped(lead, out.width)
+    text = out.clipped(line, out.width and max(0, out.width - safe_text.cells(shown)))
+    return shown + (out.style(text, *style) if style else text)
+
+
+def _heading(out: console.Console, line: LineageEntry) -> str:
     here = line.conversation
     parts = [safe_text.safe(here.id), safe_text.safe(here.title or ""), safe_text.count(here.last_seq, "message")]
     if here.forked_from is not None:
@@ -157,7 +153,7 @@ def _session(out: console.Console, session: types.Session, head: bool) -> str:
     return safe_text.safe(line + "  <- head" if head else line)
 
 
-def _compaction(out: console.Console, line: Lineage, compaction: types.Compaction) -> str:
+def _compaction(out: console.Console, line: LineageEntry, compaction: types.Compaction) -> str:
     opened_at = next(each.first_seq for each in line.sessions if each.id == compaction.session_id)
     kept = out.span(compaction.cut_seq + 1, opened_at - 1)
     parts = [f"cut after {compaction.cut_seq}", f"{kept} stay", f"epoch {compaction.epoch}"]
@@ -173,7 +169,7 @@ def _compaction(out: console.Console, line: Lineage, compaction: types.Compactio
     return f"{out.glyphs.cut} " + ", ".join(parts)
 
 
-def _chain(line: Lineage) -> set[int]:
+def _chain(line: LineageEntry) -> set[int]:
     """Return the epochs of the current compaction and those it builds on."""
     bases = {compaction.epoch: compaction.base_epoch for compaction in line.compactions}
     chain, epoch = set[int](), line.conversation.compaction_epoch
@@ -181,16 +177,3 @@ def _chain(line: Lineage) -> set[int]:
         chain.add(epoch)
         epoch = bases.get(epoch)
     return chain
-
-
-def _draw(out: console.Console, root: Node) -> Iterator[str]:
-    """Yield the lines of a tree, without recursion, because trees can be deep."""
-    waiting: list[tuple[Node, str, str]] = [(root, "", "")]
-    while waiting:
-        node, lead, indent = waiting.pop()
-        shown = out.clipped(lead, out.width)
-        text = out.clipped(node.line, out.width and max(0, out.width - safe_text.cells(shown)))
-        yield shown + (out.style(text, *node.style) if node.style else text)
-        leads = [(indent + out.glyphs.fork, indent + out.glyphs.pipe)] * (len(node.below) - 1)
-        leads.append((indent + out.glyphs.last, indent + "   "))
-        waiting += [(child, *pair) for child, pair in zip(node.below, leads, strict=False)][::-1]

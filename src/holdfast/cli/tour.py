@@ -10,7 +10,6 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import click
 
@@ -27,22 +26,17 @@ TIMETABLE = "".join(f"The ferry to island {number} sails at noon, weather permit
 MAX_LINES = 6
 
 
-class Step(NamedTuple):
-    """A message or command, and a text that the answer must contain."""
-
-    line: str
-    answer: str = ""
-
-
+Step = tuple[str, str]
+"""A message or command, and a text that the answer must contain."""
 FIRST: tuple[Step, ...] = (
-    Step("Our train to Porto leaves at 9:40 from platform 4."),
-    Step("Ines carries the tent, Tom the stove, and I have the water filter."),
-    Step(f"read {FILE}", "The ferry to island 1 sails at noon"),
-    Step("We walked 18 km today, from Caminha to Oia."),
-    Step("/compact here 1"),
-    Step("From which platform do we leave?", "platform 4"),
+    ("Our train to Porto leaves at 9:40 from platform 4.", ""),
+    ("Ines carries the tent, Tom the stove, and I have the water filter.", ""),
+    (f"read {FILE}", "The ferry to island 1 sails at noon"),
+    ("We walked 18 km today, from Caminha to Oia.", ""),
+    ("/compact here 1", ""),
+    ("From which platform do we leave?", "platform 4"),
 )
-LATER: tuple[Step, ...] = (Step("Who carries the stove?", "Tom the stove"), Step("/recall 1", "9:40"))
+LATER: tuple[Step, ...] = (("Who carries the stove?", "Tom the stove"), ("/recall 1", "9:40"))
 
 
 @click.command(name="tour")
@@ -120,13 +114,11 @@ class Tour:
     def _print_answer(self) -> None:
         """Print the first lines of the answer."""
         lines = "".join(self._answer).strip("\n").splitlines()
-        more = (
-            [f"{self._page.marks.more} {safe_text.count(len(lines) - MAX_LINES, 'more line')}"]
-            if len(lines) > MAX_LINES
-            else []
-        )
+        if len(lines) > MAX_LINES:
+            more = safe_text.count(len(lines) - MAX_LINES, "more line")
+            lines = [*lines[:MAX_LINES], f"{self._page.marks.more} {more}"]
         if lines:
-            self._write(self._page.lines("\n".join([*lines[:MAX_LINES], *more])))
+            self._write(self._page.lines("\n".join(lines)))
 
     def _write(self, pieces: Sequence[event_text.StyledText]) -> None:
         for words, style in pieces:

@@ -52,7 +52,7 @@ def command(
     if config.environment().get("TERM", "dumb") == "dumb":
         raise click.UsageError("The full screen does not work on a dumb terminal. Run `holdfast` instead.")
     chat = lazy_group.load("holdfast.cli.chat")
-    options = chat.Options(go_on=go_on, resume=resume, model=model, path=path)
+    options = chat.ChatArguments(go_on=go_on, resume=resume, model=model, path=path)
     start = chat.find_start(out, options, settings or out.settings)
-    code: int = lazy_group.load("holdfast.cli.interactive").run_tui(out, start, light)
+    code: int = lazy_group.load("holdfast.cli.terminal_session").run_tui(out, start, light)
     return code

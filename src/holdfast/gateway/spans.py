@@ -17,7 +17,7 @@ SetAttribute = Callable[[str, Value], object]
 Tracer = Callable[[Name, Mapping[str, Value]], AbstractContextManager[SetAttribute]]
 
 tracer: Tracer | None = None
-"""Entered for each span; it must not block. Set by `app.tracing`."""
+"""Entered for each span; it must not block. Set by `app.telemetry`."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ Adapters translate between these values and the API of a provider; no other code
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
@@ -14,6 +14,8 @@ from holdfast import content_parts, types
 
 Finish = Literal["stop", "calls", "length", "refused", "cut"]
 """Why a reply ended: complete, tools to call, output limit, refused by the provider, connection lost."""
+
+Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +39,10 @@ class LongContext(msgspec.Struct, frozen=True):
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A price in US dollars per million tokens. Cached tokens cost as much as input unless they have a price."""
 
-    input: float
-    output: float
-    cache_read: float | None = None
-    cache_write: float | None = None
+    input: Dollars
+    output: Dollars
+    cache_read: Dollars | None = None
+    cache_write: Dollars | None = None
     long: LongContext | None = None
 
     def of(self, usage: types.Usage) -> float:

@@ -54,6 +54,8 @@ class Provider(msgspec.Struct, frozen=True):
     """The variable that overrides the address."""
     start: str = ""
     """The command that starts the server, if it runs on this machine and so costs nothing."""
+    window: int | None = None
+    """The context window of its models in tokens, if the model tables are wrong."""
 
 
 _TABLE = (
@@ -104,13 +106,12 @@ def create(
     environ = os.environ if environ is None else environ
     url = base_url or environ.get(found.base_url_env) or found.base_url
     key = (key or environ.get(found.key_env) or "").strip()
-    if not key and found.key_env and url.rstrip("/") == found.base_url:
-        # A proxy or a compatible server at another address may need no key.
+    if not key and needs_key(msgspec.structs.replace(found, base_url=url)):
         raise errors.KeyRefused(f"{name} needs an API key. Set {found.key_env}, or pass `key`.", model=name)
     if price is None:
         price = FREE if found.start else model_table.find_price(url, model_name)
     limits = model_table.find_limits(model_name)
-    window = window or limits.window
+    window = window or found.window or limits.window
     created: base.Model
     if found.api == "anthropic":
         max_output = max_output or limits.max_output or window
@@ -135,3 +136,10 @@ def find_by_address(base_url: str) -> Provider | None:
         server = next((server for server in LOCAL_SERVERS if server.port == port), None)
         return PROVIDERS[server.name] if server else None
     return next((one for one in _TABLE if not one.start and parse.urlsplit(one.base_url).hostname == host), None)
+
+
+def needs_key(provider: Provider) -> bool:
+    """Return whether a provider needs an API key. A known one at another address, such as a proxy, may need none."""
+    known = PROVIDERS.get(provider.name)
+    is_moved = known is not None and known.base_url.rstrip("/") != provider.base_url.rstrip("/")
+    return bool(provider.key_env) and not (is_moved and known is not None and known.key_env == provider.key_env)

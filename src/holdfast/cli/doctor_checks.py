@@ -1,18 +1,25 @@
-"""The checks of `holdfast doctor`. Each finding has a level, a kind that programs can rely on, and advice."""
+"""The checks of `holdfast doctor`, and the repairs of `holdfast doctor --fix`.
+
+Each finding has a level, a kind that programs can rely on, and advice. Each repair describes what it would do before it
+runs, and none changes a message: `holdfast salvage` recovers a damaged log into a new store. Until then, only repairs
+that move nothing in the file are offered, because salvage finds data by its position.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import pathlib
 import shlex
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, promises, safe_text, types
-from holdfast.cli import config_check
+from holdfast.store import db as store
+from holdfast.store import store_meta
+from holdfast.store.backup import atomic_file
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.driver import SchemaFault, hide_password, is_postgres
 from holdfast.store.sqlite import paths as sqlite_paths
@@ -20,6 +27,10 @@ from holdfast.store.sqlite import paths as sqlite_paths
 LARGE_WAL_BYTES = 256 * 1024 * 1024
 PROC = "/proc"
 STORE_SUFFIXES = ("", "-wal", "-shm", ".queue")
+# The minimum free space, in bytes and as a share of the database, for which it is rewritten.
+MIN_FREE_BYTES, MIN_FREE_SHARE = 64 * 1024 * 1024, 0.25
+SAFE_WHILE_DAMAGED = frozenset({"schema", "search"})
+"""The repairs that move nothing in the file."""
 STALE_LEASE = "Nothing to do: the next process takes it over. `holdfast doctor --fix` frees it now."
 
 
@@ -32,9 +43,18 @@ class Finding(NamedTuple):
     next: str
 
 
-def check_settings(mistakes: Sequence[config_check.Mistake]) -> list[Finding]:
-    advice = "Correct it with `holdfast config edit`. Until then, most commands refuse to run."
-    return [Finding("problem", "settings", str(each), advice) for each in mistakes]
+Progress = Callable[[int, int], None]
+
+
+class Repair(NamedTuple):
+    """A repair; `would` completes "doctor --fix would …"."""
+
+    name: str
+    would: str
+    run: Callable[[store.SessionDB, Progress], str]
+
+
+Result = Iterator[Finding | Repair]
 
 
 # --- errors, damage and broken promises -------------------------------------------------
@@ -65,26 +85,17 @@ def recovery_steps(target: str, *, opens: bool) -> str:
     path = os.path.abspath(target)
     stem, end = os.path.splitext(path)
     again = f"holdfast restore BACKUP --db {shlex.quote(path)}"
-    # A store that opens is replaced in place; otherwise its files must be renamed first.
-    restore = f"{again} --no-keep" if opens else " && ".join([*_moves(path), again])
+    # A store that opens is replaced in place; otherwise its files must be renamed first, alike, so that a salvage can
+    # still read them.
+    renamed = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+    found = [suffix for suffix in STORE_SUFFIXES if os.path.lexists(path + suffix)]
+    moves = [f"mv {shlex.quote(path + suffix)} {shlex.quote(renamed + suffix)}" for suffix in found]
+    restore = f"{again} --no-keep" if opens else " && ".join([*moves, again])
     return (
         f"stop every process that uses it, and keep a copy of all its files. With a backup: `{restore}`. Without: "
         f"`holdfast salvage {shlex.quote(path)} {shlex.quote(f'{stem}-salvaged{end}')}` "
         "recovers readable data into a new store, and lists what was lost."
     )
-
-
-def _moves(path: str) -> Iterator[str]:
-    """Yield commands that rename the database and its WAL alike, so that a salvage can still read both."""
-    aside = next(name for name in _asides(path) if not os.path.lexists(name))
-    for suffix in STORE_SUFFIXES:
-        if os.path.lexists(path + suffix):
-            yield f"mv {shlex.quote(path + suffix)} {shlex.quote(aside + suffix)}"
-
-
-def _asides(path: str) -> Iterator[str]:
-    yield f"{path}.damaged"
-    yield from (f"{path}.damaged-{number}" for number in itertools.count(2))
 
 
 def check_report(report: types.Report, target: str) -> Iterator[Finding]:
@@ -115,7 +126,7 @@ def is_damaged(report: types.Report) -> bool:
     return any(violation.promise not in ("schema", "blobs") for violation in report.violations)
 
 
-def check_schema(faults: Sequence[SchemaFault]) -> Iterator[Finding]:
+def check_schema(faults: Sequence[SchemaFault]) -> Result:
     """Yield differences between the schema and its declaration: constraints enforce the promises."""
     for fault in faults:
         what = f"In the database, {fault}."
@@ -130,6 +141,13 @@ def check_schema(faults: Sequence[SchemaFault]) -> Iterator[Finding]:
                 "To have them all, export every conversation and import it into a new store."
             )
             yield Finding("note", "schema", what, advice)
+    if altered := ", ".join(f"the {fault.kind} {fault.name}" for fault in faults if fault.repairable):
+
+        def repair(db: store.SessionDB, _: Progress) -> str:
+            db.admin.repair_schema()
+            return f"created again: {altered}"
+
+        yield Repair("schema", f"create {altered} again as declared", repair)
 
 
 def check_configuration(status: Mapping[str, Any]) -> Iterator[Finding]:
@@ -142,14 +160,17 @@ def check_configuration(status: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("note", "server", *note)
 
 
-# --- leases, leftovers and backups ------------------------------------------------------------------------------
+# --- leases, leftovers, backups and search --------------------------------------------------------------
 
 
-def check_leases(leases: Sequence[types.LeaseHeld]) -> Iterator[Finding]:
-    for lease in leases:
-        if lease.state != "held":
-            what = f"The {lease.purpose} lease of {lease.conversation_id} is {lease_state(lease)}."
-            yield Finding("note", "lease", what, STALE_LEASE)
+def check_leases(leases: Sequence[types.LeaseHeld]) -> Result:
+    stale = [lease for lease in leases if lease.state != "held"]
+    for lease in stale:
+        what = f"The {lease.purpose} lease of {lease.conversation_id} is {lease_state(lease)}."
+        yield Finding("note", "lease", what, STALE_LEASE)
+    if stale:
+        would = f"free {safe_text.count(len(stale), 'lease')} that no process holds any more"
+        yield Repair("leases", would, lambda db, _: f"freed {safe_text.count(db.admin.free_stale_leases(), 'lease')}")
 
 
 def lease_state(lease: types.LeaseHeld) -> str:
@@ -160,11 +181,22 @@ def lease_state(lease: types.LeaseHeld) -> str:
     return f"expired, held last by {who}" if lease.state == "expired" else f"dead: {who} is gone"
 
 
-def check_leftovers(leftovers: Sequence[str]) -> Iterator[Finding]:
+def check_leftovers(path: str) -> Result:
+    """Yield the temporary files next to a store whose processes died."""
+    folders = [folder for folder in (os.path.dirname(path), f"{path}.blobs") if os.path.isdir(folder)]
+    leftovers = [each for folder in folders for each in atomic_file.find_abandoned(folder)]
     if leftovers:
         more = f", and {len(leftovers) - 1:,} more" if len(leftovers) > 1 else ""
         what = f"A process died while it wrote {leftovers[0]}{more}. These files are not used."
         yield Finding("note", "leftover", what, "Run `holdfast doctor --fix` to remove them.")
+
+        def sweep(_db: store.SessionDB, _: Progress) -> str:
+            removed = sum(atomic_file.remove_abandoned(folder) for folder in folders)
+            return f"removed {safe_text.count(removed, 'file')} left by processes that died"
+
+        yield Repair(
+            "leftovers", f"remove {safe_text.count(len(leftovers), 'file')} left by processes that died", sweep
+        )
 
 
 def check_store_users(found: Sequence[StoreUser] | None) -> Iterator[Finding]:
@@ -174,69 +206,93 @@ def check_store_users(found: Sequence[StoreUser] | None) -> Iterator[Finding]:
             yield Finding("note", "process", what, "Restart it: it does not use this store.")
 
 
-def check_scrubbed(removed_at: float | None, served: bool) -> Iterator[Finding]:
-    if removed_at is not None:
-        whose = "the server's files" if served else "the files"
-        what = f"Text that was deleted {safe_text.date(removed_at)} may still be in {whose}."
-        file = "Run `holdfast doctor --fix` to remove it from the files."
-        server = (
+def check_scrubbed(db: store.SessionDB) -> Result:
+    try:
+        removed_at = db.admin.unscrubbed_since()
+    except (errors.StoreCorrupt, errors.StoreBroken):
+        return  # fsck reports it.
+    if removed_at is None:
+        return
+    what = f"Text that was deleted {safe_text.date(removed_at)} may still be in the files of the store."
+    if is_postgres(db.path):
+        advice = (
             "Vacuum frees its space, and later writes overwrite it. To remove it now, run `holdfast db scrub` as the "
             "owner of the tables; other clients wait meanwhile."
         )
-        yield Finding("note", "scrub", what, server if served else file)
-
-
-def check_backups(
-    settings: config.Backup, claimed_at: str | None, done_at: str | None, failed_at: str | None
-) -> Iterator[Finding]:
-    """Yield a scheduled backup that was not finished, and backups that are overdue."""
-    with contextlib.suppress(ValueError):
-        begun = float(claimed_at or "")
-        if time.time() - begun > backup_schedule.CLAIM_TTL_SECONDS:
-            what = f"A scheduled backup began {safe_text.date(begun)} and never finished."
-            yield Finding("note", "backup", what, "Nothing to do: the next one runs when it is due.")
-    if settings.folder is None:
+        yield Finding("note", "scrub", what, advice)
         return
-    what = backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time()) or ""
-    if what:
+
+    def scrub(db: store.SessionDB, _: Progress) -> str:
+        db.admin.scrub()
+        return "removed deleted and redacted text from the files"
+
+    yield Finding("note", "scrub", what, "Run `holdfast doctor --fix` to remove it from the files.")
+    yield Repair("scrub", "remove deleted and redacted text from the files", scrub)
+
+
+def check_backups(settings: config.BackupSection, db: store.SessionDB) -> Result:
+    done_at, failed_at = map(db.admin.get_meta, (store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED))
+    if settings.folder is not None and (
+        what := backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time())
+    ):
         advice = f"Run `holdfast backup` to make one in {settings.folder} now, or to see why it fails."
         yield Finding("note", "backup", what, advice)
+
+
+def check_search(search: dict[str, Any]) -> Result:
+    if search["errors"]:
+        what = f"The search index is damaged ({search['errors'][0]})."
+        advice = "Run `holdfast doctor --fix` to rebuild it; the next search does that, too."
+        yield Finding("problem", "search", what, advice)
+        yield Repair(
+            "search",
+            "rebuild the damaged search index",
+            lambda db, progress: (
+                f"rebuilt the search index: {safe_text.count(db.admin.rebuild_search_index(progress), 'message')}"
+            ),
+        )
+    elif search["behind"]:
+        yield Repair(
+            "search",
+            f"index the {safe_text.count(search['behind'], 'message')} written since the last search",
+            lambda db, progress: f"indexed {safe_text.count(db.admin.update_search_index(progress), 'message')}",
+        )
+
+
+def check_upkeep(db: store.SessionDB) -> Result:
+    def run(db: store.SessionDB, _: Progress) -> str:
+        done = db.admin.run_upkeep_once()
+        ended, removed = done.get("orphans_ended", 0), done.get("ghosts_removed", 0)
+        return (
+            f"ended {safe_text.count(ended, 'continuation')}, deleted {safe_text.count(removed, 'empty conversation')}"
+        )
+
+    if db.admin.get_meta("upkeep_done_at") is None:
+        yield Repair("upkeep", "end orphaned continuations, and delete conversations without messages", run)
 
 
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def read_modes(target: str) -> dict[str, os.stat_result]:
-    """Return the status of the files of a store, without opening them."""
-    found = {}
-    for suffix in STORE_SUFFIXES:
+def check_modes(target: str) -> Iterator[Finding]:
+    """Yield the files of a store that other users can access, or that belong to another user."""
+    for path in (target + suffix for suffix in STORE_SUFFIXES):
         try:
-            found[target + suffix] = os.stat(target + suffix)
+            entry = os.stat(path)
         except (OSError, ValueError):
             continue
-    return {path: entry for path, entry in found.items() if stat.S_ISREG(entry.st_mode)}
-
-
-def check_modes(target: str, before: dict[str, os.stat_result]) -> Iterator[Finding]:
-    if os.name != "posix":
-        return
-    now = read_modes(target)
-    for path, was in before.items():
-        entry = now.get(path, was)
+        if os.name != "posix" or not stat.S_ISREG(entry.st_mode):
+            continue
         if entry.st_mode & 0o077:
             what = f"Other users can access {path} (mode {stat.S_IMODE(entry.st_mode):04o})."
             yield Finding("problem", "mode", what, f"chmod 600 {shlex.quote(path)}")
-        elif was.st_mode & 0o077:
-            mode = f"{stat.S_IMODE(was.st_mode):04o}"
-            what = f"Other users could access {path} (mode {mode}); opening it has removed that access."
-            yield Finding("note", "mode", what, "Nothing to do, unless another user has read it.")
         if entry.st_uid != os.geteuid():
             what = f"{path} belongs to another user (uid {entry.st_uid})."
             yield Finding("note", "owner", what, "Run Holdfast as that user only.")
 
 
-def check_disk(facts: dict[str, Any]) -> Iterator[Finding]:
-    """Yield a read-only store, a full disk, and a large WAL."""
+def check_disk(facts: dict[str, Any]) -> Result:
+    """Yield a read-only store, a full disk, a large WAL, and much unused space."""
     if facts.get("read_only"):
         what = f"{facts['path']} can only be read: {facts['read_only']}."
         yield Finding("problem", "read-only", what, "Make the file and its folder writable for this user.")
@@ -248,13 +304,20 @@ def check_disk(facts: dict[str, Any]) -> Iterator[Finding]:
         size = safe_text.size(wal["bytes"])
         what = f"The write-ahead log has grown to {size}, because a process has been reading for very long."
         yield Finding("note", "wal", what, "Stop that process (see `used by`); the log shrinks with the next writes.")
+    free = _free_bytes(facts)
+    if free >= MIN_FREE_BYTES and facts["free_pages"] >= MIN_FREE_SHARE * facts["pages"]:
+        would = f"rewrite the database to free {safe_text.size(free)} of disk space; other processes wait meanwhile"
+        yield Repair("room", would, _shrink)
 
 
-def check_search(search: dict[str, Any]) -> Iterator[Finding]:
-    if search["errors"]:
-        what = f"The search index is damaged ({search['errors'][0]})."
-        advice = "Run `holdfast doctor --fix` to rebuild it; the next search does that, too."
-        yield Finding("problem", "search", what, advice)
+def _shrink(db: store.SessionDB, _: Progress) -> str:
+    before = _free_bytes(db.admin.info())
+    db.admin.shrink()
+    return f"freed {safe_text.size(before - _free_bytes(db.admin.info()))} of disk space"
+
+
+def _free_bytes(facts: dict[str, Any]) -> int:
+    return int(facts.get("free_pages", 0) * facts.get("page_size", 0))
 
 
 # --- processes -------------------------------------------------------------------------------------------
@@ -272,35 +335,13 @@ def find_store_users(path: str) -> list[StoreUser] | None:
     """Return the other processes that have a SQLite store open, as far as this user may see; None without /proc."""
     if not os.path.isdir(f"{PROC}/self/fd"):
         return None
-    real, me = os.path.realpath(path), str(os.getpid())
-    found = []
+    real, found = os.path.realpath(path), []
     for pid in filter(str.isdigit, os.listdir(PROC)):
-        names = set(_open_files(pid)) if pid != me else set()
-        if names & {real, f"{real} (deleted)"}:
-            found.append(StoreUser(int(pid), _command(pid), real not in names or not _has_current_file(real, pid)))
+        # A process may end meanwhile, or belong to another user.
+        with contextlib.suppress(OSError):
+            folder = f"{PROC}/{pid}/fd"
+            names = {os.readlink(f"{folder}/{descriptor}") for descriptor in os.listdir(folder)}
+            if int(pid) != os.getpid() and names & {real, f"{real} (deleted)"}:
+                command = pathlib.Path(f"{PROC}/{pid}/cmdline").read_bytes()[:500].replace(b"\0", b" ")
+                found.append(StoreUser(int(pid), command.decode(errors="replace").strip(), real not in names))
     return sorted(found)
-
-
-def _open_files(pid: str) -> Iterator[str]:
-    """Yield the paths of its open files; none for a process that has ended or belongs to another user."""
-    with contextlib.suppress(OSError):
-        for descriptor in os.listdir(f"{PROC}/{pid}/fd"):
-            yield os.readlink(f"{PROC}/{pid}/fd/{descriptor}")
-
-
-def _has_current_file(real: str, pid: str) -> bool:
-    """Return whether the process has the file that is now at the path open, and not a former file of that name."""
-    folder = f"{PROC}/{pid}/fd"
-    try:
-        now = os.stat(real)
-        return any(os.path.samestat(now, os.stat(f"{folder}/{each}")) for each in os.listdir(folder))
-    except OSError:
-        return True  # the file or the process is gone
-
-
-def _command(pid: str) -> str:
-    try:
-        with open(f"{PROC}/{pid}/cmdline", "rb") as file:
-            return file.read(500).replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""

@@ -81,10 +81,7 @@ async def _welcome(db: async_db.AsyncSessionDB, settings: config.Settings, model
     reason = ""
     if provider in settings.providers and provider in settings.keys:
         reason = f"Using {model} because {settings.providers[provider].key_env} is set. "
-    path = config.abbreviate_home(settings.user_file)
-    where = (
-        f"Your settings are in {path}"
-        if settings.user_file in settings.files
-        else f"There are no settings in {path} yet"
-    )
-    return f"{reason}{where}: run `holdfast config edit` to change them."
+    exists = settings.user_file in settings.files
+    path = settings.user_file.replace(os.path.join(os.path.expanduser("~"), ""), "~/", 1)
+    where = "Your settings are in" if exists else "There are no settings yet in"
+    return f"{reason}{where} {path}: run `holdfast config edit` to change them."
