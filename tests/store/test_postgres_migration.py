@@ -121,14 +121,6 @@ def test_store_of_an_older_revision_gets_what_it_lacks(made: Connection) -> None
     made.execute("SELECT redacted_at FROM audit; SELECT seq FROM pins; SELECT folder FROM conversations")
 
 
-def test_renamed_triggers_of_an_older_revision_are_dropped(made: Connection) -> None:
-    made.execute("CREATE TRIGGER pin_stays BEFORE UPDATE ON pins FOR EACH ROW EXECUTE FUNCTION refuse('a pin stays')")
-    made.execute("DELETE FROM meta WHERE key IN ('schema_shape', 'schema_cookie')")
-    _label(made, "schema_revision", "9")
-    postgres_migration.Migration(made.execute).prepare(1.0)
-    assert postgres_migration.Migration(made.execute).faults() == []
-
-
 def test_functions_answer_processes_of_an_older_version_as_they_always_did(made: Connection) -> None:
     """One that was started before goes by position, and is not asked to know more."""
     shapes = {

@@ -52,18 +52,6 @@ def hide_password(target: str) -> str:
     return f"{scheme}://{login.partition(':')[0]}{at}{location}{options}"
 
 
-# Triggers of revisions before 10, which enforced the same rules under other names.
-_RETIRED = """
-arrival_became_a_message arrival_goes_on_where_it_began arrival_is_what_came_in arrival_joins_one_of_its_route
-compaction_stands_on_the_current_one conversation_counts_what_is_there conversation_identity_stays
-conversation_is_made_sound conversation_stays_sound conversation_takes_its_mail grant_stays inbound_became_a_message
-inbound_begins_waiting inbound_is_not_deleted inbound_is_settled_once inbound_is_what_came_in memory_has_room
-outgoing_goes_where_it_came_from outgoing_is_what_was_said pin_has_room pin_stays process_end_is_told
-process_identity_stays session_ends_at_the_tip session_identity_stays session_is_born_live tombstone_stays
-"""
-RETIRED_TRIGGERS = frozenset(_RETIRED.split())
-
-
 class SchemaPlan(NamedTuple):
     """The format and revision this version writes, and the statements that convert data of an older format."""
 

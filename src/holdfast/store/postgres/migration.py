@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast import errors, fault_points
 from holdfast.store import queries
-from holdfast.store.driver import MISSING, RETIRED_TRIGGERS, SCHEMA_PLAN, Execute, SchemaFault, SchemaPlan
+from holdfast.store.driver import MISSING, SCHEMA_PLAN, Execute, SchemaFault, SchemaPlan
 from holdfast.store.postgres import catalog
 
 logger = logging.getLogger("holdfast.store")
@@ -248,8 +248,6 @@ class Migration:
         for statement in self._declared.statements:
             qualified = statement._replace(sql=catalog.qualify(statement.sql, str(state.schema)))
             self._run_statements(list(self._changes_to(qualified, found, recorded, newer)))
-        retired = [(name, table) for kind, name, table in found if kind == "trigger" and name in RETIRED_TRIGGERS]
-        self._run_statements(f"DROP TRIGGER {name} ON {table}" for name, table in retired)
         if state.revision == plan.revision:
             # The same version made this schema, so another program changed it.
             for fault in faults:

@@ -99,7 +99,7 @@ def clip(text: object, name: str) -> str:
     if not isinstance(text, str):
         raise errors.InvalidArgument(f"`{name}` must be text.", parameter=name)
     short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
-    return short.encode("utf-8", "replace").decode()
+    return short.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def _audit_from_row(row: Row) -> types.Audited:
