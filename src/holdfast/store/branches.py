@@ -84,8 +84,7 @@ def branch(
         forked_epoch=base.epoch if base and at else None,
         origin=here.key if at else None,
     )
-    visibility.copy_hides_to_branch(tx, here.key, made)
-    visibility.copy_pins_to_branch(tx, here.key, made)
+    visibility.copy_to_branch(tx, here.key, made)
     return branch_id
 
 

@@ -154,16 +154,6 @@ class DatabaseReader(Protocol):
         """Close all connections; further calls raise StoreClosed."""
 
 
-class DatabaseCopy(DatabaseReader, Protocol):
-    """A database in a file that no process writes to, such as a backup."""
-
-    def was_opened(self) -> bool:
-        """Return whether it was opened as a store since the copy was made."""
-
-    def copy_to(self, path: str, progress: Progress | None = None) -> None:
-        """Copy everything into an empty file."""
-
-
 class SearchIndex(Protocol):
     """The database of the search index, which can be dropped and rebuilt. Its methods are those of Driver."""
 
@@ -218,21 +208,6 @@ class Driver(DatabaseReader, Protocol):
 
     def allow(self, role: str) -> list[str]:
         """Let a role use the store without changing its schema; return the statements that were run."""
-
-    def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
-        """Copy one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
-
-    def replace_with(self, path: str, finish: Callable[[Tx, Tx], T], progress: Progress | None = None) -> T:
-        """Replace the whole content by that of a file, in one transaction; return the result of `finish`.
-
-        `finish` reads the old content (first) and may change the new (second). No other process writes meanwhile.
-        """
-
-    def open_copy(self, path: str) -> DatabaseCopy:
-        """Open a copy in another file, read-only."""
-
-    def open_store(self, path: str) -> Driver:
-        """Open a store in another file and migrate it to the schema of this version."""
 
     def scrub(self) -> None:
         """Remove every byte of deleted and redacted content from the files of the database.

@@ -18,8 +18,9 @@ from holdfast import errors, fault_points, reports, types
 from holdfast.store import conversation_row, deletion, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import blobs
-from holdfast.store.driver import Driver, Progress, Tx
+from holdfast.store.driver import Progress, Tx
 from holdfast.store.search import search
+from holdfast.store.sqlite import driver as sqlite_driver
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import export, import_, jsonl
 
@@ -173,7 +174,7 @@ def _archive(
         with open(temp, "w", encoding="utf-8", newline="\n") as file:
             wanted = store.export_to(file, names, progress=progress).blobs
         fault_points.reach("prune", "exported")
-        _verify(store.driver, path, temp)
+        _verify(path, temp)
         fault_points.reach("prune", "verified")
         lost = blobs.copy_contents(blobs.files_next_to(path), store.blobs.files, wanted)
         # A missing attachment was lost before; a damaged one may still be of use, so its conversation is kept.
@@ -181,9 +182,9 @@ def _archive(
         return _read_conversations(temp, damaged), lost
 
 
-def _verify(driver: Driver, path: str, temp: str) -> None:
+def _verify(path: str, temp: str) -> None:
     """Import the archive into another store and export that. Raises CopyDamaged unless the bytes are equal."""
-    with atomic_file.temporary_file(path) as scratch, contextlib.closing(driver.open_store(scratch)) as other:
+    with atomic_file.temporary_file(path) as scratch, contextlib.closing(sqlite_driver.open_file(scratch)) as other:
         store = _VerificationStore(other, time.time, blobs.Blobs(other, time.time), search.Searcher(other))
         with open(temp, "rb") as file:
             report = store.import_from(file)

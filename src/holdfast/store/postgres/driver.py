@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import psycopg
 
@@ -23,8 +23,6 @@ from holdfast import errors, fault_points, types
 from holdfast.store import log, notifications, queries
 from holdfast.store.driver import (
     SCHEMA_PLAN,
-    DatabaseCopy,
-    Driver,
     Row,
     SchemaFault,
     SchemaPlan,
@@ -37,7 +35,6 @@ from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import fast_append, notify, server_status, transaction
 from holdfast.store.postgres.migration import Migration
 from holdfast.store.search import postgres_index
-from holdfast.store.sqlite import driver as sqlite_driver
 
 T = TypeVar("T")
 
@@ -366,28 +363,7 @@ class PostgresDriver:
     def allow(self, role: str) -> list[str]:
         return self._with_migration(lambda migration: migration.allow(role))
 
-    # --- files and maintenance -----------------------------------------------------------------------
-
-    def copy_to(self, *_: object) -> None:
-        raise errors.StoreUnusable(
-            "Copy a PostgreSQL store with `holdfast db copy`, into a file or to another server; use pg_dump to back up "
-            "the whole database."
-        )
-
-    def replace_with(self, *_: object) -> NoReturn:
-        raise errors.StoreUnusable(
-            "Restore a backup into a new, empty PostgreSQL store with `holdfast db copy`, not over a store in use."
-        )
-
-    def open_copy(self, path: str) -> DatabaseCopy:
-        """Open a backup, which is a SQLite file also for a PostgreSQL store."""
-        self._check_usable()
-        with contextlib.closing(sqlite_driver.SqliteDriver(":memory:", clock=self.clock)) as scratch:
-            return scratch.open_copy(path)
-
-    def open_store(self, path: str) -> Driver:
-        self._check_usable()
-        return sqlite_driver.SqliteDriver(path, durability="process-crash", clock=self.clock)
+    # --- maintenance ---------------------------------------------------------------------------------
 
     def scrub(self) -> None:
         """Rewrite the tables that contain text. Archived WAL of the server is not affected."""

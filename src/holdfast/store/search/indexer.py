@@ -219,15 +219,6 @@ class Indexer:
         index.write("state", lambda tx: tx.run("index_meta_set", key="state", value=state))
         return done
 
-    def _catch_up_some(self, index: SearchIndex, keys: list[int]) -> int:
-        """Update these conversations only, so that searching one conversation does not wait for the others."""
-        if self._read_both(index, partial(is_current, keys=keys)):
-            return 0
-        index = self._prepare(index)
-        self._forget_removed(index, [])
-        backlog = [each for key in keys for each in self._compare_range(index, key, key)[1]]
-        return self._index_all(index, backlog, None)
-
     def _compare(self, index: SearchIndex) -> tuple[list[int], list[IndexBacklog]]:
         """Return the keys of deleted conversations in the index, and the conversations with unindexed messages."""
         known = {row[0]: row[1:] for row in index.read(lambda tx: tx.all("index_group_sums", shift=GROUP_BITS))}
@@ -352,21 +343,12 @@ class Indexer:
             )
 
 
-def is_current(tx: Tx, log_tx: Tx, keys: list[int] | None) -> bool:
-    """Return whether the index has all messages of these conversations (None: of the store)."""
-    if keys is None and tx is log_tx:  # one round trip
-        known_state, state = tx.batch(("index_meta", {"key": "state"}), ("search_state", {}))
-        return [(_state_text(state[0]),)] == known_state
-    if keys is None:
+def is_current(tx: Tx, log_tx: Tx) -> bool:
+    """Return whether the index has all messages of the store."""
+    if tx is not log_tx:
         return _read_meta(tx, "state") == _log_state(log_tx)
-    if (_read_meta(tx, "store"), _read_meta(tx, "redactions")) != (_generation(log_tx), _redactions(log_tx)):
-        return False
-    for each in keys:
-        indexed = [upto for _, upto in tx.all("index_progress", first=each, last=each)]
-        rows = log_tx.all("search_conversations", first=each, last=each)
-        if indexed != [last_seq for _, last_seq, forked_at, _ in rows if last_seq > forked_at]:
-            return False
-    return True
+    known_state, state = tx.batch(("index_meta", {"key": "state"}), ("search_state", {}))  # one round trip
+    return [(_state_text(state[0]),)] == known_state
 
 
 def _log_state(tx: Tx) -> str:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import apsw
 
 from holdfast import errors, fault_points
+from holdfast.store import queries
 from holdfast.store.driver import SCHEMA_PLAN, Execute, Progress, SchemaFault, Tx
 from holdfast.store.sqlite import migration, unallocated_space
 from holdfast.store.sqlite.connection import connect_file
@@ -42,6 +43,7 @@ class Maintenance(OpenDatabase):
     """The maintenance operations of the SQLite driver."""
 
     def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
+        """Copy one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
         self._check_usable()
         with translate_errors(self.path), self._snapshot() as source, contextlib.closing(connect_file(path)) as target:
             target.pragma("journal_mode", "memory")
@@ -64,6 +66,10 @@ class Maintenance(OpenDatabase):
             source.execute("ROLLBACK")
 
     def replace_with(self, path: str, finish: Callable[[Tx, Tx], T], progress: Progress | None = None) -> T:
+        """Replace the whole content by that of a file, in one transaction; return the result of `finish`.
+
+        `finish` reads the old content (first) and may change the new (second). No other process writes meanwhile.
+        """
         with self._exclusive():
             result: T = self._run_in_queue(self._replace, path, finish, progress)
             # The restored schema has a new cookie, which is recorded here.
@@ -155,19 +161,15 @@ class Maintenance(OpenDatabase):
         with self._exclusive():
             self._run_in_queue(self._reconcile)
 
-    def open_copy(self, path: str) -> SqliteCopy:
-        self._check_usable()
-        with translate_errors(path):
-            return SqliteCopy(path, self._transaction(connect_file(path, read_only=True)))
-
 
 class SqliteCopy:
-    """A database file that no process writes to, opened read-only."""
+    """A database file that no process writes to, such as a backup, opened read-only."""
 
-    def __init__(self, path: str, tx: SqliteTransaction) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._tx = tx
-        self._connection = tx.connection
+        with translate_errors(path):
+            self._connection = connect_file(path, read_only=True)
+        self._tx = SqliteTransaction(self._connection, queries.load("sqlite"), None)
 
     def read(self, step: Callable[[Tx], T]) -> T:
         with translate_errors(self._path):
@@ -186,13 +188,14 @@ class SqliteCopy:
             return migration.faults(self._connection.execute, SCHEMA_PLAN, migration.declared_schema("sqlite"))
 
     def was_opened(self) -> bool:
+        """Return whether it was opened as a store since the copy was made."""
         with translate_errors(self._path):
             return bool(self._connection.pragma("journal_mode") == "wal")
 
-    def copy_to(self, path: str, progress: Progress | None = None) -> None:
+    def copy_to(self, path: str) -> None:
         with translate_errors(path), contextlib.closing(connect_file(path)) as target:
             target.pragma("journal_mode", "memory")
-            _copy_pages(self._connection, target, "restore", progress)
+            _copy_pages(self._connection, target, "restore", None)
 
     def close(self) -> None:
         self._connection.close()

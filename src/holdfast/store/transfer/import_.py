@@ -14,7 +14,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import msgspec
 
@@ -32,13 +32,7 @@ MAX_MEMORY_BYTES = 8 * 1024 * 1024
 PROGRESS_LINES = 1_000
 
 
-class ImportFile(Protocol):
-    """The part of a file that an import uses."""
-
-    def readline(self, limit: int, /) -> str | bytes: ...
-
-
-Source = ImportFile | Iterable[str | bytes]
+Source = TextIO | BinaryIO | Iterable[str | bytes]
 
 
 class ImportAdmin(blobs.AdminFacet):
