@@ -29,6 +29,7 @@ Execute = Callable[..., Iterable[Sequence[Any]]]
 """Executes one SQL statement and returns its rows."""
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 _SECRETS = {"password", "passfile", "sslpassword", "sslkey", "oauth_client_secret", "scram_client_key"}
+DURABILITY = ("power-loss", "process-crash")
 UNIX = "unix"
 MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -212,7 +213,7 @@ class Driver(DatabaseReader, Protocol):
     def scrub(self) -> None:
         """Remove every byte of deleted and redacted content from the files of the database.
 
-        SQLite blocks writers while the file is read once, PostgreSQL all access to a table while it is rewritten.
+        SQLite blocks writers while the file is rewritten, PostgreSQL all access to a table while it is rewritten.
         Raises StoreBusy if another process was reading all the time; then the caller tries again later.
         """
 

@@ -15,7 +15,8 @@ from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
 from holdfast.store.driver import Driver, Tx
 
-MAX_BUDGET = 64 * 1024
+MAX_BUDGET = 64 * 1024 - len('{"spent":}')
+"""The longest budget of a caller in bytes as JSON; the stored one has at most 64 KiB."""
 UNNAMED = "unknown"
 
 

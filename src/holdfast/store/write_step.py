@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from holdfast import errors
 from holdfast.store.driver import Driver, Tx
@@ -47,23 +47,14 @@ def execute(driver: Driver, step: WriteStep[T]) -> T:
     raise step.refused
 
 
-class HasDriver(Protocol):
-    """A class whose methods are write steps on a driver."""
-
-    driver: Driver
-
-
-S = TypeVar("S", bound=HasDriver)
-
-
-def shareable(prepare: Callable[Concatenate[S, P], WriteStep[T]]) -> Callable[Concatenate[S, P], T]:
+def shareable(prepare: Callable[Concatenate[Any, P], WriteStep[T]]) -> Callable[Concatenate[Any, P], T]:
     """Make a method that executes the step which the decorated function prepares.
 
     AsyncSessionDB finds the function as `prepare`, and commits its step together with the steps of other tasks.
     """
 
     @functools.wraps(prepare)
-    def call(db: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(db: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return execute(db.driver, prepare(db, *args, **kwargs))
 
     vars(call)["prepare"] = prepare

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -59,7 +60,9 @@ class BackupAdmin(blobs.AdminFacet):
 
     def check_restorable(self) -> None:
         """Raise CopyRefused if `restore` would: a PostgreSQL store that holds data, to which other hosts may write."""
-        if not isinstance(self.driver, sqlite_driver.SqliteDriver) and not self.driver.read(store_copy.can_copy_into):
+        if not isinstance(self.driver, sqlite_driver.SqliteDriver) and not self.driver.read(
+            lambda tx: not store_copy.has_data(tx) or store_copy.is_unfinished(tx)
+        ):
             raise errors.CopyRefused(
                 f"{self.driver.path} holds data already. A backup can be restored into an empty PostgreSQL store only: "
                 "name another schema or database, restore there, and use that one."
@@ -120,7 +123,7 @@ class BackupAdmin(blobs.AdminFacet):
         for old in others[: max(0, len(others) + 1 - keep)]:
             with atomic_file.translate_errors(old), contextlib.suppress(FileNotFoundError):
                 os.unlink(old)
-            blobs.files_next_to(old).remove_all()
+            shutil.rmtree(f"{old}.blobs", ignore_errors=True)
         return report
 
 

@@ -80,12 +80,12 @@ class RetentionAdmin(export.ExportAdmin):
     def scrub(self, *, files: bool = True) -> types.Collected:
         """Remove the bytes of everything that was deleted or redacted before this call from all files of the store.
 
-        SQLite: other processes can read, and wait to write while the database is read once. PostgreSQL: tables are
-        rewritten one by one, other processes wait for each, and only the owner of the tables may do it. Raises
+        SQLite: other processes can read, and wait to write while the database is rewritten, which needs as much space
+        again. PostgreSQL: tables are rewritten one by one, other processes wait for each, and only the owner of the
+        tables may do it. Raises
         StoreBusy if a long read prevented it: call it again. Without `files`, only attachments and words in the
         search index are removed, which blocks no process. Backups, archives and exports are not changed.
         """
-        validation.check(validation.OptionalFlag, files=files)
         with atomic_file.translate_errors(self.blobs.files.folder):
             collected = blobs.collect(self.driver, self.blobs.files, float("-inf"), float("-inf"))
         if self.driver.has_file:

@@ -172,9 +172,6 @@ class BlobFiles:
         with contextlib.suppress(OSError):
             os.rmdir(self.folder)
 
-    def remove_all(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def remove_abandoned(self) -> int:
         """Remove the temporary files of dead processes; return how many."""
         return atomic_file.remove_abandoned(self.folder, NAME) if os.path.isdir(self.folder) else 0

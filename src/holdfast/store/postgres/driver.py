@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import psycopg
 
 from holdfast import errors, fault_points, types
-from holdfast.store import log, notifications, queries
+from holdfast.store import log, notifications, queries, store_meta
 from holdfast.store.driver import (
     SCHEMA_PLAN,
     Row,
@@ -38,7 +38,6 @@ from holdfast.store.search import postgres_index
 
 T = TypeVar("T")
 
-DURABILITY = ("power-loss", "process-crash")
 FOLDER = "postgres"
 # The pool keeps as many idle connections as the threads of an AsyncSessionDB use at once. Any number may be in use.
 MAX_IDLE = 40
@@ -79,8 +78,6 @@ class PostgresDriver:
         write_timeout: float = 10.0,
         plan: SchemaPlan = SCHEMA_PLAN,
     ) -> None:
-        if durability not in DURABILITY:
-            raise errors.InvalidArgument(f"`durability` must be one of {', '.join(DURABILITY)}.")
         self.target = target
         self.clock = clock
         self.durability = durability
@@ -354,11 +351,8 @@ class PostgresDriver:
         return {**self.info(), **self._retry(self._read_status)}
 
     def _read_status(self, tx: transaction.PostgresTransaction) -> dict[str, Any]:
-        pgconn = tx.connection.pgconn
-        host = (pgconn.hostaddr or pgconn.host).decode()
-        client = server_status.ClientConnection(pgconn.backend_pid, pgconn.ssl_in_use, host)
         with self._transaction() as other:
-            return server_status.read_status(tx.execute, client, other.execute)
+            return server_status.read_status(tx.execute, tx.connection.pgconn, other.execute)
 
     def allow(self, role: str) -> list[str]:
         return self._with_migration(lambda migration: migration.allow(role))
@@ -367,9 +361,9 @@ class PostgresDriver:
 
     def scrub(self) -> None:
         """Rewrite the tables that contain text. Archived WAL of the server is not affected."""
+        began = repr(self._now())
         self.rewrite("scrub")
-        now = repr(self._now())
-        self.write("scrub", lambda tx: tx.run("scrub_noted", at=now))
+        self.write("scrub", lambda tx: tx.run("meta_set", key=store_meta.SCRUBBED_AT, value=began))
 
     def shrink(self) -> None:
         self.rewrite("shrink")
@@ -398,7 +392,7 @@ class PostgresDriver:
         return postgres_index.IndexTables(self)
 
     def has_search_index(self) -> bool:
-        return postgres_index.IndexTables(self).has_progress()
+        return self.open_search_index().read(lambda tx: tx.one("index_begun")) is not None
 
     def drop_search_index(self) -> None:
         postgres_index.IndexTables(self).clear()

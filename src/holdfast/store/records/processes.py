@@ -77,7 +77,6 @@ class Processes(Facet):
 
     def all(self, session_id: str | None = None, running_only: bool = False) -> list[types.Process]:
         """Return the processes of one conversation or of all, in the order they were started."""
-        validation.check(validation.OptionalFlag, running_only=running_only)
 
         def read(tx: Tx) -> list[types.Process]:
             if session_id is None:

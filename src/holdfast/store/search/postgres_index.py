@@ -70,9 +70,6 @@ class IndexTables:
         result: T = self._store.read(step, _BEGIN_READING)
         return result
 
-    def has_progress(self) -> bool:
-        return self.read(lambda tx: tx.one("index_begun")) is not None
-
     def clear(self) -> None:
         """Delete all rows. That takes no right to create tables, and other processes can still search."""
         self._store.write("discard", lambda _: None, _BEGIN + _CLEAR)

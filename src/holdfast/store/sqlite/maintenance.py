@@ -7,7 +7,6 @@ content of a database in one transaction: other processes see the old content or
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -17,7 +16,7 @@ import apsw
 from holdfast import errors, fault_points
 from holdfast.store import queries
 from holdfast.store.driver import SCHEMA_PLAN, Execute, Progress, SchemaFault, Tx
-from holdfast.store.sqlite import migration, unallocated_space
+from holdfast.store.sqlite import migration
 from holdfast.store.sqlite.connection import connect_file
 from holdfast.store.sqlite.database_file import OpenDatabase
 from holdfast.store.sqlite.errors import translate_errors
@@ -32,11 +31,7 @@ READER_BLOCKS_SCRUB = (
     "Another process is reading, so the WAL could not be emptied and may still contain removed content. "
     "Try again when that process is done."
 )
-# The counter distinguishes two scrubs even if the clock did not advance.
-_NOTE_SCRUB = """
-INSERT INTO meta VALUES ('scrubs', '1') ON CONFLICT (key) DO UPDATE SET value = value + 1;
-INSERT INTO meta VALUES ('scrubbed_at', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
-"""
+_NOTE_SCRUB = "INSERT INTO meta VALUES ('scrubbed_at', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
 class Maintenance(OpenDatabase):
@@ -99,53 +94,42 @@ class Maintenance(OpenDatabase):
         self._check_usable()
         if not self.has_file:
             return
-        deadline = time.monotonic() + self.write_timeout
+        began, deadline = self._now(), time.monotonic() + self.write_timeout
+        # Deleted text is left on pages that SQLite has rebalanced, whatever `secure_delete` overwrites.
+        self._rewrite("scrub")
         with translate_errors(self.path), contextlib.closing(self._connect_reader()) as connection:
             connection.set_busy_timeout(0)
             while True:
                 with self._exclusive():
-                    if self._run_in_queue(self._try_scrub, connection):
+                    if self._run_in_queue(_checkpoint, connection):
                         break
                 # Wait for readers outside of the queue, so that other processes can write meanwhile.
                 if time.monotonic() > deadline:
                     raise errors.StoreBusy(READER_BLOCKS_SCRUB)
                 time.sleep(SCRUB_POLL_SECONDS)
+        fault_points.reach("scrub", "emptied")
+        with self._exclusive():
+            step = lambda tx: tx.execute(_NOTE_SCRUB, (repr(began),))  # noqa: E731
+            self._run_in_queue(transact, self._tx, step, self.write_timeout)
         fault_points.reach("scrub", "done")
 
-    def _try_scrub(self, connection: apsw.Connection) -> bool:
-        """Clear unallocated space in the file, which is possible while the WAL is empty and no process writes."""
-        fault_points.reach("scrub", "begun")
-        if not _checkpoint(connection):
-            return False
-        fault_points.reach("scrub", "emptied")
-        transact(self._transaction(connection), self._clear_unallocated)
-        return True
-
-    def _clear_unallocated(self, tx: SqliteTransaction) -> None:
-        if os.path.getsize(self._wal_path):
-            raise errors.StoreBusy()  # a program outside of the queue has written
-        file = apsw.VFSFile("", self.path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
-        try:
-            unallocated_space.clear(file)
-        finally:
-            file.xClose()
-        fault_points.reach("scrub", "cleared")
-        # This commit makes all connections drop their cached pages, which still contain the cleared bytes.
-        tx.execute(_NOTE_SCRUB, (repr(self._now()),))
-
     def shrink(self) -> None:
+        self._rewrite("shrink")
+
+    def _rewrite(self, operation: str) -> None:
+        """Write all pages anew."""
         with self._exclusive():
             try:
-                self._run_in_queue(self._vacuum)
+                self._run_in_queue(self._vacuum, operation)
             finally:
                 self._writer.set_busy_timeout(0)
             self._prepare_schema()
 
-    def _vacuum(self) -> None:
+    def _vacuum(self, operation: str) -> None:
         self._writer.set_busy_timeout(int(self.write_timeout * 1000))
-        fault_points.reach("shrink", "begun")
+        fault_points.reach(operation, "begun")
         self._writer.execute("VACUUM")
-        fault_points.reach("shrink", "rewritten")
+        fault_points.reach(operation, "rewritten")
         if self.has_file:
             _checkpoint(self._writer)  # fails while other processes read; a later one returns the space
 

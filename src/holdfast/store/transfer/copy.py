@@ -92,11 +92,6 @@ def is_unfinished(tx: Tx) -> bool:
     return begun is not None and finished is None
 
 
-def can_copy_into(tx: Tx) -> bool:
-    """Return whether the store is empty or an unfinished copy."""
-    return not _has_data(tx) or is_unfinished(tx)
-
-
 # --- begin and finish ----------------------------------------------------------------------------------
 
 
@@ -108,7 +103,7 @@ def _begin(source: Driver, target: Driver) -> tuple[bool, bool]:
     mark = f"made at {made[0] if made else None} {source.read(store_meta.get_generation)}"
 
     def step(tx: Tx) -> tuple[bool, bool]:
-        filled = _has_data(tx)
+        filled = has_data(tx)
         row = tx.one("meta_get", key=store_meta.COPY_OF)
         if row is not None and row[0] == mark:
             finished = tx.one("meta_get", key=store_meta.COPIED_AT) is not None
@@ -122,7 +117,7 @@ def _begin(source: Driver, target: Driver) -> tuple[bool, bool]:
     return target.write("copy", step)
 
 
-def _has_data(tx: Tx) -> bool:
+def has_data(tx: Tx) -> bool:
     (anything,) = tx.one("copy_anything") or (1,)
     return bool(anything)
 

@@ -48,7 +48,6 @@ class ImportAdmin(blobs.AdminFacet):
         are. Repeating an import changes nothing. Ids that were deleted from this store are refused; with `revive` such
         a conversation is imported under new ids. `progress` receives the numbers of messages and lines done.
         """
-        validation.check(validation.Flag, revive=revive)
         with _open_source(read) as (source, attachments):
             incoming = blobs.IncomingBlobs(self.driver, self.blobs.files, attachments)
             return _Import(self.driver, incoming, self._clock(), revive, progress).run(_read_lines(source))
