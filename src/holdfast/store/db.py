@@ -328,7 +328,7 @@ class SessionDB(
         validation.check(validation.WholeNumber, seq=seq)
         now = self._clock()
         key = self.driver.write("redact", lambda tx: deletion.redact(tx, session_id, seq, now))
-        self.searcher.remove(key, seq)
+        self.searcher.remove(key)
 
     def delete_conversation(self, session_id: str) -> None:
         """Remove a conversation for good. HasBranches lists the conversations that still read from it."""

@@ -33,9 +33,8 @@ DELETE FROM progress WHERE conversation = :conversation;
 INSERT OR REPLACE INTO words (rowid, text, around, tags)
 VALUES ((:conversation << 32) + :seq, :text, :around, :tags);
 
--- name: index_forget_between
--- Remove a range of messages.
-DELETE FROM words WHERE rowid > (:conversation << 32) + :after AND rowid <= (:conversation << 32) + :upto;
+-- name: index_forget
+DELETE FROM words WHERE rowid > :conversation << 32 AND rowid <= (:conversation << 32) + 4294967295;
 
 -- name: index_merge
 -- Rewrite the index without the removed words.
