@@ -17,7 +17,7 @@ import pytest
 from holdfast import SessionDB, errors, fault_points, types
 from holdfast.store import conversation_row
 from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan, Tx
-from holdfast.store.postgres import catalog
+from holdfast.store.postgres import definitions
 from holdfast.store.postgres import migration as postgres_migration
 from tests import postgres
 from tests.contract import steps
@@ -70,7 +70,7 @@ def test_schema_is_made_once_by_all_who_open_it_at_once(empty: str, monkeypatch:
 
 
 def test_making_that_was_cut_off_is_begun_again(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = len(catalog.declared_schema().statements)
+    every = len(definitions.declared_schema().statements)
     for cut in (0, every // 3, every - 1, every, every + 1):
         _cut_off(empty, cut, monkeypatch)
         with psycopg.connect(empty) as connection:
@@ -104,7 +104,7 @@ def test_schema_that_the_address_names_is_made_too() -> None:
         connection.execute(f"SET search_path = {name}")
         postgres_migration.Migration(connection.execute).prepare(1.0)
         assert _told(connection) == []
-        assert catalog.quote(_schema(connection)) == name
+        assert definitions.quote(_schema(connection)) == name
         connection.execute(f"DROP SCHEMA {name} CASCADE")
 
 

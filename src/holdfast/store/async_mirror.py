@@ -20,8 +20,8 @@ from holdfast.store.db import SessionDB
 from holdfast.store.mail.contacts import Contacts
 from holdfast.store.mail.mail import Mail
 from holdfast.store.records.memory import Memories
-from holdfast.store.records.permissions import Permissions
-from holdfast.store.records.processes import Processes
+from holdfast.store.records.permissions import PermissionRecords
+from holdfast.store.records.processes import ProcessRecords
 
 
 class AsyncMirror:
@@ -81,7 +81,7 @@ AsyncSessionBase = _mirror(
 AsyncMail = _mirror(Mail, "AsyncMail")
 AsyncContacts = _mirror(Contacts, "AsyncContacts")
 AsyncMemories = _mirror(Memories, "AsyncMemories")
-AsyncPermissions = _mirror(Permissions, "AsyncPermissions")
-AsyncProcesses = _mirror(Processes, "AsyncProcesses")
+AsyncPermissionRecords = _mirror(PermissionRecords, "AsyncPermissionRecords")
+AsyncProcessRecords = _mirror(ProcessRecords, "AsyncProcessRecords")
 AsyncBlobs = _mirror(Blobs, "AsyncBlobs")
 AsyncAdmin = _mirror(Admin, "AsyncAdmin")

@@ -14,7 +14,7 @@ MAX_TEXT = 4_000
 MAX_RULE = 4_000
 
 
-class Permissions(Facet):
+class PermissionRecords(Facet):
     """`db.permissions`: granted rules, and the audit log of tool calls."""
 
     def grant(self, owner: str, rule: str, *, session_id: str | None = None, by: str) -> types.Grant:
