@@ -11,14 +11,14 @@ from holdfast.store.mail.contacts import Contacts
 from holdfast.store.mail.mail import Mail
 from holdfast.store.records.memory import Memories
 from holdfast.store.records.permissions import PermissionRecords
-from holdfast.store.records.processes import ProcessRecords
+from holdfast.store.records.processes import ProcessLog
 
 FACETS: dict[str, type] = {
     "mail": Mail,
     "contacts": Contacts,
     "memory": Memories,
     "permissions": PermissionRecords,
-    "processes": ProcessRecords,
+    "processes": ProcessLog,
     "blobs": Blobs,
     "admin": Admin,
 }

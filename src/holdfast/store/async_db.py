@@ -35,7 +35,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         self.contacts = async_mirror.AsyncContacts(db.contacts, self)
         self.memory = async_mirror.AsyncMemories(db.memory, self)
         self.permissions = async_mirror.AsyncPermissionRecords(db.permissions, self)
-        self.processes = async_mirror.AsyncProcessRecords(db.processes, self)
+        self.processes = async_mirror.AsyncProcessLog(db.processes, self)
         self.blobs = async_mirror.AsyncBlobs(db.blobs, self)
         self.admin = async_mirror.AsyncAdmin(db.admin, self)
         self.notifications = NotificationHub(db.driver)

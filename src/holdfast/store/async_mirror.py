@@ -21,7 +21,7 @@ from holdfast.store.mail.contacts import Contacts
 from holdfast.store.mail.mail import Mail
 from holdfast.store.records.memory import Memories
 from holdfast.store.records.permissions import PermissionRecords
-from holdfast.store.records.processes import ProcessRecords
+from holdfast.store.records.processes import ProcessLog
 
 
 class AsyncMirror:
@@ -82,6 +82,6 @@ AsyncMail = _mirror(Mail, "AsyncMail")
 AsyncContacts = _mirror(Contacts, "AsyncContacts")
 AsyncMemories = _mirror(Memories, "AsyncMemories")
 AsyncPermissionRecords = _mirror(PermissionRecords, "AsyncPermissionRecords")
-AsyncProcessRecords = _mirror(ProcessRecords, "AsyncProcessRecords")
+AsyncProcessLog = _mirror(ProcessLog, "AsyncProcessLog")
 AsyncBlobs = _mirror(Blobs, "AsyncBlobs")
 AsyncAdmin = _mirror(Admin, "AsyncAdmin")

@@ -70,7 +70,7 @@ class SessionDB(
         self.contacts = contacts.Contacts(self.driver, self._clock)
         self.memory = memory.Memories(self.driver, self._clock)
         self.permissions = permissions.PermissionRecords(self.driver, self._clock)
-        self.processes = processes.ProcessRecords(self.driver, self._clock)
+        self.processes = processes.ProcessLog(self.driver, self._clock)
         self.blobs = blobs.Blobs(self.driver, self._clock)
         self.searcher = search.Searcher(self.driver)
         self.admin = admin.Admin(self.driver, self._clock, self.blobs, self.searcher)

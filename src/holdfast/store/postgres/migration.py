@@ -305,7 +305,7 @@ class Migration:
             yield f"DROP INDEX {name}"
             yield sql
 
-    def _record(self, server: int, now: float, definitions: definitions.Definitions) -> None:
+    def _record(self, server: int, now: float, shape: definitions.Definitions) -> None:
         """Write the labels of the schema to `meta`."""
         revision = max(self._plan.revision, int(dict(self._rows("labels")).get("schema_revision", 0)))
         for key, value in (("created_at", repr(now)), ("generation", "1")):
@@ -314,7 +314,7 @@ class Migration:
             ("schema_format", str(self._plan.format)),
             ("schema_revision", str(revision)),
             ("schema_server", str(server)),
-            ("schema_shape", definitions.encode(definitions)),
+            ("schema_shape", definitions.encode(shape)),
             ("schema_cookie", self._cookie()),
         ):
             self._rows("label_delete", key=key)

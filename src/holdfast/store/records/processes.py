@@ -28,7 +28,7 @@ def notice_key(process_id: str) -> str:
     return f"{inbox.PROCESS_PREFIX}{process_id}"
 
 
-class ProcessRecords(Facet):
+class ProcessLog(Facet):
     """`db.processes`: the background processes of conversations."""
 
     def record_start(self, process: types.Process) -> None:
