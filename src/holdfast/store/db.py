@@ -166,9 +166,12 @@ class SessionDB(
         validation.check(validation.WholeNumber, limit=limit, skip=skip)
         validation.check_filters(owner=owner, source=source)
         validation.check(validation.OptionalFlag, live=live, every=every)
-        filters = {"owner": owner, "source": source, "live": live, "every": every}
         folder = titles.clean_folder_or_none(folder)
-        return self.driver.read(lambda tx: sessions.list_matching(tx, limit, skip, folder=folder, **filters))
+        return self.driver.read(
+            lambda tx: sessions.list_matching(
+                tx, limit, skip, owner=owner, source=source, live=live, folder=folder, every=every
+            )
+        )
 
     def resolve(self, text: str, *, owner: str | None = None, near: bool = False) -> types.Session:
         """Find the head of a conversation by an id, a unique prefix of one, a title, or `last`.

@@ -119,16 +119,16 @@ class Maintenance(OpenDatabase):
     def _rewrite(self, operation: str) -> None:
         """Write all pages anew."""
         with self._exclusive():
-            try:
-                self._run_in_queue(self._vacuum, operation)
-            finally:
-                self._writer.set_busy_timeout(0)
+            self._run_in_queue(self._vacuum, operation)
             self._prepare_schema()
 
     def _vacuum(self, operation: str) -> None:
-        self._writer.set_busy_timeout(int(self.write_timeout * 1000))
         fault_points.reach(operation, "begun")
-        self._writer.execute("VACUUM")
+        self._writer.set_busy_timeout(int(self.write_timeout * 1000))
+        try:
+            self._writer.execute("VACUUM")
+        finally:
+            self._writer.set_busy_timeout(0)  # writers must not wait for a reader that prevents the checkpoint
         fault_points.reach(operation, "rewritten")
         if self.has_file:
             _checkpoint(self._writer)  # fails while other processes read; a later one returns the space
