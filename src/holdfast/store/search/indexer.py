@@ -27,8 +27,6 @@ MAX_BATCH_MESSAGES = 1_000
 MAX_BATCH_BYTES = 2_000_000
 # Number of messages on each side whose words count for a message.
 NEIGHBOURS = 2
-# Index and log are compared by sums over groups of 2^10 conversations, and one by one where the sums differ.
-GROUP_BITS = 10
 
 # The tag of messages that are indexed without text.
 REDACTED_TAG = query_parser.tag("x", "redacted")
@@ -218,25 +216,13 @@ class Indexer:
         return done
 
     def _compare(self, index: SearchIndex) -> tuple[list[int], list[IndexBacklog]]:
-        """Return the keys of deleted conversations in the index, and the conversations with unindexed messages."""
-        known = {row[0]: row[1:] for row in index.read(lambda tx: tx.all("index_group_sums", shift=GROUP_BITS))}
-        there = {row[0]: row[1:] for row in self._log.read(lambda tx: tx.all("search_group_sums", shift=GROUP_BITS))}
-        deleted: list[int] = []
-        backlog: list[IndexBacklog] = []
-        for each in sorted(key for key in known.keys() | there.keys() if known.get(key) != there.get(key)):
-            some = self._compare_range(index, each << GROUP_BITS, ((each + 1) << GROUP_BITS) - 1)
-            deleted += some[0]
-            backlog += some[1]
-        return deleted, backlog
-
-    def _compare_range(self, index: SearchIndex, first: int, last: int) -> tuple[list[int], list[IndexBacklog]]:
-        """Compare a range of keys.
+        """Return the keys of deleted conversations in the index, and the conversations with unindexed messages.
 
         Read the index before the log: then a conversation that only the index has was deleted. In the other order
         another process may have created and indexed it between the two reads.
         """
-        upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress", first=first, last=last)))
-        there = self._log.read(lambda tx: tx.all("search_conversations", first=first, last=last))
+        upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress")))
+        there = self._log.read(lambda tx: tx.all("search_conversations"))
         deleted = upto.keys() - {row[0] for row in there}
         every = (IndexBacklog(key, last, forked_at, owner, upto.get(key)) for key, last, forked_at, owner in there)
         return sorted(deleted), [each for each in every if each.size > 0]
@@ -305,21 +291,9 @@ class Indexer:
         return True
 
 
-def is_current(tx: Tx, log_tx: Tx) -> bool:
-    """Return whether the index has all messages of the store."""
-    if tx is not log_tx:
-        return _read_meta(tx, "state") == _log_state(log_tx)
-    known_state, state = tx.batch(("index_meta", {"key": "state"}), ("search_state", {}))  # one round trip
-    return [(_state_text(state[0]),)] == known_state
-
-
 def _log_state(tx: Tx) -> str:
     """Return a text that changes whenever the index must be updated."""
-    return _state_text(tx.one("search_state") or ())
-
-
-def _state_text(row: Row) -> str:
-    return " ".join(map(str, (query_parser.INDEX_VERSION, *row)))
+    return " ".join(map(str, (query_parser.INDEX_VERSION, *(tx.one("search_state") or ()))))
 
 
 def _generation(tx: Tx) -> str:

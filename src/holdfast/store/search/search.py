@@ -111,15 +111,8 @@ class Searcher(indexer.Indexer):
         if query is None:
             return []
         search = partial(self._search, query=query, limit=limit, wanted=wanted)
-
-        def find(index: SearchIndex) -> list[types.Hit]:
-            hits = self._read_both(index, partial(search, only_current=True))
-            if hits is None:
-                hits = self._read_both(self._bring_up_to_date(index), search)
-            return hits or []
-
         with _report_damage():
-            return self._with_repair(find)
+            return self._with_repair(lambda index: self._read_both(self._bring_up_to_date(index), search))
 
     def catch_up(self, progress: Progress | None = None) -> int:
         with _report_damage():
@@ -130,18 +123,10 @@ class Searcher(indexer.Indexer):
         return self.catch_up(progress)
 
     def _search(
-        self,
-        tx: Tx,
-        log_tx: Tx,
-        query: query_parser.ParsedQuery,
-        limit: int,
-        wanted: SearchFilter,
-        only_current: bool = False,
-    ) -> list[types.Hit] | None:
-        """Search the index as it is. With `only_current`, return None if it lacks messages of the log."""
+        self, tx: Tx, log_tx: Tx, query: query_parser.ParsedQuery, limit: int, wanted: SearchFilter
+    ) -> list[types.Hit]:
+        """Search the index as it is."""
         ranges = _ranges(log_tx, wanted.session_id)
-        if only_current and not indexer.is_current(tx, log_tx):
-            return None
         parameters: query_parser.Parameters | None = self._dialect.search_parameters(tx, query)
         if parameters is None:
             return []

@@ -12,18 +12,8 @@ SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_onl
 -- name: index_begun
 SELECT 1 FROM search_progress LIMIT 1;
 
--- name: index_group_sums
--- The same sums as `search_group_sums`, of the index.
-SELECT range, each.*
-  FROM generate_series(0, (SELECT max(conversation) >> :shift::integer FROM search_progress)) range
- CROSS JOIN LATERAL (
-   SELECT count(*), sum(conversation)::bigint, sum(upto)::bigint FROM search_progress
-    WHERE conversation >= range << :shift::integer AND conversation < (range + 1) << :shift::integer
-   ) each (conversations, keys, ends)
- WHERE each.conversations > 0;
-
 -- name: index_progress
-SELECT conversation, upto FROM search_progress WHERE conversation BETWEEN :first AND :last;
+SELECT conversation, upto FROM search_progress;
 
 -- name: index_progress_of
 SELECT upto FROM search_progress WHERE conversation = :conversation;

@@ -11,13 +11,8 @@ SELECT true;
 -- name: index_begun
 SELECT 1 FROM progress LIMIT 1;
 
--- name: index_group_sums
--- The same sums as `search_group_sums`, of the index.
-SELECT conversation >> :shift, count(*), sum(conversation), sum(upto)
-  FROM progress GROUP BY 1;
-
 -- name: index_progress
-SELECT conversation, upto FROM progress WHERE conversation BETWEEN :first AND :last;
+SELECT conversation, upto FROM progress;
 
 -- name: index_progress_of
 SELECT upto FROM progress WHERE conversation = :conversation;
