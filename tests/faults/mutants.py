@@ -239,7 +239,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "branch that shows what was hidden": Mutant(
         "branching",
-        (Edit(visibility, "copy_to_branch", "hidden_ranges(tx, origin)", "()"),),
+        (Edit(visibility, "copy_to_branch", "merge_ranges(hidden_ranges(tx, origin), branch.forked_at)", "()"),),
     ),
     "branch on a compaction that saw more": Mutant(
         "branching",

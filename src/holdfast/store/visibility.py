@@ -70,15 +70,22 @@ def is_hidden(ranges: Sequence[SeqRange], seq: int) -> bool:
 
 def copy_to_branch(tx: Tx, origin: int, branch: ConversationRow) -> None:
     """Copy the hides in force and the pins to a branch, up to its fork point."""
-    inherited: dict[int, int] = {}
-    for low, high in hidden_ranges(tx, origin):
-        if low <= branch.forked_at:
-            inherited[low] = max(inherited.get(low, 0), min(high, branch.forked_at))
-    for low, high in inherited.items():
+    for low, high in merge_ranges(hidden_ranges(tx, origin), branch.forked_at):
         tx.run("hide_insert", conversation=branch.key, epoch=branch.epoch, from_seq=low, to_seq=high)
     for each in pins(tx, origin):
         if each.seq <= branch.forked_at:
             tx.run("pin_insert", conversation=branch.key, seq=each.seq, at=each.at)
+
+
+def merge_ranges(ranges: Sequence[SeqRange], limit: int) -> list[SeqRange]:
+    """Merge overlapping and adjacent ranges, and cut them off at `limit`."""
+    result: list[SeqRange] = []
+    for low, high in sorted((low, min(high, limit)) for low, high in ranges if low <= limit):
+        if result and low <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], high))
+        else:
+            result.append((low, high))
+    return result
 
 
 class PinMixin:

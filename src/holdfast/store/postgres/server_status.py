@@ -58,7 +58,7 @@ def read_info(execute: RunQuery) -> dict[str, Any]:
     return {"engine": "PostgreSQL", **found, "format": int(found["format"] or 0)}
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
     """Return whether an IP address or the directory of a socket is on this machine."""
     try:
         return host.startswith("/") or ipaddress.ip_address(host).is_loopback
@@ -79,7 +79,7 @@ def read_status(execute: RunQuery, client: PGconn, execute_concurrently: RunQuer
         "settings": dict(execute(_SETTINGS, {"names": list(SETTINGS)}).fetchall()),
         "in_recovery": in_recovery,
         "role": role,
-        "local": _is_local((client.hostaddr or client.host).decode()),
+        "local": is_local((client.hostaddr or client.host).decode()),
         "tls": (tls or "TLS") if client.ssl_in_use else None,
         "database_bytes": size,
         "pooler": _detect_pooler(backend_pid, client.backend_pid, execute_concurrently),

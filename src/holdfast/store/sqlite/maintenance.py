@@ -115,6 +115,7 @@ class Maintenance(OpenDatabase):
 
     def shrink(self) -> None:
         self._rewrite("shrink")
+        fault_points.reach("shrink", "done")
 
     def _rewrite(self, operation: str) -> None:
         """Write all pages anew."""
