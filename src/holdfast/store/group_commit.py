@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast import errors, types
+from holdfast import errors
 from holdfast.store import executor, log, write_step
 from holdfast.store.driver import Driver, Tx
 
@@ -91,18 +91,15 @@ class GroupCommit:
         """Calls on other threads whose callbacks have not run yet."""
 
     async def write(self, step: write_step.WriteStep[T]) -> T:
-        pending = self._pending(step, step.queue if self._concurrent else None)
-        self._put(self._steps, pending)
+        lane, queue = self._steps, step.queue
+        if isinstance(step.run, log.AppendRequest):
+            lane, queue = self._appends, step.run.session_id
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._driver.write_timeout
+        pending = Pending(step, queue if self._concurrent else None, loop.create_future(), deadline)
+        self._put(lane, pending)
         result: T = await pending.future
         return result
-
-    async def append(self, request: log.AppendRequest) -> list[types.Receipt]:
-        pending = self._pending(
-            write_step.WriteStep("append", request), request.session_id if self._concurrent else None
-        )
-        self._put(self._appends, pending)
-        receipts: list[types.Receipt] = await pending.future
-        return receipts
 
     async def drain(self) -> None:
         """Wait until all writes have ended."""
@@ -112,10 +109,6 @@ class GroupCommit:
 
     def close(self) -> None:
         self._threads.close()
-
-    def _pending(self, step: write_step.WriteStep[Any], queue: str | None) -> Pending:
-        loop = asyncio.get_running_loop()
-        return Pending(step, queue, loop.create_future(), loop.time() + self._driver.write_timeout)
 
     def _on_done(self, call: asyncio.Future[Any], callback: Callable[[asyncio.Future[Any]], None]) -> None:
         """Run a callback when a call ends. A task would not do: a program may cancel all tasks of its loop."""

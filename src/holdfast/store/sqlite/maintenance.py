@@ -94,9 +94,10 @@ class Maintenance(OpenDatabase):
         self._check_usable()
         if not self.has_file:
             return
-        began, deadline = self._now(), time.monotonic() + self.write_timeout
+        began = self._now()
         # Deleted text is left on pages that SQLite has rebalanced, whatever `secure_delete` overwrites.
         self._rewrite("scrub")
+        deadline = time.monotonic() + self.write_timeout
         with translate_errors(self.path), contextlib.closing(self._connect_reader()) as connection:
             connection.set_busy_timeout(0)
             while True:
@@ -108,9 +109,12 @@ class Maintenance(OpenDatabase):
                     raise errors.StoreBusy(READER_BLOCKS_SCRUB)
                 time.sleep(SCRUB_POLL_SECONDS)
         fault_points.reach("scrub", "emptied")
+
+        def note(tx: SqliteTransaction) -> None:
+            tx.execute(_NOTE_SCRUB, (repr(began),))
+
         with self._exclusive():
-            step = lambda tx: tx.execute(_NOTE_SCRUB, (repr(began),))  # noqa: E731
-            self._run_in_queue(transact, self._tx, step, self.write_timeout)
+            self._run_in_queue(transact, self._tx, note, self.write_timeout)
         fault_points.reach("scrub", "done")
 
     def shrink(self) -> None:
