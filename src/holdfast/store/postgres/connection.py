@@ -78,11 +78,7 @@ class PostgresConnection(psycopg.Connection[Any]):
     probe_after, total_timeout = float(PROBE_TIMEOUT), STATEMENT_TIMEOUT + 1.0
     backend: Backend | None = None
     is_working: Callable[[], bool]
-
-    def expire(self) -> Exception:
-        # No cancel request: a frozen server accepts the connection for it and never reads it.
-        self.close()
-        return psycopg.OperationalError(_NO_ANSWER)
+    expire: Callable[[], Exception]
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         bounded = enforce_deadline(
@@ -154,9 +150,20 @@ class Connector:
         self._write_timeout, self._durable = write_timeout, durable
         self.writable = False
         """Whether a server of this address ever accepted writes."""
+        self._has_several_hosts = self._settings.get("target_session_attrs", "any") != "any"
+        self._last_server: dict[str, Any] | None = None
+        """The settings of the server used last, which is tried first: other hosts of the address may be down."""
 
     def open(self) -> PostgresConnection:
-        connection = self._open(self._settings)
+        last = self._last_server  # another thread may reset it
+        try:
+            connection = self._open(last or self._settings)
+        except psycopg.OperationalError:
+            if last is None:
+                raise
+            self._last_server = None
+            connection = self._open(self._settings)
+        self._last_server = self._same_server(connection) if self._has_several_hosts else None
         # One parameter type for all integers, so that each query is prepared once.
         connection.adapters.register_dumper(int, psycopg.adapters.get_dumper_by_oid(_INT8, _BINARY))
         return connection
@@ -172,7 +179,14 @@ class Connector:
 
     def _open(self, settings: dict[str, Any]) -> PostgresConnection:
         connection = PostgresConnection.connect(**settings, autocommit=True)
-        connection.is_working = lambda: self._is_working(connection)
+
+        def expire() -> Exception:
+            # No cancel request: a frozen server accepts the connection for it and never reads it.
+            connection.close()
+            self._last_server = None
+            return psycopg.OperationalError(_NO_ANSWER)
+
+        connection.is_working, connection.expire = lambda: self._is_working(connection), expire
         return connection
 
     def _is_working(self, connection: PostgresConnection) -> bool:
