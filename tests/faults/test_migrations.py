@@ -176,7 +176,7 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         "CREATE TRIGGER letters_is_read BEFORE DELETE ON letters BEGIN SELECT 1; END",
         "DROP TRIGGER tombstone_is_immutable",
         "CREATE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'newer'); END",
-        "UPDATE meta SET value = '99' WHERE key = 'schema_revision'",
+        "UPDATE meta SET value = '11' WHERE key = 'schema_revision'",
     ]
     connection = apsw.Connection(str(path))
     connection.execute(";".join(more))
@@ -189,7 +189,7 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         assert olden.contents(db) == before
         assert db.append_message("a", role="user", content="next").seq == 6
         assert db.admin.fsck().ok
-        assert db.admin.get_meta("schema_revision") == "99"
+        assert db.admin.get_meta("schema_revision") == "11"
     connection = apsw.Connection(str(path))
     assert connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() == schema
     connection.close()

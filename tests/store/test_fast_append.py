@@ -10,8 +10,36 @@ from holdfast import SessionDB, errors, fault_points, types
 from holdfast.store import log
 from holdfast.store.driver import Row
 from holdfast.store.postgres import fast_append, transaction
+from holdfast.store.postgres.driver import PostgresDriver
 from tests import postgres
 from tests.contract import steps
+from tests.store import hosts
+
+CANDIDATES = fast_append.CANDIDATES
+
+
+def after(*seqs: int) -> fast_append.LogTail | None:
+    tails = fast_append.TailCache()
+    for seq in seqs:
+        tails.record_append("talk", seq, seq)
+    return tails._tails.get("talk")
+
+
+def test_single_writer_predicts_one_seq() -> None:
+    assert after(1, 2, 3) == fast_append.LogTail(3, 1)
+
+
+def test_contended_conversation_gets_several_candidates_until_the_others_stop() -> None:
+    assert after(1, 5) == fast_append.LogTail(5, CANDIDATES)
+    assert after(1, 5, 6, 7) == fast_append.LogTail(7, CANDIDATES - 2)
+    assert after(1, *range(5, 6 + CANDIDATES)) == fast_append.LogTail(5 + CANDIDATES, 1)
+
+
+def test_batch_of_this_process_is_no_contention() -> None:
+    tails = fast_append.TailCache()
+    tails.record_append("talk", 3, 3)
+    tails.record_append("talk", 4, 6)
+    assert tails._tails["talk"] == fast_append.LogTail(6, 1)
 
 
 def test_only_so_many_conversations_are_remembered() -> None:
@@ -33,6 +61,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 FAST = ["append.queued", "append.committing", "append.committed"]
+SHARED = ["append.queued", "append.committing", "append.flushing", "append.committed"]
 
 
 @pytest.fixture
@@ -102,6 +131,16 @@ def test_lease_of_another_conversation_is_refused(db: SessionDB) -> None:
             db.append_message("talk", role="user", content="c", lease=lease)
 
 
+def test_contended_append_waits_for_the_disk_outside_of_the_lock(pair: hosts.Pair, points: list[str]) -> None:
+    steps.begin(pair.one, "talk", "a")
+    for number in range(4):
+        for each in (pair.one, pair.other):
+            points.clear()
+            each.append_message("talk", role="user", content=str(number))
+    assert points == SHARED
+    assert pair.one.admin.fsck().ok
+
+
 def test_stored_uid_and_ended_conversation_take_the_transaction(db: SessionDB, points: list[str]) -> None:
     with db:
         db.append_message("talk", role="user", content="c", uid="u")
@@ -113,6 +152,21 @@ def test_stored_uid_and_ended_conversation_take_the_transaction(db: SessionDB, p
 
 
 # --- outcomes that are unknown ---------------------------------------------------------------------------
+
+
+def test_append_whose_flush_fails_is_found_by_the_transaction(pair: hosts.Pair, points: list[str]) -> None:
+    steps.begin(pair.one, "talk", "a")
+    for each in (pair.one, pair.other) * 2:
+        each.append_message("talk", role="user", content="x")
+    # The append is committed already: StoreBusy, as which a cancelled statement is reported, would deny it.
+    driver = pair.one.driver
+    assert isinstance(driver, PostgresDriver)
+    driver._sql["flush_wal"] = "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)"
+    points.clear()
+    receipt = pair.one.append_message("talk", role="user", content="y")
+    assert (receipt.seq, receipt.duplicate) == (6, True)
+    assert points[2:5] == ["append.flushing", "append.queued", "append.begun"]
+    assert steps.contents(pair.other.transcript("talk")) == ["a", "x", "x", "x", "x", "y"]
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_only_what_somebody_may_wait_for_is_noted_and_only_of_conversations_that
     noted.record_change("lease_insert", {"conversation": 7})
     noted.record_change("message_insert", {"conversation": 8, "seq": 1})
     assert noted.hints == {MOVED, CAME}
-    assert noted.appended == {"talk": 5}
+    assert noted.appended == {"talk": (4, 5)}
 
 
 def test_what_arrives_and_what_goes_out_is_noted_by_route_and_platform() -> None:

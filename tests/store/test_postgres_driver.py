@@ -22,6 +22,50 @@ from tests.store import hosts
 # --- several writers of one conversation ----------------------------------------------------------------------
 
 
+def test_what_is_acknowledged_among_several_writers_is_on_the_disk(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps.begin(pair.one, "talk", "a")
+    committed: list[Any] = []
+    one = transaction.PostgresTransaction.one
+
+    def noted(tx: transaction.PostgresTransaction, query: str, /, **values: Any) -> Any:
+        row = one(tx, query, **values)
+        if query == "append_message" and row is not None and values["unsynced"]:
+            # Its commit is the last that was written, and the disk need not have it yet.
+            committed.append(postgres.admin().execute("SELECT pg_current_wal_insert_lsn()").fetchone())
+        return row
+
+    monkeypatch.setattr(transaction.PostgresTransaction, "one", noted)
+    for number in range(20):
+        for db in (pair.one, pair.other):
+            db.append_message("talk", role="user", content=f"number {number}")
+            flushed = "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn"
+            assert not committed or postgres.admin().execute(flushed, committed[-1]).fetchone() == (True,)
+    # Each learns that the other writes too from the first number it guesses wrong.
+    assert len(committed) > 30
+    assert [message.seq for message in pair.one.transcript("talk")] == list(range(1, 42))
+
+
+def test_a_writer_cut_off_before_the_disk_has_its_message_writes_it_once(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps.begin(pair.one, "talk", "a")
+    for db in (pair.one, pair.other) * 2:
+        db.append_message("talk", role="user", content="before")
+    one = transaction.PostgresTransaction.one
+
+    def cut(tx: transaction.PostgresTransaction, query: str, /, **values: Any) -> Any:
+        if query == "flush_wal":
+            tx.connection.close()
+        return one(tx, query, **values)
+
+    monkeypatch.setattr(transaction.PostgresTransaction, "one", cut)
+    receipt = pair.one.append_message("talk", role="user", content="in doubt", uid="u")
+    assert (receipt.seq, receipt.duplicate) == (6, True)
+    assert [message.uid for message in pair.one.transcript("talk")].count("u") == 1
+
+
 def test_only_what_need_not_outlast_a_power_cut_does_not_wait_for_the_disk(
     pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

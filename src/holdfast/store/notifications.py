@@ -53,13 +53,13 @@ LOST = Hint("lost")
 
 
 class HintRecorder:
-    """Collects the hints of one transaction, to be sent after its commit, and the last seq it appends to each log."""
+    """Collects the hints of one transaction, to be sent after its commit, and the range it appends to each log."""
 
     def __init__(self) -> None:
         self._ids: dict[int, str] = {}
         self.hints = set[Hint]()
-        self.appended: dict[str, int] = {}
-        """The last appended seq, by conversation."""
+        self.appended: dict[str, tuple[int, int]] = {}
+        """The first and last appended seq, by conversation."""
 
     def record_lock(self, row: tuple[Any, ...]) -> None:
         """Remember the id of a locked conversation. One created in this transaction has no readers yet."""
@@ -74,7 +74,8 @@ class HintRecorder:
             if id_ is not None:
                 self.hints.add(Hint(kind, id_))
                 if query == "message_insert":
-                    self.appended[id_] = values["seq"]
+                    first, _ = self.appended.get(id_, (values["seq"], 0))
+                    self.appended[id_] = (first, values["seq"])
 
 
 def encode(hints: Iterable[Hint], sender: str) -> list[str]:

@@ -218,8 +218,8 @@ class PostgresDriver:
             tx.operation = operation  # a group of steps has changed it
             tx.commit()
             changes = tx.recorder
-        for conversation_id, last_seq in changes.appended.items():
-            self._tails.record_append(conversation_id, last_seq)
+        for conversation_id, (first_seq, last_seq) in changes.appended.items():
+            self._tails.record_append(conversation_id, first_seq, last_seq)
         self._notifier.notify(changes.hints)
         return result
 
@@ -247,6 +247,9 @@ class PostgresDriver:
         with self._translate_errors(), self._transaction() as tx:
             fault_points.reach("append", "committing")
             row = tx.one("append_message", **parameters)
+            if row is not None and parameters["unsynced"]:
+                fault_points.reach("append", "flushing")
+                self._flush_wal(tx)
         if row is not None:
             fault_points.reach("append", "committed")
         return row
@@ -277,9 +280,18 @@ class PostgresDriver:
         seq, session_id, epoch = row
         moved_from = request.session_id if session_id != request.session_id else None
         receipt = types.Receipt(seq, request.messages[0].uid, session_id, conversation_id, epoch, moved_from)
-        self._tails.record_append(conversation_id, receipt.seq)
+        self._tails.record_append(conversation_id, receipt.seq, receipt.seq)
         self._tails.record_session(request.session_id, receipt)
         return [receipt]
+
+    def _flush_wal(self, tx: transaction.PostgresTransaction) -> None:
+        """Wait until the append that was just committed is on disk. Any failure leaves its outcome unknown."""
+        try:
+            tx.one("flush_wal")
+        except errors.StoreUnreachable:
+            raise
+        except errors.StoreError as error:
+            raise errors.StoreUnreachable(self._connector.location, str(error)) from None
 
     # --- notifications -------------------------------------------------------------------------------
 

@@ -26,23 +26,27 @@ BEGIN
 END $$;
 
 -- Append a message in one statement, if the conversation is live, the uid is not stored (only checked if
--- `may_be_stored`), the lease (if one is given) is held, and `seen` is its last seq: the digest is that of the next one.
--- Otherwise nothing is changed and no row is returned. `moment` is the caller's time; NULL: the server's.
+-- `may_be_stored`), the lease (if one is given) is held, and the next seq is one that the caller has predicted.
+-- Otherwise nothing is changed and no row is returned. `digests` has 16 bytes for each predicted seq, from the one after
+-- `seen` on. `moment` is the caller's time; NULL: the server's. `unsynced`: the caller waits for the disk afterwards.
 CREATE FUNCTION append_message(asked_id text, conversation_id text, expect_head boolean, may_be_stored boolean,
-                               seen bigint, new_uid text, new_role text, new_at double precision, new_body text, new_digest bytea,
+                               seen bigint, new_uid text, new_role text, new_at double precision, new_body text, digests bytea,
                                lease_purpose text, lease_token bigint, lease_holder text, moment double precision,
-                               OUT seq bigint, OUT session text, OUT epoch bigint)
+                               unsynced boolean, OUT seq bigint, OUT session text, OUT epoch bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
   here record;
+  ahead int;
 BEGIN
+  IF unsynced THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   -- The session of an id never changes, so this statement may read it before it waits for the lock.
   SELECT c.key, c.head, c.live, c.epoch, c.last_seq,
          (SELECT s.ordinal FROM store.sessions s WHERE s.id = asked_id AND s.conversation = c.key) AS ordinal INTO here
     FROM store.conversations c WHERE c.id = conversation_id FOR NO KEY UPDATE;
   IF here.ordinal IS NULL OR here.live IS NULL OR (expect_head AND here.head <> here.ordinal) THEN RETURN; END IF;
-  IF here.last_seq <> seen THEN RETURN; END IF;
+  ahead := here.last_seq - seen;
+  IF ahead < 0 OR ahead * 16 >= length(digests) THEN RETURN; END IF;
   -- Nested: PL/pgSQL executes a subquery in a condition even if the part before it is false.
   IF lease_token IS NOT NULL THEN
     IF NOT EXISTS (
@@ -57,7 +61,8 @@ BEGIN
     IF EXISTS (SELECT 1 FROM store.messages m WHERE m.conversation = here.key AND m.uid = new_uid) THEN RETURN; END IF;
   END IF;
   INSERT INTO store.messages (conversation, seq, session, uid, role, at, body, digest)
-  VALUES (here.key, here.last_seq + 1, here.head, new_uid, new_role, new_at, new_body, new_digest);
+  VALUES (here.key, here.last_seq + 1, here.head, new_uid, new_role, new_at, new_body,
+          substring(digests FROM ahead * 16 + 1 FOR 16));
   seq := here.last_seq + 1;
   session := asked_id;
   epoch := here.epoch;

@@ -12,7 +12,7 @@ SELECT seq, uid, session, role, at, body FROM messages
 -- name: append_message
 -- Append a message, or return no row if the append needs a transaction.
 SELECT a.* FROM append_message(:session, :conversation, :expect_head, :may_be_stored, :seen, :uid, :role, :at, :body,
-                               :digest, :purpose, :token, :holder, :now) a
+                               :digests, :purpose, :token, :holder, :now, :unsynced) a
  WHERE a.seq IS NOT NULL;
 
 -- name: append_to_each
@@ -22,11 +22,15 @@ WITH locked AS MATERIALIZED (
 SELECT r.number, a.*
   FROM unnest(:session::text[], :conversation::text[], :expect_head::boolean[], :may_be_stored::boolean[],
               :seen::bigint[],
-              :uid::text[], :role::text[], :at::double precision[], :body::text[], :digest::bytea[],
+              :uid::text[], :role::text[], :at::double precision[], :body::text[], :digests::bytea[],
               :purpose::text[], :token::bigint[], :holder::text[])
-       WITH ORDINALITY AS r (session, conversation, expect_head, may_be_stored, seen, uid, role, at, body, digest, purpose,
+       WITH ORDINALITY AS r (session, conversation, expect_head, may_be_stored, seen, uid, role, at, body, digests, purpose,
                              token, holder, number)
   JOIN locked ON locked.id = r.conversation
  CROSS JOIN LATERAL append_message(r.session, r.conversation, r.expect_head, r.may_be_stored, r.seen, r.uid, r.role, r.at,
-                                   r.body, r.digest, r.purpose, r.token, r.holder, :now::double precision) a
+                                   r.body, r.digests, r.purpose, r.token, r.holder, :now::double precision, false) a
  WHERE a.seq IS NOT NULL;
+
+-- name: flush_wal
+-- Commit a transaction that waits for the disk, which then has every earlier commit as well.
+SELECT count(pg_logical_emit_message(true, 'holdfast', ''));
