@@ -204,8 +204,8 @@ class Indexer:
     # --- updating ------------------------------------------------------------------------------------
 
     def _catch_up(self, index: SearchIndex, progress: Progress | None) -> int:
-        state = self._log.read(_log_state)
-        if index.read(lambda tx: _read_meta(tx, "state")) == state:
+        known, state = self._read_both(index, lambda tx, log_tx: (_read_meta(tx, "state"), _log_state(log_tx)))
+        if known == state:
             return 0
         index = self._prepare(index)
         self._forget_redacted(index)
