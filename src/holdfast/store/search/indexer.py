@@ -119,7 +119,8 @@ class Indexer:
 
     def purge(self, files: bool = True) -> None:
         """Remove deleted and redacted messages from the index; with `files`, also their bytes from its files."""
-        if not self._exists():
+        # The tables on PostgreSQL keep the bytes of deleted rows, even if the index is empty now.
+        if not self._exists() and (self._log.has_tokenizer or not files):
             return
         try:
             index = self._open()
