@@ -10,15 +10,15 @@ from holdfast.store.blobs.blobs import Blobs
 from holdfast.store.mail.contacts import Contacts
 from holdfast.store.mail.mail import Mail
 from holdfast.store.records.memory import Memories
-from holdfast.store.records.permissions import Permissions
-from holdfast.store.records.processes import Processes
+from holdfast.store.records.permissions import PermissionRecords
+from holdfast.store.records.processes import ProcessLog
 
 FACETS: dict[str, type] = {
     "mail": Mail,
     "contacts": Contacts,
     "memory": Memories,
-    "permissions": Permissions,
-    "processes": Processes,
+    "permissions": PermissionRecords,
+    "processes": ProcessLog,
     "blobs": Blobs,
     "admin": Admin,
 }

@@ -40,7 +40,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 
 from holdfast.store import queries
-from holdfast.store.postgres import catalog
+from holdfast.store.postgres import definitions
 from holdfast.store.postgres import migration as postgres_migration
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -483,12 +483,12 @@ def _inside(schema: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
 
 
 def _cookie(connection: psycopg.Connection[tuple[Any, ...]]) -> str:
-    row = connection.execute(_COOKIE, catalog.declared_schema().parameters).fetchone()
+    row = connection.execute(_COOKIE, definitions.declared_schema().parameters).fetchone()
     assert row is not None
     return str(row[0])
 
 
-_COOKIE = queries.load(catalog.QUERY_FOLDER)["cookie"]
+_COOKIE = queries.load(definitions.QUERY_FOLDER)["cookie"]
 _ROWS = 5_000  # more than these leave a table that is slow to read until it is vacuumed
 
 
@@ -512,7 +512,7 @@ def _emptying(made: Made) -> str:
     """All statements in one message: a round trip for each would take longer than they do."""
     labels = ", ".join(f"({_literal(key)}, {_literal(value)})" for key, value in made.labels if key != "schema_shape")
     restart = ", ".join(f"setval('{name}', 1, false)" for name in postgres_migration.identity_sequences())
-    deletes = "; ".join(f"DELETE FROM {table}" for table in catalog.declared_schema().names("table"))
+    deletes = "; ".join(f"DELETE FROM {table}" for table in definitions.declared_schema().names("table"))
     deletes = deletes.replace("FROM meta", "FROM meta WHERE key <> 'schema_shape'")  # which is long
     return f"{deletes}; INSERT INTO meta VALUES {labels}; SELECT {restart}"
 

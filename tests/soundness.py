@@ -20,7 +20,7 @@ import psycopg
 from holdfast import SessionDB, types
 from holdfast.store import fsck, queries
 from holdfast.store.driver import Row, Tx
-from holdfast.store.postgres import catalog
+from holdfast.store.postgres import definitions
 from holdfast.store.sqlite import migration as sqlite_migration
 
 _SQL = queries.load("postgres")
@@ -28,7 +28,7 @@ _SQL = queries.load("postgres")
 _BROKEN = " UNION ALL ".join(f"(SELECT broken::text FROM ({_SQL[name]}) broken)" for name in fsck.CHECKS)
 
 # What is searched by is made from the rest, whenever somebody looks for something.
-_TABLES = [name for name in catalog.declared_schema().names("table") if not name.startswith("search_")]
+_TABLES = [name for name in definitions.declared_schema().names("table") if not name.startswith("search_")]
 _ROWS = " UNION ALL ".join(f"SELECT '{name}', kept::text FROM {name} kept" for name in _TABLES)
 _SQLITE_TABLES = [name for kind, name in sqlite_migration.declared_schema("sqlite") if kind == "table"]
 

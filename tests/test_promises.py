@@ -139,4 +139,4 @@ def following(running: postgres.Server) -> Iterator[None]:
     [("/run/postgresql", True), ("127.0.0.1", True), ("::1", True), ("10.0.0.7", False), ("", False)],
 )
 def test_what_does_not_leave_this_machine_is_local(place: str, local: bool) -> None:
-    assert server_status.ClientConnection(1, False, place).is_local is local
+    assert server_status.is_local(place) is local

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests import soundness
 from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
 
@@ -293,23 +290,6 @@ def test_broken_leases_are_an_error_of_their_own(db: SessionDB, how: str) -> Non
     backends.break_leases(db, how)
     with steps.nothing_changes(db), pytest.raises(errors.LeasesUnavailable):
         db.acquire_lease("talk", "compact")
-
-
-@pytest.mark.parametrize("how", backends.LEASE_LOSSES)
-def test_lost_lease_table_is_restored_when_the_next_lease_is_asked_for(
-    db: SessionDB, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    chats = [f"chat-{number}" for number in range(8)]
-    for chat in chats:
-        steps.begin(db, chat, "a")
-    backends.break_leases(db, how)
-    with ThreadPoolExecutor(len(chats)) as threads:
-        taken = list(threads.map(lambda chat: db.acquire_lease(chat, "turn", "me"), chats))
-    assert sorted(held.conversation_id for held in db.leases()) == sorted(lease.conversation_id for lease in taken)
-    with pytest.raises(errors.Busy):
-        db.acquire_lease(chats[0], "turn", "you")
-    assert len([record for record in caplog.records if "holdfast doctor" in record.getMessage()]) == 1
-    assert soundness.report(db) is None
 
 
 def test_lease_that_could_not_be_released_is_taken_again_by_its_process_only(make_db: MakeDb) -> None:

@@ -308,17 +308,6 @@ def test_a_note_for_the_model_is_not_found_and_the_mark_of_a_cut_is(db: SessionD
     assert db.search("train", role="user")[0].content == "My train leaves at noon."
 
 
-def test_whoever_searches_one_conversation_waits_for_no_other(db: SessionDB) -> None:
-    one, two = _told(db, "the grey heron", "flies"), _told(db, "another heron", "and more", "and more")
-    branch = db.branch(one, 1).id
-    db.append_message(branch, role="user", content="a heron of the branch")
-    hits = db.search("heron", session_id=branch, own=True)
-    assert {(hit.conversation_id, hit.seq) for hit in hits} == {(one, 1), (branch, 2)}
-    assert db.admin.search_status()["behind"] == 3
-    assert {hit.conversation_id for hit in db.search("heron")} == {one, two, branch}
-    assert db.admin.search_status()["behind"] == 0
-
-
 def test_what_another_indexed_between_two_looks_stays_indexed(
     make_db: MakeDb, at_point: Callable[[Callable[[str], None]], None]
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from holdfast.store import queries
-from holdfast.store.postgres import catalog
+from holdfast.store.postgres import definitions
 from tests.faults import forbidden
 
 _SAID = (
@@ -48,7 +48,7 @@ def _upsert(found: re.Match[str]) -> str:
 # Not those of search, which can be thrown away and made again.
 TABLES = [
     part.name
-    for part in map(catalog.parse_statement, catalog.split_statements(queries.schema(catalog.FOLDER)))
+    for part in map(definitions.parse_statement, definitions.split_statements(queries.schema(definitions.FOLDER)))
     if part.kind == "table"
 ]
 POSTGRES = [

@@ -238,7 +238,8 @@ MUTANTS: dict[str, Mutant] = {
         "redacting", (Edit(deletion, "redact", "_blank_summaries(tx, reader, seq, now)", "pass"),)
     ),
     "branch that shows what was hidden": Mutant(
-        "branching", (Edit(branches, "branch", "visibility.copy_hides_to_branch(tx, here.key, made)", "pass"),)
+        "branching",
+        (Edit(visibility, "copy_to_branch", "merge_ranges(hidden_ranges(tx, origin), branch.forked_at)", "()"),),
     ),
     "branch on a compaction that saw more": Mutant(
         "branching",
@@ -285,11 +286,11 @@ MUTANTS: dict[str, Mutant] = {
         "pinning", (Edit(visibility, "pin", "conversation_row.update(tx, here)", "pass"),)
     ),
     "branch that takes no pins": Mutant(
-        "pinning", (Edit(branches, "branch", "visibility.copy_pins_to_branch(tx, here.key, made)", "pass"),)
+        "pinning", (Edit(visibility, "copy_to_branch", "in pins(tx, origin)", "in ()"),)
     ),
     "branch that takes pins beyond its fork point": Mutant(
         "pinning",
-        (Edit(visibility, "copy_pins_to_branch", "if each.seq <= branch.forked_at:", "if True:"),),
+        (Edit(visibility, "copy_to_branch", "if each.seq <= branch.forked_at:", "if True:"),),
         ("pin_lies_within_the_log",),
     ),
 }

@@ -15,13 +15,13 @@ import pytest
 
 from holdfast.store import queries
 from holdfast.store.db import SessionDB
-from holdfast.store.postgres import catalog
+from holdfast.store.postgres import definitions
 from tests import postgres
 from tests.faults import checker, dialects, forbidden, forbidden_mail
 
 # Without a constraint there is nothing an upsert could meet.
 SEEN = [bad for bad in dialects.POSTGRES if bad.seen and "ON CONFLICT" not in bad.sql]
-TABLES = catalog.declared_schema().names("table")
+TABLES = definitions.declared_schema().names("table")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -87,7 +87,10 @@ def test_what_the_list_is_made_from_is_itself_allowed(allowed: str, furnished: C
 
 
 def test_both_databases_have_the_same_triggers() -> None:
-    made, declared = set(catalog.declared_schema().names("trigger")), set(_TRIGGER.findall(queries.schema("sqlite")))
+    made, declared = (
+        set(definitions.declared_schema().names("trigger")),
+        set(_TRIGGER.findall(queries.schema("sqlite"))),
+    )
     truncated = {f"{table}_is_not_truncated" for table in dialects.TABLES}
     assert made - declared == truncated | {"conversation_insert_is_valid", "conversation_update_is_valid"}
     assert declared <= made
@@ -125,7 +128,7 @@ class Bare:
 
     def _relabel(self) -> None:
         """Else the next open would see a changed schema and bring it back to what is declared."""
-        row = self.connection.execute(_COOKIE, catalog.declared_schema().parameters).fetchone()
+        row = self.connection.execute(_COOKIE, definitions.declared_schema().parameters).fetchone()
         assert row is not None
         self.connection.execute("UPDATE meta SET value = %s WHERE key = 'schema_cookie'", row)
 
@@ -142,7 +145,7 @@ class Bare:
                         into.write(rows)
 
 
-_COOKIE = queries.load(catalog.QUERY_FOLDER)["cookie"]
+_COOKIE = queries.load(definitions.QUERY_FOLDER)["cookie"]
 _CONSTRAINTS = """
 SELECT r.relname, c.conname FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
  WHERE r.relnamespace = current_schema()::regnamespace AND c.contype IN ('c', 'f', 'p', 'u')

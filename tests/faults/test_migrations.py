@@ -195,17 +195,6 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
     connection.close()
 
 
-def test_renamed_triggers_of_an_older_revision_are_dropped(place: Path) -> None:
-    path = place / "store.db"
-    SessionDB(path).close()
-    connection = apsw.Connection(str(path))
-    connection.execute("CREATE TRIGGER pin_stays BEFORE UPDATE ON pins BEGIN SELECT raise(ABORT, 'a pin stays'); END")
-    connection.execute("UPDATE meta SET value = '9' WHERE key = 'schema_revision'")
-    connection.close()
-    with SessionDB(path) as db:
-        assert db.admin.fsck().ok
-
-
 def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: Path) -> None:
     path = place / "store.db"
     with SessionDB(path) as db:

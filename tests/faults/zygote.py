@@ -32,7 +32,7 @@ import msgspec
 from holdfast import fault_points
 from holdfast.store import queries
 from holdfast.store.db import SessionDB
-from holdfast.store.postgres import catalog
+from holdfast.store.postgres import definitions
 from holdfast.store.postgres import driver as postgres_driver
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import migration as sqlite_migration
@@ -201,9 +201,9 @@ def _serve(kind: str) -> None:
         queries.load("sqlite")
         sqlite_migration.declared_schema("sqlite")
         if kind == SERVERS:
-            for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, catalog.QUERY_FOLDER):
+            for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, definitions.QUERY_FOLDER):
                 queries.load(dialect)
-            catalog.declared_schema()
+            definitions.declared_schema()
         gc.disable()
         try:
             for line in sys.stdin.buffer:

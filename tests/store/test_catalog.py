@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.store import queries
 from holdfast.store.driver import MISSING
-from holdfast.store.postgres import catalog
+from holdfast.store.postgres import definitions
 
 TEXT = """-- A story.
 CREATE TABLE t (
@@ -29,8 +29,10 @@ EXECUTE FUNCTION f();
 
 ALTER TABLE t ADD UNIQUE (b);
 """
-PARTS = catalog.DeclaredSchema(tuple(catalog.parse_statement(sql) for sql in catalog.split_statements(TEXT)))
-SOUND: catalog.Definitions = {
+PARTS = definitions.DeclaredSchema(
+    tuple(definitions.parse_statement(sql) for sql in definitions.split_statements(TEXT))
+)
+SOUND: definitions.Definitions = {
     ("table", "t", ""): "",
     ("column", "a", "t"): "bigint",
     ("index", "t_once", "t"): "an index",
@@ -52,7 +54,7 @@ def test_schema_is_taken_apart_statement_by_statement() -> None:
 
 
 def test_every_statement_of_the_schema_is_understood_and_named_once() -> None:
-    parts = catalog.declared_schema().statements
+    parts = definitions.declared_schema().statements
     made = [(part.kind, part.name) for part in parts if part.kind != "alter"]
     assert len(made) == len(set(made)) >= 100
     files = (("postgres", "schema.sql"), ("postgres", "functions.sql"), ("postgres_search", "schema.sql"))
@@ -62,15 +64,15 @@ def test_every_statement_of_the_schema_is_understood_and_named_once() -> None:
 
 
 def test_functions_name_the_schema_they_are_made_in() -> None:
-    assert 'FROM "odd ""one""".t;' in catalog.qualify(PARTS.statements[2].sql, 'odd "one"')
+    assert 'FROM "odd ""one""".t;' in definitions.qualify(PARTS.statements[2].sql, 'odd "one"')
 
 
 def test_what_a_statement_makes_is_understood_or_refused() -> None:
     with pytest.raises(ValueError, match="not a schema statement"):
-        catalog.parse_statement("DROP TABLE t")
+        definitions.parse_statement("DROP TABLE t")
 
 
-def _without(*places: catalog.ObjectKey) -> catalog.Definitions:
+def _without(*places: definitions.ObjectKey) -> definitions.Definitions:
     return {place: text for place, text in SOUND.items() if place not in places}
 
 
@@ -95,30 +97,30 @@ def _without(*places: catalog.ObjectKey) -> catalog.Definitions:
         (SOUND | {("trigger", "x", "t"): "a stranger"}, [("the trigger x is not part of the schema", False)]),
     ],
 )  # fmt: skip
-def test_what_differs_is_told(found: catalog.Definitions, told: list[tuple[str, bool]]) -> None:
-    faults = catalog.find_faults(found, SOUND, PARTS, newer=False, same_server=True)
+def test_what_differs_is_told(found: definitions.Definitions, told: list[tuple[str, bool]]) -> None:
+    faults = definitions.find_faults(found, SOUND, PARTS, newer=False, same_server=True)
     assert [(str(fault), fault.repairable) for fault in faults] == told
 
 
 def test_server_of_another_version_may_use_other_words_but_not_leave_out_a_thing() -> None:
     other = {place: f"{text}, said otherwise" for place, text in SOUND.items()}
-    assert catalog.find_faults(other, SOUND, PARTS, newer=False, same_server=False) == []
+    assert definitions.find_faults(other, SOUND, PARTS, newer=False, same_server=False) == []
     other[("trigger", "g", "t")] = "said otherwise DISABLED"
     del other[("index", "t_once", "t")]
-    told = catalog.find_faults(other, SOUND, PARTS, newer=False, same_server=False)
-    assert {fault.what for fault in told} == {catalog.DISABLED, MISSING}
+    told = definitions.find_faults(other, SOUND, PARTS, newer=False, same_server=False)
+    assert {fault.what for fault in told} == {definitions.DISABLED, MISSING}
 
 
 def test_what_a_newer_version_made_is_its_own_business() -> None:
     found = SOUND | {("trigger", "x", "t"): "newer", ("function", "f", ""): "newer"}
-    assert catalog.find_faults(found, SOUND, PARTS, newer=True, same_server=True) == []
+    assert definitions.find_faults(found, SOUND, PARTS, newer=True, same_server=True) == []
 
 
 def test_shape_is_read_as_it_was_written() -> None:
-    assert catalog.decode(catalog.encode(SOUND)) == SOUND
+    assert definitions.decode(definitions.encode(SOUND)) == SOUND
 
 
 def test_object_that_another_session_replaces_meanwhile_is_looked_at_again() -> None:
     """PostgreSQL has no text for one that is gone since the query began."""
     answers = [[("function", "f", "", None)], [("function", "f", "", "a function")]]
-    assert catalog.read_definitions(lambda *_: answers.pop(0), PARTS) == {("function", "f", ""): "a function"}
+    assert definitions.read_definitions(lambda *_: answers.pop(0), PARTS) == {("function", "f", ""): "a function"}

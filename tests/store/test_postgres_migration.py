@@ -17,7 +17,7 @@ import pytest
 from holdfast import SessionDB, errors, fault_points, types
 from holdfast.store import conversation_row
 from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan, Tx
-from holdfast.store.postgres import catalog
+from holdfast.store.postgres import definitions
 from holdfast.store.postgres import migration as postgres_migration
 from tests import postgres
 from tests.contract import steps
@@ -70,7 +70,7 @@ def test_schema_is_made_once_by_all_who_open_it_at_once(empty: str, monkeypatch:
 
 
 def test_making_that_was_cut_off_is_begun_again(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = len(catalog.declared_schema().statements)
+    every = len(definitions.declared_schema().statements)
     for cut in (0, every // 3, every - 1, every, every + 1):
         _cut_off(empty, cut, monkeypatch)
         with psycopg.connect(empty) as connection:
@@ -104,7 +104,7 @@ def test_schema_that_the_address_names_is_made_too() -> None:
         connection.execute(f"SET search_path = {name}")
         postgres_migration.Migration(connection.execute).prepare(1.0)
         assert _told(connection) == []
-        assert catalog.quote(_schema(connection)) == name
+        assert definitions.quote(_schema(connection)) == name
         connection.execute(f"DROP SCHEMA {name} CASCADE")
 
 
@@ -119,14 +119,6 @@ def test_store_of_an_older_revision_gets_what_it_lacks(made: Connection) -> None
     assert _told(made) == []
     assert _lines(made, "schema_revision") == [str(SCHEMA_PLAN.revision)]
     made.execute("SELECT redacted_at FROM audit; SELECT seq FROM pins; SELECT folder FROM conversations")
-
-
-def test_renamed_triggers_of_an_older_revision_are_dropped(made: Connection) -> None:
-    made.execute("CREATE TRIGGER pin_stays BEFORE UPDATE ON pins FOR EACH ROW EXECUTE FUNCTION refuse('a pin stays')")
-    made.execute("DELETE FROM meta WHERE key IN ('schema_shape', 'schema_cookie')")
-    _label(made, "schema_revision", "9")
-    postgres_migration.Migration(made.execute).prepare(1.0)
-    assert postgres_migration.Migration(made.execute).faults() == []
 
 
 def test_functions_answer_processes_of_an_older_version_as_they_always_did(made: Connection) -> None:

@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from holdfast import errors
-from holdfast.store import async_mirror, executor, group_commit, log, notifications, write_step
+from holdfast.store import async_mirror, executor, group_commit, notifications, write_step
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Driver
 
@@ -34,8 +34,8 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         self.mail = async_mirror.AsyncMail(db.mail, self)
         self.contacts = async_mirror.AsyncContacts(db.contacts, self)
         self.memory = async_mirror.AsyncMemories(db.memory, self)
-        self.permissions = async_mirror.AsyncPermissions(db.permissions, self)
-        self.processes = async_mirror.AsyncProcesses(db.processes, self)
+        self.permissions = async_mirror.AsyncPermissionRecords(db.permissions, self)
+        self.processes = async_mirror.AsyncProcessLog(db.processes, self)
         self.blobs = async_mirror.AsyncBlobs(db.blobs, self)
         self.admin = async_mirror.AsyncAdmin(db.admin, self)
         self.notifications = NotificationHub(db.driver)
@@ -74,11 +74,9 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         if self._closed:
             raise errors.StoreClosed()
 
-    async def share(self, step: write_step.WriteStep[T] | log.AppendRequest) -> T:
-        """Run a step or an append, which may share its commit with the writes of other tasks."""
+    async def share(self, step: write_step.WriteStep[T]) -> T:
+        """Run a step, which may share its commit with the writes of other tasks."""
         self._check_open()
-        if isinstance(step, log.AppendRequest):
-            return cast("T", await self._writes.append(step))
         return await self._writes.write(step)
 
 

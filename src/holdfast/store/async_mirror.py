@@ -13,15 +13,15 @@ import inspect
 from functools import partial
 
 from holdfast import types
-from holdfast.store import log
+from holdfast.store import log, write_step
 from holdfast.store.admin import Admin
 from holdfast.store.blobs.blobs import Blobs
 from holdfast.store.db import SessionDB
 from holdfast.store.mail.contacts import Contacts
 from holdfast.store.mail.mail import Mail
 from holdfast.store.records.memory import Memories
-from holdfast.store.records.permissions import Permissions
-from holdfast.store.records.processes import Processes
+from holdfast.store.records.permissions import PermissionRecords
+from holdfast.store.records.processes import ProcessLog
 
 
 class AsyncMirror:
@@ -54,14 +54,14 @@ async def _append_messages(self, session_id, messages, **options):
     if messages in ([], ()):
         return await self._runner.run(list)  # raises StoreClosed, if it is
     request = log.AppendRequest(session_id, messages, self._target._clock(), **options)
-    return await self._runner.share(request)
+    return await self._runner.share(write_step.WriteStep("append", request))
 
 
 @functools.wraps(SessionDB.append_message)
 async def _append_message(self, session_id, *, expect_head=False, create=None, lease=None, **message):
     messages, now = [types.NewMessage(**message)], self._target._clock()
     request = log.AppendRequest(session_id, messages, now, expect_head=expect_head, create=create, lease=lease)
-    return (await self._runner.share(request))[0]
+    return (await self._runner.share(write_step.WriteStep("append", request)))[0]
 
 
 def _mirror(target, name, without=(), **own):
@@ -81,7 +81,7 @@ AsyncSessionBase = _mirror(
 AsyncMail = _mirror(Mail, "AsyncMail")
 AsyncContacts = _mirror(Contacts, "AsyncContacts")
 AsyncMemories = _mirror(Memories, "AsyncMemories")
-AsyncPermissions = _mirror(Permissions, "AsyncPermissions")
-AsyncProcesses = _mirror(Processes, "AsyncProcesses")
+AsyncPermissionRecords = _mirror(PermissionRecords, "AsyncPermissionRecords")
+AsyncProcessLog = _mirror(ProcessLog, "AsyncProcessLog")
 AsyncBlobs = _mirror(Blobs, "AsyncBlobs")
 AsyncAdmin = _mirror(Admin, "AsyncAdmin")

@@ -74,18 +74,20 @@ def branch(
         folder=folder or origin.folder,
         metadata=origin.metadata,
     )
+    # The session that holds the last inherited message.
+    holding = max(at, here.forked_at + 1)
+    row = tx.one("session_holding", conversation=here.key, seq=holding) if at_seq is not None else None
     made = sessions.insert_conversation(
         tx,
         branch_id,
         new,
         now,
-        forked_from=_session_at(tx, here, at_seq),
+        forked_from=row[1] if row else here.head_id,
         forked_at=at,
         forked_epoch=base.epoch if base and at else None,
         origin=here.key if at else None,
     )
-    visibility.copy_hides_to_branch(tx, here.key, made)
-    visibility.copy_pins_to_branch(tx, here.key, made)
+    visibility.copy_to_branch(tx, here.key, made)
     return branch_id
 
 
@@ -96,11 +98,3 @@ def _was_branched(tx: Tx, here: ConversationRow, at_seq: int | None, branch_id: 
         return False
     parent = tx.one("session_place", id=found.parent_session_id)
     return parent is not None and parent[0] == here.key
-
-
-def _session_at(tx: Tx, here: ConversationRow, at_seq: int | None) -> str:
-    """Return the session that holds the last inherited message of a branch."""
-    if at_seq is None:
-        return here.head_id
-    row = tx.one("session_holding", conversation=here.key, seq=max(at_seq, here.forked_at + 1))
-    return row[1] if row else here.head_id

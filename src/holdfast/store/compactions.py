@@ -46,7 +46,6 @@ def make_draft(
     model: str | None,
     keep_lease: bool = False,
 ) -> CompactionDraft:
-    validation.check(validation.OptionalFlag, keep_lease=keep_lease)
     if not isinstance(summary, str):
         raise errors.InvalidArgument("`summary` must be text.")
     if not isinstance(ledger, Mapping | None):
@@ -84,7 +83,12 @@ def commit(
     if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):
         raise errors.Superseded(here.head_id, here.epoch)
     base = current(tx, here) if stored.compaction is None else from_row(stored.compaction)
-    _check_cut(draft, seen, base)
+    if draft.seen_seq > seen.last_seq:
+        raise errors.InvalidArgument(
+            f"`seen_seq` must be at most {seen.last_seq}, the last message when the work began, not {draft.seen_seq}."
+        )
+    if base and draft.cut_seq < base.cut_seq:
+        raise errors.InvalidArgument(f"`cut_seq` must be at least {base.cut_seq}, the last cut, not {draft.cut_seq}.")
     if stored.head is None:
         raise errors.StoreCorrupt(f"The head of conversation {here.id} is missing. Run `holdfast doctor`.")
     head = sessions.from_row(stored.head)
@@ -196,15 +200,6 @@ def _was_committed(
     if conversation == here.key and row is not None and row[1:] == expected:
         return True
     raise errors.IdTaken(child_id)
-
-
-def _check_cut(draft: CompactionDraft, seen: types.Snapshot, base: types.Compaction | None) -> None:
-    if draft.seen_seq > seen.last_seq:
-        raise errors.InvalidArgument(
-            f"`seen_seq` must be at most {seen.last_seq}, the last message when the work began, not {draft.seen_seq}."
-        )
-    if base and draft.cut_seq < base.cut_seq:
-        raise errors.InvalidArgument(f"`cut_seq` must be at least {base.cut_seq}, the last cut, not {draft.cut_seq}.")
 
 
 # --- reading -----------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from holdfast.store import (
 )
 from holdfast.store import branches as branching
 from holdfast.store.blobs import blobs
-from holdfast.store.driver import Driver, SchemaPlan, Tx, hide_password, is_postgres
+from holdfast.store.driver import DURABILITY, Driver, SchemaPlan, Tx, hide_password, is_postgres
 from holdfast.store.mail import contacts, mail
 from holdfast.store.records import memory, permissions, processes
 from holdfast.store.search import search
@@ -69,8 +69,8 @@ class SessionDB(
         self.mail = mail.Mail(self.driver, self._clock)
         self.contacts = contacts.Contacts(self.driver, self._clock)
         self.memory = memory.Memories(self.driver, self._clock)
-        self.permissions = permissions.Permissions(self.driver, self._clock)
-        self.processes = processes.Processes(self.driver, self._clock)
+        self.permissions = permissions.PermissionRecords(self.driver, self._clock)
+        self.processes = processes.ProcessLog(self.driver, self._clock)
         self.blobs = blobs.Blobs(self.driver, self._clock)
         self.searcher = search.Searcher(self.driver)
         self.admin = admin.Admin(self.driver, self._clock, self.blobs, self.searcher)
@@ -145,7 +145,6 @@ class SessionDB(
 
     def branches(self, session_id: str, *, reading: bool = False) -> list[str]:
         """Return the ids of the conversations that branched off; with `reading`, only those that read this log."""
-        validation.check(validation.Flag, reading=reading)
         name = "branches_reading" if reading else "branches_of"
         return [row[0] for row in self.driver.read(lambda tx: conversation_row.query(tx, name, session_id))]
 
@@ -167,8 +166,12 @@ class SessionDB(
         validation.check(validation.WholeNumber, limit=limit, skip=skip)
         validation.check_filters(owner=owner, source=source)
         validation.check(validation.OptionalFlag, live=live, every=every)
-        wanted = sessions.SessionFilter(owner, source, live, titles.clean_folder_or_none(folder), every)
-        return self.driver.read(lambda tx: sessions.list_matching(tx, wanted, limit, skip))
+        folder = titles.clean_folder_or_none(folder)
+        return self.driver.read(
+            lambda tx: sessions.list_matching(
+                tx, limit, skip, owner=owner, source=source, live=live, folder=folder, every=every
+            )
+        )
 
     def resolve(self, text: str, *, owner: str | None = None, near: bool = False) -> types.Session:
         """Find the head of a conversation by an id, a unique prefix of one, a title, or `last`.
@@ -179,7 +182,6 @@ class SessionDB(
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
             raise validation.invalid("text", "an id, the beginning of one, a title, or `last`", text)
         validation.check_filters(owner=owner)
-        validation.check(validation.OptionalFlag, near=near)
         return self.driver.read(lambda tx: sessions.resolve(tx, text, owner, near))
 
     def end_session(self, session_id: str, end_reason: str) -> bool:
@@ -329,7 +331,7 @@ class SessionDB(
         validation.check(validation.WholeNumber, seq=seq)
         now = self._clock()
         key = self.driver.write("redact", lambda tx: deletion.redact(tx, session_id, seq, now))
-        self.searcher.remove(key, seq)
+        self.searcher.remove(key)
 
     def delete_conversation(self, session_id: str) -> None:
         """Remove a conversation for good. HasBranches lists the conversations that still read from it."""
@@ -431,7 +433,8 @@ def open_driver(
 
     `create=False` raises StoreUnusable if the PostgreSQL schema contains no store.
     """
-    validation.check_filters(durability=durability)
+    if durability not in DURABILITY:
+        raise errors.InvalidArgument(f"`durability` must be one of {', '.join(DURABILITY)}.")
     validation.check(validation.Duration, write_timeout=write_timeout)
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if not isinstance(path, str):

@@ -12,7 +12,6 @@ from holdfast.store import compactions, conversation_row, leases, message_codec,
 from holdfast.store.blobs import blobs
 from holdfast.store.conversation_row import ConversationRow
 from holdfast.store.driver import Tx
-from holdfast.store.mail import inbound
 from holdfast.store.records import permissions, processes
 from holdfast.store.search import query_parser
 
@@ -105,8 +104,8 @@ def _find_derived(tx: Tx, conversation: int, text: str) -> list[tuple[int, str]]
 def _redact_related(tx: Tx, conversation: int, seq: int, calls: Sequence[types.ToolCall], now: float) -> None:
     """Redact the inbound message, the audit entries and the process commands that belong to a message."""
     tx.run("process_redact_noticed", conversation=conversation, seq=seq)
-    inbound.redact(tx, conversation, seq, now)
-    tx.run("inbox_redact_message", conversation=conversation, seq=seq, at=now)
+    for query in ("outgoing_redact_message", "arrival_redact_message", "inbox_redact_message"):
+        tx.run(query, conversation=conversation, seq=seq, at=now)
     for call in calls:
         tx.run("audit_redact", conversation=conversation, call_id=permissions.clip(call.id, "call_id"), at=now)
     arguments = {text for call in calls for text in _text_arguments(call.arguments)}

@@ -29,6 +29,7 @@ Execute = Callable[..., Iterable[Sequence[Any]]]
 """Executes one SQL statement and returns its rows."""
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 _SECRETS = {"password", "passfile", "sslpassword", "sslkey", "oauth_client_secret", "scram_client_key"}
+DURABILITY = ("power-loss", "process-crash")
 UNIX = "unix"
 MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -50,18 +51,6 @@ def hide_password(target: str) -> str:
     public = [(name, value) for name, value in parse.parse_qsl(query) if name not in _SECRETS]
     options = mark + parse.urlencode(public, quote_via=parse.quote) if public else ""
     return f"{scheme}://{login.partition(':')[0]}{at}{location}{options}"
-
-
-# Triggers of revisions before 10, which enforced the same rules under other names.
-_RETIRED = """
-arrival_became_a_message arrival_goes_on_where_it_began arrival_is_what_came_in arrival_joins_one_of_its_route
-compaction_stands_on_the_current_one conversation_counts_what_is_there conversation_identity_stays
-conversation_is_made_sound conversation_stays_sound conversation_takes_its_mail grant_stays inbound_became_a_message
-inbound_begins_waiting inbound_is_not_deleted inbound_is_settled_once inbound_is_what_came_in memory_has_room
-outgoing_goes_where_it_came_from outgoing_is_what_was_said pin_has_room pin_stays process_end_is_told
-process_identity_stays session_ends_at_the_tip session_identity_stays session_is_born_live tombstone_stays
-"""
-RETIRED_TRIGGERS = frozenset(_RETIRED.split())
 
 
 class SchemaPlan(NamedTuple):
@@ -166,16 +155,6 @@ class DatabaseReader(Protocol):
         """Close all connections; further calls raise StoreClosed."""
 
 
-class DatabaseCopy(DatabaseReader, Protocol):
-    """A database in a file that no process writes to, such as a backup."""
-
-    def was_opened(self) -> bool:
-        """Return whether it was opened as a store since the copy was made."""
-
-    def copy_to(self, path: str, progress: Progress | None = None) -> None:
-        """Copy everything into an empty file."""
-
-
 class SearchIndex(Protocol):
     """The database of the search index, which can be dropped and rebuilt. Its methods are those of Driver."""
 
@@ -231,25 +210,10 @@ class Driver(DatabaseReader, Protocol):
     def allow(self, role: str) -> list[str]:
         """Let a role use the store without changing its schema; return the statements that were run."""
 
-    def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
-        """Copy one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
-
-    def replace_with(self, path: str, finish: Callable[[Tx, Tx], T], progress: Progress | None = None) -> T:
-        """Replace the whole content by that of a file, in one transaction; return the result of `finish`.
-
-        `finish` reads the old content (first) and may change the new (second). No other process writes meanwhile.
-        """
-
-    def open_copy(self, path: str) -> DatabaseCopy:
-        """Open a copy in another file, read-only."""
-
-    def open_store(self, path: str) -> Driver:
-        """Open a store in another file and migrate it to the schema of this version."""
-
     def scrub(self) -> None:
         """Remove every byte of deleted and redacted content from the files of the database.
 
-        SQLite blocks writers while the file is read once, PostgreSQL all access to a table while it is rewritten.
+        SQLite blocks writers while the file is rewritten, PostgreSQL all access to a table while it is rewritten.
         Raises StoreBusy if another process was reading all the time; then the caller tries again later.
         """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from holdfast import errors, types
 from holdfast.store import message_codec, queries
-from holdfast.store.driver import MISSING, DatabaseReader, Progress, SchemaFault, Tx
+from holdfast.store.driver import MISSING, DatabaseReader, Progress, Tx
 
 ROWS_PER_PAGE = 5_000
 
@@ -30,13 +31,20 @@ def check(driver: DatabaseReader, progress: Progress | None = None, *, schema: b
     an older version lacks constraints that cannot be added later.
     """
     began = time.monotonic()
-    found = [types.Violation("database", "", error) for error in _integrity_errors(driver)]
-    found += [types.Violation("schema", "", str(fault)) for fault in _faults(driver, schema)]
+    counts, found = (0, 0, 0), list[types.Violation]()
+    try:
+        found += [types.Violation("database", "", error) for error in driver.integrity_errors()]
+    except (errors.StoreCorrupt, errors.StoreBroken) as error:  # too damaged to be checked
+        found.append(types.Violation("database", "", str(error)))
+    with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):  # the other checks report the same damage
+        faults = [each for each in driver.schema_faults() if each.what == MISSING or (schema and each.kind != "table")]
+        found += [types.Violation("schema", "", str(fault)) for fault in faults]
     try:
         counts, violations = driver.read(lambda tx: _check_all(tx, progress))
+        found += violations
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
-        counts, violations = (0, 0, 0), [types.Violation("database", "", str(error))]
-    return types.Report(*counts, tuple(found + violations), time.monotonic() - began)
+        found.append(types.Violation("database", "", str(error)))
+    return types.Report(*counts, tuple(found), time.monotonic() - began)
 
 
 def raise_if_damaged(report: types.Report, path: str) -> types.Report:
@@ -44,21 +52,6 @@ def raise_if_damaged(report: types.Report, path: str) -> types.Report:
     if not report.ok:
         raise errors.CopyDamaged(path, [f"{bad.promise} {bad.detail}" for bad in report.violations])
     return report
-
-
-def _integrity_errors(driver: DatabaseReader) -> list[str]:
-    try:
-        return driver.integrity_errors()
-    except (errors.StoreCorrupt, errors.StoreBroken) as error:
-        return [str(error)]  # too damaged to be checked
-
-
-def _faults(driver: DatabaseReader, every: bool) -> list[SchemaFault]:
-    try:
-        found = driver.schema_faults()
-        return [each for each in found if each.what == MISSING or (every and each.kind != "table")]
-    except (errors.StoreCorrupt, errors.StoreBroken):
-        return []  # the other checks report the same damage
 
 
 def _check_all(tx: Tx, progress: Progress | None) -> tuple[tuple[int, int, int], list[types.Violation]]:

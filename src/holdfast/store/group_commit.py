@@ -8,7 +8,7 @@ time. PostgreSQL has several:
 - A write that has to wait longer, or that needs more than the statement can do, runs in a transaction of its own, so
   that it delays no other.
 
-Appends to one conversation, and steps that name the same queue, run in the order of the calls. Each write is
+Appends to one session id, and steps that name the same queue, run in the order of the calls. Each write is
 acknowledged after its commit. Cancelling the task that waits for a write does not cancel the write.
 """
 
@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast import errors, types
-from holdfast.store import conversation_row, executor, log, write_step
+from holdfast import errors
+from holdfast.store import executor, log, write_step
 from holdfast.store.driver import Driver, Tx
 
 T = TypeVar("T")
@@ -33,8 +33,6 @@ MAX_GROUPS = 4
 # A group that takes longer most likely waits for another process. It does not count towards MAX_GROUPS.
 BLOCKED_AFTER = 0.05
 MAX_THREADS = 32
-# Session ids whose conversation is remembered.
-MAX_SESSIONS = 4096
 # After one of these, a write to the same queue most likely fails as well, after another `write_timeout` seconds.
 UNAVAILABLE = (errors.StoreBusy, errors.StoreUnreachable, errors.StoreUnusable)
 
@@ -89,30 +87,19 @@ class GroupCommit:
         self._appends = self._steps = _Lane(1, MAX_GROUP)
         if self._concurrent:
             self._appends, self._steps = _Lane(MAX_GROUPS, MAX_GROUP), _Lane(MAX_GROUPS, MAX_STEPS)
-        self._conversations: dict[str, str] = {}
-        self._unresolved: list[tuple[str, Pending]] = []
-        """The first append whose conversation is not known, and all later ones."""
         self._calls = set[asyncio.Future[Any]]()
         """Calls on other threads whose callbacks have not run yet."""
 
     async def write(self, step: write_step.WriteStep[T]) -> T:
-        pending = self._pending(step, step.queue if self._concurrent else None)
-        self._put(self._steps, pending)
+        lane, queue = self._steps, step.queue
+        if isinstance(step.run, log.AppendRequest):
+            lane, queue = self._appends, step.run.session_id
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._driver.write_timeout
+        pending = Pending(step, queue if self._concurrent else None, loop.create_future(), deadline)
+        self._put(lane, pending)
         result: T = await pending.future
         return result
-
-    async def append(self, request: log.AppendRequest) -> list[types.Receipt]:
-        """Append. Appends to one conversation run in the order of the calls, even under different session ids."""
-        conversation = self._conversations.get(request.session_id)
-        pending = self._pending(write_step.WriteStep("append", request, restores_leases=False), conversation)
-        if self._concurrent and (conversation is None or self._unresolved):
-            self._unresolved.append((request.session_id, pending))
-            if len(self._unresolved) == 1:
-                self._resolve()
-        else:
-            self._put(self._appends, pending)
-        receipts: list[types.Receipt] = await pending.future
-        return receipts
 
     async def drain(self) -> None:
         """Wait until all writes have ended."""
@@ -123,53 +110,11 @@ class GroupCommit:
     def close(self) -> None:
         self._threads.close()
 
-    def _pending(self, step: write_step.WriteStep[Any], queue: str | None) -> Pending:
-        loop = asyncio.get_running_loop()
-        return Pending(step, queue, loop.create_future(), loop.time() + self._driver.write_timeout)
-
     def _on_done(self, call: asyncio.Future[Any], callback: Callable[[asyncio.Future[Any]], None]) -> None:
         """Run a callback when a call ends. A task would not do: a program may cancel all tasks of its loop."""
         self._calls.add(call)
         call.add_done_callback(callback)
         call.add_done_callback(self._calls.discard)
-
-    # --- the conversation of an append ---------------------------------------------------------------
-
-    def _resolve(self) -> None:
-        """Queue appends in the order of the calls, up to the first whose conversation is not known; look that up."""
-        while self._unresolved:
-            session_id, pending = self._unresolved[0]
-            conversation = self._conversations.get(session_id)
-            if conversation is None:
-                self._on_done(
-                    self._threads.submit(partial(self._conversation_of, session_id)), self._record_conversation
-                )
-                return
-            self._unresolved.pop(0)
-            self._put(self._appends, pending._replace(queue=conversation))
-
-    def _record_conversation(self, call: asyncio.Future[str | None]) -> None:
-        """Record the conversation that was looked up, queue its append and continue with the next one."""
-        session_id, pending = self._unresolved.pop(0)
-        try:
-            found = call.result()
-        except BaseException as error:  # noqa: BLE001 -- delivered to the task that awaits the append
-            executor.settle(pending.future, error)
-            self._unresolved = [each for each in self._unresolved if not self._fail_overdue(each[1], error)]
-        else:
-            if found is not None:
-                if len(self._conversations) >= MAX_SESSIONS:
-                    self._conversations.pop(next(iter(self._conversations)))
-                self._conversations[session_id] = found
-            # Without a conversation, the append creates it or fails.
-            self._put(self._appends, pending._replace(queue=found or session_id))
-        self._resolve()
-
-    def _conversation_of(self, session_id: str) -> str | None:
-        try:
-            return self._driver.read(lambda tx: conversation_row.read(tx, session_id).id)
-        except errors.NoSuchSession:
-            return None
 
     # --- groups --------------------------------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from holdfast import errors, types
@@ -158,19 +156,20 @@ def continuations(tx: Tx, session_id: str) -> list[types.Session]:
     return [found] if found else []
 
 
-class SessionFilter(NamedTuple):
-    """Filters of a list; None matches all. A folder also matches conversations without a folder."""
-
-    owner: str | None
-    source: str | None = None
-    live: bool | None = None
-    folder: str | None = None
-    every: bool = False
-
-
-def list_matching(tx: Tx, wanted: SessionFilter, limit: int, skip: int = 0) -> list[types.Session]:
-    most = min(limit + skip, 2**63 - 1)
-    rows = tx.all("sessions_list", **wanted._asdict(), limit=limit, skip=skip, most=most)
+def list_matching(
+    tx: Tx,
+    limit: int,
+    skip: int = 0,
+    *,
+    owner: str | None,
+    source: str | None = None,
+    live: bool | None = None,
+    folder: str | None = None,
+    every: bool = False,
+) -> list[types.Session]:
+    """List sessions by filters, of which None matches all; a folder also matches conversations without one."""
+    filters = {"owner": owner, "source": source, "live": live, "folder": folder, "every": every}
+    rows = tx.all("sessions_list", **filters, limit=limit, skip=skip, most=min(limit + skip, 2**63 - 1))
     return [from_row(row) for row in rows]
 
 
@@ -188,7 +187,7 @@ def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.S
     if by_title:
         return head(tx, by_title[0])
     if text == "last":
-        newest = list_matching(tx, SessionFilter(owner), 1)
+        newest = list_matching(tx, 1, owner=owner)
         if newest:
             return newest[0]
     found = [row[0] for row in tx.all("prefix_candidates", start=text, stop=text + "\U0010ffff", owner=owner)]
@@ -209,7 +208,7 @@ def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.S
 def _match_titles(tx: Tx, text: str, owner: str | None) -> list[str]:
     """Match titles case-insensitively: equal ones, else by prefix, else by substring."""
     wanted = " ".join(text.casefold().split())
-    heads = list_matching(tx, SessionFilter(owner), EVERY)
+    heads = list_matching(tx, EVERY, owner=owner)
     titles = [(head.id, head.title.casefold()) for head in heads if head.title]
     ways = (str.__eq__, str.startswith, str.__contains__)
     return next((found for fits in ways if (found := [each for each, title in titles if fits(title, wanted)])), [])

@@ -19,7 +19,7 @@ COPY_OF, COPIED_AT = "copy_of", "copied_at"
 BACKUP_DONE, BACKUP_CLAIMED = "scheduled_backup_at", "scheduled_backup_claimed_at"
 BACKUP_FAILED = "scheduled_backup_failed_at"
 STORE_ID = "store_id"
-SCRUBS, SCRUBBED_AT = "scrubs", "scrubbed_at"
+SCRUBBED_AT = "scrubbed_at"
 UPKEEP_DONE = "upkeep_done_at"
 # When a memory or mail was last deleted.
 FORGOTTEN = "forgotten_at"
@@ -29,7 +29,7 @@ PROFILE = "gateway_profile"
 SCHEMA = "schema_"
 
 NOT_COPIED = {
-    *(MADE, GENERATION, BACKUP, COPY_OF, COPIED_AT, SCRUBS, SCRUBBED_AT),
+    *(MADE, GENERATION, BACKUP, COPY_OF, COPIED_AT, SCRUBBED_AT),
     *(BACKUP_DONE, BACKUP_CLAIMED, BACKUP_FAILED, STORE_ID),
 }
 LASTING = {UPKEEP_DONE, FORGOTTEN, PROFILE}

@@ -143,10 +143,10 @@ def is_derived_from(title: str, text: str) -> bool:
 def clean_folder(folder: object) -> str:
     """Normalize an absolute path without `.`, `..` and redundant slashes, or raise InvalidArgument."""
     # A text far above the limit is refused without normalizing it.
+    if "\0" in str(folder):
+        raise validation.invalid("folder", "a path without NUL characters", folder)
     folder = validation.check_content(folder, "folder", 100 * MAX_FOLDER)
     # Both path styles on every host: the folder may be on another host.
-    if "\0" in folder:
-        raise validation.invalid("folder", "a path without NUL characters", folder)
     if posixpath.isabs(folder):
         cleaned = posixpath.normpath(folder)
     elif PureWindowsPath(folder).is_absolute():

@@ -34,7 +34,8 @@ def arrange(messages: Sequence[types.Message], turn_began: int | None) -> tuple[
             elif turn_began is not None and message.seq > turn_began:
                 running.add(call.id)
             else:
-                arranged.append(_synthetic_result(message, call))
+                uid, body = f"{message.uid}:{call.id}", message_codec.encode_synthetic(NO_RESULT, tool_call_id=call.id)
+                arranged.append(types.Message(message.seq, uid, message.session_id, "tool", message.at, body))
     return arranged, frozenset(running)
 
 
@@ -77,8 +78,3 @@ def _late_result(message: types.Message) -> types.Message:
 def is_late(message: types.Message) -> bool:
     """Return whether this user message contains the result of a call that is not in the context."""
     return message.role == "user" and message.uid.startswith(_LATE_UID)
-
-
-def _synthetic_result(message: types.Message, call: types.ToolCall) -> types.Message:
-    body = message_codec.encode_synthetic(NO_RESULT, tool_call_id=call.id)
-    return types.Message(message.seq, f"{message.uid}:{call.id}", message.session_id, "tool", message.at, body)

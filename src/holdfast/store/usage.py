@@ -15,7 +15,8 @@ from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
 from holdfast.store.driver import Driver, Tx
 
-MAX_BUDGET = 64 * 1024
+MAX_BUDGET = 64 * 1024 - len('{"spent":}')
+"""The longest budget of a caller in bytes as JSON; the stored one has at most 64 KiB."""
 UNNAMED = "unknown"
 
 
@@ -52,7 +53,8 @@ class UsageMixin:
         64 KiB, else InvalidArgument.
         """
         validation.check(validation.whole_number(0, 2**63 - 2), version=version)
-        text, uid = encode_budget(body), message_codec.generate_uid()
+        budget = BudgetBody(message_codec.check_object(body, "body", MAX_BUDGET))
+        text, uid = message_codec.encode_exact(budget, "budget"), message_codec.generate_uid()
         return self.driver.write("budget", lambda tx: put_budget(tx, session_id, version, text, uid))
 
 
@@ -64,13 +66,3 @@ def put_budget(tx: Tx, session_id: str, version: int, text: str, uid: str) -> bo
         return True
     row = tx.one("budget_get", conversation=key)
     return row is not None and row[:2] == (version + 1, uid)
-
-
-def encode_budget(body: object) -> str:
-    if not isinstance(body, Mapping):
-        raise errors.InvalidArgument("`body` must be an object.")
-    text = message_codec.encode_exact(BudgetBody(dict(body)), "budget")
-    size = len(text.encode())
-    if size > MAX_BUDGET:
-        raise errors.InvalidArgument(f"`body` must have at most {MAX_BUDGET:,} bytes as JSON, not {size:,}.")
-    return text

@@ -121,12 +121,15 @@ def check_platform(value: object, name: str = "platform") -> str:
 
 
 def check_content(value: object, name: str, max_length: int, min_length: int = 1) -> str:
-    """Return text of any characters. The error does not quote the text, which may be a message."""
+    """Return text of any characters; NUL, which PostgreSQL cannot store, is replaced by U+FFFD.
+
+    The error does not quote the text, which may be a message.
+    """
     if not isinstance(value, str) or not min_length <= len(value) <= max_length or not is_unicode(value):
         raise errors.InvalidArgument(
             f"`{name}` must be valid Unicode text of {min_length} to {max_length:,} characters.", parameter=name
         )
-    return value
+    return value.replace("\0", "\ufffd")
 
 
 def is_unicode(text: str) -> bool:

@@ -68,10 +68,13 @@ def is_hidden(ranges: Sequence[SeqRange], seq: int) -> bool:
     return any(low <= seq <= high for low, high in ranges)
 
 
-def copy_hides_to_branch(tx: Tx, origin: int, branch: ConversationRow) -> None:
-    """Copy the hides in force to a branch, up to its fork point."""
+def copy_to_branch(tx: Tx, origin: int, branch: ConversationRow) -> None:
+    """Copy the hides in force and the pins to a branch, up to its fork point."""
     for low, high in merge_ranges(hidden_ranges(tx, origin), branch.forked_at):
         tx.run("hide_insert", conversation=branch.key, epoch=branch.epoch, from_seq=low, to_seq=high)
+    for each in pins(tx, origin):
+        if each.seq <= branch.forked_at:
+            tx.run("pin_insert", conversation=branch.key, seq=each.seq, at=each.at)
 
 
 def merge_ranges(ranges: Sequence[SeqRange], limit: int) -> list[SeqRange]:
@@ -130,10 +133,3 @@ def pin(tx: Tx, session_id: str, seq: int, now: float) -> types.Pin:
 
 def pins(tx: Tx, key: int) -> list[types.Pin]:
     return [types.Pin(*row) for row in tx.all("pins_of", conversation=key)]
-
-
-def copy_pins_to_branch(tx: Tx, origin: int, branch: ConversationRow) -> None:
-    """Copy the pins to a branch, up to its fork point."""
-    for each in pins(tx, origin):
-        if each.seq <= branch.forked_at:
-            tx.run("pin_insert", conversation=branch.key, seq=each.seq, at=each.at)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,11 +22,11 @@ from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Row, Tx
+from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import maintenance as sqlite_maintenance
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import copy as store_copy
 
-# The driver whose stores are files.
-FILE = "sqlite"
 NOT_SENT = "Not sent: the store was restored from a backup."
 
 
@@ -47,19 +48,21 @@ class BackupAdmin(blobs.AdminFacet):
     def check_backup(self, path: str | os.PathLike[str]) -> types.Report:
         """Count what a backup holds, and check it as `restore` does first."""
         source = _check_source(self.driver, path)
-        with _copy_backup(self.driver, source) as temp, _open_current(self.driver, temp, source) as copy:
+        with _copy_backup(self.driver, source) as temp, _open_current(temp, source) as copy:
             return fsck.check(copy)
 
     def backup_made_at(self, path: str | os.PathLike[str]) -> float | None:
         """Return when the backup at this path was made, or None if that is not recorded."""
         source = _check_source(self.driver, path)
-        with _translate_damage(source), contextlib.closing(self.driver.open_copy(source)) as copy:
+        with _translate_damage(source), contextlib.closing(sqlite_maintenance.SqliteCopy(source)) as copy:
             at = copy.read(lambda tx: backup_schedule.read_time(tx, store_meta.BACKUP))
         return at if at > 0 else None
 
     def check_restorable(self) -> None:
         """Raise CopyRefused if `restore` would: a PostgreSQL store that holds data, to which other hosts may write."""
-        if self.driver.name != FILE and not self.driver.read(store_copy.can_copy_into):
+        if not isinstance(self.driver, sqlite_driver.SqliteDriver) and not self.driver.read(
+            lambda tx: not store_copy.has_data(tx) or store_copy.is_unfinished(tx)
+        ):
             raise errors.CopyRefused(
                 f"{self.driver.path} holds data already. A backup can be restored into an empty PostgreSQL store only: "
                 "name another schema or database, restore there, and use that one."
@@ -73,10 +76,10 @@ class BackupAdmin(blobs.AdminFacet):
         """
         source = _check_source(self.driver, path)
         began = time.monotonic()
-        if self.driver.name != FILE:
+        if not isinstance(self.driver, sqlite_driver.SqliteDriver):
             return _restore_by_copy(self, source, progress)
         with _copy_backup(self.driver, source) as temp:
-            with _open_current(self.driver, temp, source) as copy:
+            with _open_current(temp, source) as copy:
                 report = fsck.raise_if_damaged(fsck.check(copy), source)
                 wanted = copy.read(blobs.read_digests)
             lost = blobs.copy_contents(self.blobs.files, blobs.files_next_to(source), wanted)
@@ -120,7 +123,7 @@ class BackupAdmin(blobs.AdminFacet):
         for old in others[: max(0, len(others) + 1 - keep)]:
             with atomic_file.translate_errors(old), contextlib.suppress(FileNotFoundError):
                 os.unlink(old)
-            blobs.files_next_to(old).remove_all()
+            shutil.rmtree(f"{old}.blobs", ignore_errors=True)
         return report
 
 
@@ -128,7 +131,7 @@ class BackupAdmin(blobs.AdminFacet):
 
 
 def _write_backup(
-    driver: Driver,
+    driver: sqlite_driver.SqliteDriver,
     attachments: blob_files.BlobFiles,
     target: str,
     now: float,
@@ -139,7 +142,7 @@ def _write_backup(
     copies = blobs.files_next_to(target)
     with atomic_file.replace(target, "backup") as temp:
         driver.copy_to(temp, partial(_mark_as_backup, now=now), progress)
-        with contextlib.closing(driver.open_copy(temp)) as copy:
+        with contextlib.closing(sqlite_maintenance.SqliteCopy(temp)) as copy:
             report = fsck.raise_if_damaged(fsck.check(copy), target)
             wanted = copy.read(blobs.read_digests)
         lost = blobs.copy_contents(copies, attachments, wanted, link_from)
@@ -151,14 +154,16 @@ def _write_backup(
 
 
 @contextlib.contextmanager
-def _open_as_file(driver: Driver, target: str, progress: Progress | None = None) -> Iterator[Driver]:
+def _open_as_file(
+    driver: Driver, target: str, progress: Progress | None = None
+) -> Iterator[sqlite_driver.SqliteDriver]:
     """Yield the driver of a store that is a file, or a temporary file with a snapshot of one that is not."""
-    if driver.name == FILE:
+    if isinstance(driver, sqlite_driver.SqliteDriver):
         yield driver
         return
     with atomic_file.translate_errors(target):
         atomic_file.prepare_folder(os.path.dirname(target))
-    with atomic_file.temporary_file(target) as temp, contextlib.closing(driver.open_store(temp)) as snapshot:
+    with atomic_file.temporary_file(target) as temp, contextlib.closing(sqlite_driver.open_file(temp)) as snapshot:
         store_copy.copy_to_file(driver, snapshot, progress)
         yield snapshot
 
@@ -175,18 +180,18 @@ def _check_target(driver: Driver, path: object, overwrite: bool) -> str:
     if os.path.isdir(target):
         raise errors.CopyRefused(f"{errors.quote(target, 250)} is a folder. Name a file in it.")
     if os.path.exists(f"{target}-wal"):
-        raise errors.CopyRefused(f"{errors.quote(target, 250)} is a database in use. Name another file.")
-    if os.path.lexists(target) and not overwrite and not is_backup(driver, target):
+        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a database in use. Name another file.")
+    if os.path.lexists(target) and not overwrite and not is_backup(target):
         raise errors.CopyRefused(
             f"{errors.quote(target, 250)} is not a backup made by Holdfast. Name another file, or set `overwrite`."
         )
     return target
 
 
-def is_backup(driver: Driver, path: str) -> bool:
+def is_backup(path: str) -> bool:
     """Return whether `backup` made this file and it was not opened as a store since."""
     try:
-        with contextlib.closing(driver.open_copy(path)) as copy:
+        with contextlib.closing(sqlite_maintenance.SqliteCopy(path)) as copy:
             return not copy.was_opened() and copy.read(lambda tx: tx.one("meta_get", key=store_meta.BACKUP)) is not None
     except errors.StoreError:
         return False
@@ -222,17 +227,17 @@ def _copy_backup(driver: Driver, source: str) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         folder = os.path.dirname(driver.path) if driver.has_file else stack.enter_context(tempfile.TemporaryDirectory())
         temp = stack.enter_context(atomic_file.temporary_file(os.path.join(folder, "restore")))
-        with _translate_damage(source), contextlib.closing(driver.open_copy(source)) as copy:
+        with _translate_damage(source), contextlib.closing(sqlite_maintenance.SqliteCopy(source)) as copy:
             copy.copy_to(temp)
         yield temp
 
 
 @contextlib.contextmanager
-def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
+def _open_current(temp: str, source: str) -> Iterator[Driver]:
     """Open the copy of a backup and migrate it to the schema of this version."""
     with _translate_damage(source):
         try:
-            copy = driver.open_store(temp)
+            copy = sqlite_driver.open_file(temp)
         except errors.StoreUnusable as error:
             raise errors.CopyRefused(f"{errors.quote(source, 250)} is not a database of Holdfast.") from error
         with contextlib.closing(copy):
@@ -241,7 +246,7 @@ def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
 
 def _restore_by_copy(store: BackupAdmin, source: str, progress: Progress | None) -> reports.RestoreReport:
     store.check_restorable()
-    with _copy_backup(store.driver, source) as temp, _open_current(store.driver, temp, source) as copy:
+    with _copy_backup(store.driver, source) as temp, _open_current(temp, source) as copy:
         fsck.raise_if_damaged(fsck.check(copy), source)
         copy.write("restore", settle_open_mail)
         done = store_copy.copy(copy, blobs.files_next_to(source), store, progress)

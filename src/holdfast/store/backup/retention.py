@@ -18,8 +18,9 @@ from holdfast import errors, fault_points, reports, types
 from holdfast.store import conversation_row, deletion, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import blobs
-from holdfast.store.driver import Driver, Progress, Tx
+from holdfast.store.driver import Progress, Tx
 from holdfast.store.search import search
+from holdfast.store.sqlite import driver as sqlite_driver
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import export, import_, jsonl
 
@@ -79,12 +80,12 @@ class RetentionAdmin(export.ExportAdmin):
     def scrub(self, *, files: bool = True) -> types.Collected:
         """Remove the bytes of everything that was deleted or redacted before this call from all files of the store.
 
-        SQLite: other processes can read, and wait to write while the database is read once. PostgreSQL: tables are
-        rewritten one by one, other processes wait for each, and only the owner of the tables may do it. Raises
+        SQLite: other processes can read, and wait to write while the database is rewritten, which needs as much space
+        again. PostgreSQL: tables are rewritten one by one, other processes wait for each, and only the owner of the
+        tables may do it. Raises
         StoreBusy if a long read prevented it: call it again. Without `files`, only attachments and words in the
         search index are removed, which blocks no process. Backups, archives and exports are not changed.
         """
-        validation.check(validation.OptionalFlag, files=files)
         with atomic_file.translate_errors(self.blobs.files.folder):
             collected = blobs.collect(self.driver, self.blobs.files, float("-inf"), float("-inf"))
         if self.driver.has_file:
@@ -173,7 +174,7 @@ def _archive(
         with open(temp, "w", encoding="utf-8", newline="\n") as file:
             wanted = store.export_to(file, names, progress=progress).blobs
         fault_points.reach("prune", "exported")
-        _verify(store.driver, path, temp)
+        _verify(path, temp)
         fault_points.reach("prune", "verified")
         lost = blobs.copy_contents(blobs.files_next_to(path), store.blobs.files, wanted)
         # A missing attachment was lost before; a damaged one may still be of use, so its conversation is kept.
@@ -181,9 +182,9 @@ def _archive(
         return _read_conversations(temp, damaged), lost
 
 
-def _verify(driver: Driver, path: str, temp: str) -> None:
+def _verify(path: str, temp: str) -> None:
     """Import the archive into another store and export that. Raises CopyDamaged unless the bytes are equal."""
-    with atomic_file.temporary_file(path) as scratch, contextlib.closing(driver.open_store(scratch)) as other:
+    with atomic_file.temporary_file(path) as scratch, contextlib.closing(sqlite_driver.open_file(scratch)) as other:
         store = _VerificationStore(other, time.time, blobs.Blobs(other, time.time), search.Searcher(other))
         with open(temp, "rb") as file:
             report = store.import_from(file)

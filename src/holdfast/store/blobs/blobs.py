@@ -22,7 +22,6 @@ from holdfast import errors, fault_points, types
 from holdfast.store import validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import files as blob_files
-from holdfast.store.blobs import tables as blob_tables
 from holdfast.store.driver import DatabaseReader, Driver, Facet, Row, Tx
 from holdfast.store.search import search
 from holdfast.store.sqlite import connection as sqlite_connection
@@ -54,7 +53,7 @@ class Blobs(Facet):
         # Opened once: a temporary folder is removed with its object.
         with self._lock:
             if self._opened_files is None and self.driver.stores_blobs:
-                self._opened_files = blob_tables.BlobTables(self.driver)
+                self._opened_files = blob_files.BlobTables(self.driver)
             elif self._opened_files is None:
                 self._opened_files = blob_files.BlobFiles(f"{self.driver.path}.blobs" if self.driver.has_file else None)
             return self._opened_files

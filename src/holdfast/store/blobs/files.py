@@ -1,4 +1,4 @@
-"""A folder of immutable files, each named by the digest of its content.
+"""A folder of immutable files (or rows of a table), each named by the digest of its content.
 
 The content can be verified against its name at any time, and equal content is stored once. The database knows which
 of the files are referenced.
@@ -16,14 +16,17 @@ import tempfile
 import weakref
 from collections.abc import Collection, Iterator
 from hashlib import blake2b
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple, cast
 
 from holdfast import errors, fault_points
 from holdfast.store.backup import atomic_file
-from holdfast.store.driver import Tx
+from holdfast.store.driver import Driver, Tx
 from holdfast.store.sqlite import paths as sqlite_paths
 
 CHUNK_BYTES = 1024 * 1024
+# The size of a row of BlobTables, and of the content that is read into memory.
+PART_BYTES = 256 * 1024
+MAX_MEMORY_BYTES = 8 * 1024 * 1024
 NAME = "blob"
 DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 # Do not follow links or wait for a pipe: a folder may come from an untrusted source.
@@ -172,9 +175,6 @@ class BlobFiles:
         with contextlib.suppress(OSError):
             os.rmdir(self.folder)
 
-    def remove_all(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def remove_abandoned(self) -> int:
         """Remove the temporary files of dead processes; return how many."""
         return atomic_file.remove_abandoned(self.folder, NAME) if os.path.isdir(self.folder) else 0
@@ -190,6 +190,63 @@ class BlobFiles:
                 with contextlib.suppress(FileNotFoundError):
                     if DIGEST_PATTERN.fullmatch(first + rest):
                         yield first + rest, os.lstat(os.path.join(inside, rest))
+
+
+class BlobTables(BlobFiles):
+    """Attachments in tables of the database, for hosts that share no disk.
+
+    The content of an attachment is split into rows, which are written and deleted in the transaction of their blob.
+    Staged content is in a temporary file of this process.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__()
+        self._driver = driver
+
+    def put(self, staged: StagedBlob, tx: Tx | None = None) -> None:
+        if tx is None:
+            self._driver.write("blob", lambda own: self.put(staged, own))
+            return
+        tx.run("parts_delete", digest=staged.digest)
+        with open(staged.temp, "rb") as file:
+            for number, part in enumerate(iter(lambda: file.read(PART_BYTES), b"")):
+                tx.run("part_insert", digest=staged.digest, part=number, content=part)
+            if not os.fstat(file.fileno()).st_size:
+                tx.run("part_insert", digest=staged.digest, part=0, content=b"")
+        fault_points.reach("blob", "kept")
+
+    def has(self, digest: str, tx: Tx | None = None) -> bool:
+        if tx is None:
+            return self._driver.read(lambda own: self.has(digest, own))
+        return tx.one("part_get", digest=digest, part=0) is not None
+
+    def open_unverified(self, digest: str) -> BinaryIO:
+        found = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115 -- the caller closes it
+        try:
+            if not self._driver.read(lambda tx: self._read(tx, digest, found)):
+                raise errors.NotFound("blob", digest)
+            found.seek(0)
+        except BaseException:
+            found.close()
+            raise
+        return cast("BinaryIO", found)
+
+    def _read(self, tx: Tx, digest: str, into: tempfile.SpooledTemporaryFile[bytes]) -> int:
+        number = 0
+        while row := tx.one("part_get", digest=digest, part=number):
+            into.write(row[0])
+            number += 1
+        return number
+
+    def remove(self, digest: str, tx: Tx | None = None) -> None:
+        if tx is None:
+            self._driver.write("blob", lambda own: self.remove(digest, own))
+            return
+        tx.run("parts_delete", digest=digest)
+
+    def find_older(self, before: float) -> set[str]:  # noqa: ARG002
+        """Return the digests of contents without a blob: their age does not matter, as rows are transactional."""
+        return {row[0] for row in self._driver.read(lambda tx: tx.all("parts_strays"))}
 
 
 def _list(folder: str) -> list[str]:

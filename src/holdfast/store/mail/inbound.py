@@ -117,7 +117,6 @@ class InboundMessages(Facet):
         unless `idle`.
         """
         validation.check(validation.WholeNumber, limit=limit)
-        validation.check(validation.OptionalFlag, idle=idle)
         if not callable(choose):
             raise errors.InvalidArgument("`choose` must be a function.")
         validation.check(validation.LeaseTtl, ttl=ttl)
@@ -165,7 +164,6 @@ class InboundMessages(Facet):
             chat_leases.check_lease(lease)
         validation.check(validation.WholeNumber, inbound_id=inbound_id)
         validation.check(validation.OptionalNumber, seq=seq)
-        validation.check(validation.OptionalFlag, release=release)
         if seq is not None and conversation_id is None:
             raise errors.InvalidArgument("`conversation_id` must be given with `seq`.")
         now = self._clock()
@@ -336,12 +334,6 @@ def settle(
     if lease is not None:
         chat_leases.check_held(lease, held)
     return True
-
-
-def redact(tx: Tx, conversation: int, seq: int, now: float) -> None:
-    """Redact the inbound messages that became this message, and the outbound messages that deliver it."""
-    tx.run("outgoing_redact_message", conversation=conversation, seq=seq, at=now)
-    tx.run("arrival_redact_message", conversation=conversation, seq=seq, at=now)
 
 
 def from_row(row: Row) -> types.InboundMessage:

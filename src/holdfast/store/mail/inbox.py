@@ -32,10 +32,9 @@ class Inbox(Facet):
         if key.startswith(PROCESS_PREFIX):
             raise errors.InvalidArgument(f"`key` must not begin with {PROCESS_PREFIX} (reserved for processes).")
         validation.check_id(kind, "kind")
-        validation.check_content(text, "text", validation.MAX_TEXT)
-        now = self._clock()
+        stored, now = validation.check_content(text, "text", validation.MAX_TEXT), self._clock()
         return self.driver.write(
-            "inbox", lambda tx: add_entry(tx, conversation_row.lock(tx, session_id), key, kind, text, now)
+            "inbox", lambda tx: add_entry(tx, conversation_row.lock(tx, session_id), key, kind, stored, now)
         )
 
     def inbox_entries(self, session_id: str | None = None, limit: int = 100) -> list[types.InboxEntry]:

@@ -228,7 +228,8 @@ def record_result(tx: Tx, query: str, values: dict[str, Any]) -> bool:
 
 def _clean(text: object, name: str, max_length: int) -> str:
     """Shorten a text from a platform and replace characters that are not printable."""
-    return "".join(each if each.isprintable() else " " for each in permissions.clip(text, name)[:max_length])
+    shown = permissions.clip(text.replace("\0", " ") if isinstance(text, str) else text, name)
+    return "".join(each if each.isprintable() else " " for each in shown[:max_length])
 
 
 def _one(tx: Tx, query: str, **values: Any) -> types.Outgoing | None:

@@ -15,16 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import psycopg
 
 from holdfast import errors, fault_points, types
-from holdfast.store import log, notifications, queries
+from holdfast.store import log, notifications, queries, store_meta
 from holdfast.store.driver import (
     SCHEMA_PLAN,
-    DatabaseCopy,
-    Driver,
     Row,
     SchemaFault,
     SchemaPlan,
@@ -37,11 +35,9 @@ from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import fast_append, notify, server_status, transaction
 from holdfast.store.postgres.migration import Migration
 from holdfast.store.search import postgres_index
-from holdfast.store.sqlite import driver as sqlite_driver
 
 T = TypeVar("T")
 
-DURABILITY = ("power-loss", "process-crash")
 FOLDER = "postgres"
 # The pool keeps as many idle connections as the threads of an AsyncSessionDB use at once. Any number may be in use.
 MAX_IDLE = 40
@@ -82,8 +78,6 @@ class PostgresDriver:
         write_timeout: float = 10.0,
         plan: SchemaPlan = SCHEMA_PLAN,
     ) -> None:
-        if durability not in DURABILITY:
-            raise errors.InvalidArgument(f"`durability` must be one of {', '.join(DURABILITY)}.")
         self.target = target
         self.clock = clock
         self.durability = durability
@@ -357,43 +351,19 @@ class PostgresDriver:
         return {**self.info(), **self._retry(self._read_status)}
 
     def _read_status(self, tx: transaction.PostgresTransaction) -> dict[str, Any]:
-        pgconn = tx.connection.pgconn
-        host = (pgconn.hostaddr or pgconn.host).decode()
-        client = server_status.ClientConnection(pgconn.backend_pid, pgconn.ssl_in_use, host)
         with self._transaction() as other:
-            return server_status.read_status(tx.execute, client, other.execute)
+            return server_status.read_status(tx.execute, tx.connection.pgconn, other.execute)
 
     def allow(self, role: str) -> list[str]:
         return self._with_migration(lambda migration: migration.allow(role))
 
-    # --- files and maintenance -----------------------------------------------------------------------
-
-    def copy_to(self, *_: object) -> None:
-        raise errors.StoreUnusable(
-            "Copy a PostgreSQL store with `holdfast db copy`, into a file or to another server; use pg_dump to back up "
-            "the whole database."
-        )
-
-    def replace_with(self, *_: object) -> NoReturn:
-        raise errors.StoreUnusable(
-            "Restore a backup into a new, empty PostgreSQL store with `holdfast db copy`, not over a store in use."
-        )
-
-    def open_copy(self, path: str) -> DatabaseCopy:
-        """Open a backup, which is a SQLite file also for a PostgreSQL store."""
-        self._check_usable()
-        with contextlib.closing(sqlite_driver.SqliteDriver(":memory:", clock=self.clock)) as scratch:
-            return scratch.open_copy(path)
-
-    def open_store(self, path: str) -> Driver:
-        self._check_usable()
-        return sqlite_driver.SqliteDriver(path, durability="process-crash", clock=self.clock)
+    # --- maintenance ---------------------------------------------------------------------------------
 
     def scrub(self) -> None:
         """Rewrite the tables that contain text. Archived WAL of the server is not affected."""
+        began = repr(self._now())
         self.rewrite("scrub")
-        now = repr(self._now())
-        self.write("scrub", lambda tx: tx.run("scrub_noted", at=now))
+        self.write("scrub", lambda tx: tx.run("meta_set", key=store_meta.SCRUBBED_AT, value=began))
 
     def shrink(self) -> None:
         self.rewrite("shrink")
@@ -422,7 +392,7 @@ class PostgresDriver:
         return postgres_index.IndexTables(self)
 
     def has_search_index(self) -> bool:
-        return postgres_index.IndexTables(self).has_progress()
+        return self.open_search_index().read(lambda tx: tx.one("index_begun")) is not None
 
     def drop_search_index(self) -> None:
         postgres_index.IndexTables(self).clear()

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from holdfast import errors, fault_points
 from holdfast.store import queries
-from holdfast.store.driver import MISSING, RETIRED_TRIGGERS, SCHEMA_PLAN, Execute, SchemaFault, SchemaPlan
-from holdfast.store.postgres import catalog
+from holdfast.store.driver import MISSING, SCHEMA_PLAN, Execute, SchemaFault, SchemaPlan
+from holdfast.store.postgres import definitions
 
 logger = logging.getLogger("holdfast.store")
 
@@ -23,7 +23,7 @@ ENCODING = "UTF8"  # other encodings lack characters or count bytes
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 MAX_LISTED_NAMES = 5  # in an error message
 _TABLE_PARTS = ("constraint", "column")  # created with their table, not by statements of their own
-_SQL = queries.load(catalog.QUERY_FOLDER)
+_SQL = queries.load(definitions.QUERY_FOLDER)
 
 
 class SchemaState(NamedTuple):
@@ -52,7 +52,7 @@ class Migration:
 
     def __init__(self, execute: Execute, plan: SchemaPlan = SCHEMA_PLAN) -> None:
         self._execute, self._plan = execute, plan
-        self._declared = catalog.declared_schema()
+        self._declared = definitions.declared_schema()
 
     def prepare(self, now: float) -> None:
         """Bring the schema to its declared state.
@@ -87,7 +87,7 @@ class Migration:
 
     def violations(self) -> list[str]:
         """Return the constraints that rows violate."""
-        query = catalog.violations_query(self._read_recorded(self._read_state()))
+        query = definitions.violations_query(self._read_recorded(self._read_state()))
         return [f"{found} rows break {name}" for name, found in self._execute(query)] if query else []
 
     def repair(self, now: float) -> None:
@@ -134,12 +134,12 @@ class Migration:
         state = SchemaState(*row)
         return state._replace(labels=dict(self._rows("labels"))) if state.has_meta else state
 
-    def _read_recorded(self, state: SchemaState) -> catalog.Definitions:
+    def _read_recorded(self, state: SchemaState) -> definitions.Definitions:
         rows = list(self._rows("recorded")) if state.has_meta else []
-        return catalog.decode(rows[0][0]) if rows else {}
+        return definitions.decode(rows[0][0]) if rows else {}
 
-    def _definitions(self) -> catalog.Definitions:
-        return catalog.read_definitions(self._execute, self._declared)
+    def _definitions(self) -> definitions.Definitions:
+        return definitions.read_definitions(self._execute, self._declared)
 
     def _cookie(self) -> str:
         return str(self._one("cookie", **self._declared.parameters)[0])
@@ -150,7 +150,7 @@ class Migration:
         return not outdated and state.labels.get("schema_cookie") == self._cookie()
 
     def _find_faults(self, state: SchemaState) -> list[SchemaFault]:
-        return catalog.find_faults(
+        return definitions.find_faults(
             self._definitions(),
             self._read_recorded(state),
             self._declared,
@@ -224,7 +224,7 @@ class Migration:
         try:
             self._rows("lock", schema=schema)
             if not list(self._rows("schema_exists", schema=schema)):
-                self._execute(f"CREATE SCHEMA {catalog.quote(schema)}")
+                self._execute(f"CREATE SCHEMA {definitions.quote(schema)}")
             work()
             fault_points.reach("migrate", "committing")
             self._execute("COMMIT")
@@ -246,10 +246,8 @@ class Migration:
         newer = state.revision > plan.revision
         found, recorded = (self._definitions(), self._read_recorded(state)) if state.labels else ({}, {})
         for statement in self._declared.statements:
-            qualified = statement._replace(sql=catalog.qualify(statement.sql, str(state.schema)))
+            qualified = statement._replace(sql=definitions.qualify(statement.sql, str(state.schema)))
             self._run_statements(list(self._changes_to(qualified, found, recorded, newer)))
-        retired = [(name, table) for kind, name, table in found if kind == "trigger" and name in RETIRED_TRIGGERS]
-        self._run_statements(f"DROP TRIGGER {name} ON {table}" for name, table in retired)
         if state.revision == plan.revision:
             # The same version made this schema, so another program changed it.
             for fault in faults:
@@ -270,11 +268,17 @@ class Migration:
         first = "conversations"
         if first in state.tables:
             self._execute(f"LOCK TABLE {first} IN EXCLUSIVE MODE")
-        rest = [catalog.quote(name) for name in self._declared.names("table") if name in state.tables and name != first]
+        rest = [
+            definitions.quote(name) for name in self._declared.names("table") if name in state.tables and name != first
+        ]
         self._execute(f"LOCK TABLE {', '.join(rest)} IN SHARE ROW EXCLUSIVE MODE")
 
     def _changes_to(
-        self, statement: catalog.SchemaStatement, found: catalog.Definitions, recorded: catalog.Definitions, newer: bool
+        self,
+        statement: definitions.SchemaStatement,
+        found: definitions.Definitions,
+        recorded: definitions.Definitions,
+        newer: bool,
     ) -> Iterator[str]:
         """Yield the SQL that brings one object to its declared state."""
         kind, name, table, sql = statement
@@ -291,7 +295,7 @@ class Migration:
         elif not newer:  # else the object of the newer version is kept
             yield from self._replace(statement, changed=recorded.get(key, found[key]) != found[key])
 
-    def _replace(self, statement: catalog.SchemaStatement, *, changed: bool) -> Iterator[str]:
+    def _replace(self, statement: definitions.SchemaStatement, *, changed: bool) -> Iterator[str]:
         kind, name, _, sql = statement
         if kind == "function" and not self._one("function_is_used", name=name)[0]:
             yield f"DROP FUNCTION {name}"  # CREATE OR REPLACE cannot change the parameters
@@ -301,7 +305,7 @@ class Migration:
             yield f"DROP INDEX {name}"
             yield sql
 
-    def _record(self, server: int, now: float, definitions: catalog.Definitions) -> None:
+    def _record(self, server: int, now: float, shape: definitions.Definitions) -> None:
         """Write the labels of the schema to `meta`."""
         revision = max(self._plan.revision, int(dict(self._rows("labels")).get("schema_revision", 0)))
         for key, value in (("created_at", repr(now)), ("generation", "1")):
@@ -310,7 +314,7 @@ class Migration:
             ("schema_format", str(self._plan.format)),
             ("schema_revision", str(revision)),
             ("schema_server", str(server)),
-            ("schema_shape", catalog.encode(definitions)),
+            ("schema_shape", definitions.encode(shape)),
             ("schema_cookie", self._cookie()),
         ):
             self._rows("label_delete", key=key)
@@ -323,14 +327,14 @@ class Migration:
             fault_points.reach("migrate", " ".join(statement.split()[:3]))
 
 
-def _recreate_constraints(recorded: catalog.Definitions, found: catalog.Definitions) -> Iterator[str]:
+def _recreate_constraints(recorded: definitions.Definitions, found: definitions.Definitions) -> Iterator[str]:
     for key, text in recorded.items():
         kind, name, table = key
         if kind != "constraint" or found.get(key) == text:
             continue
         if key in found:
-            yield f"ALTER TABLE {table} DROP CONSTRAINT {catalog.quote(name)}"
-        yield f"ALTER TABLE {table} ADD CONSTRAINT {catalog.quote(name)} {text}"
+            yield f"ALTER TABLE {table} DROP CONSTRAINT {definitions.quote(name)}"
+        yield f"ALTER TABLE {table} ADD CONSTRAINT {definitions.quote(name)} {text}"
 
 
 def _needs_owner(problem: str, role: str) -> errors.StoreUnusable:
@@ -344,12 +348,12 @@ def _join_names(names: list[str]) -> str:
 
 def grant_statements(role: str, schema: str) -> list[str]:
     """Return the GRANTs for a role that reads and writes rows and may not change the schema."""
-    grantee, owner = catalog.quote(role), catalog.quote(schema)
+    grantee, owner = definitions.quote(role), definitions.quote(schema)
 
     def qualified(names: Iterable[str]) -> str:
-        return ", ".join(f"{owner}.{catalog.quote(name)}" for name in names)
+        return ", ".join(f"{owner}.{definitions.quote(name)}" for name in names)
 
-    tables, functions = (qualified(catalog.declared_schema().names(kind)) for kind in ("table", "function"))
+    tables, functions = (qualified(definitions.declared_schema().names(kind)) for kind in ("table", "function"))
     return [
         f"GRANT USAGE ON SCHEMA {owner} TO {grantee}",
         f"GRANT {', '.join(PRIVILEGES)} ON TABLE {tables} TO {grantee}",
@@ -363,7 +367,7 @@ def identity_sequences() -> list[str]:
     """Return the sequences of the identity columns."""
     return [
         f"{each.name}_{name}_seq"
-        for each in catalog.declared_schema().statements
+        for each in definitions.declared_schema().statements
         if each.kind == "table"
         for name, definition in queries.columns(each.sql)
         if " AS IDENTITY" in definition

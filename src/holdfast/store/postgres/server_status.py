@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+from psycopg.pq.abc import PGconn
 
 from holdfast import promises
 
@@ -56,24 +58,18 @@ def read_info(execute: RunQuery) -> dict[str, Any]:
     return {"engine": "PostgreSQL", **found, "format": int(found["format"] or 0)}
 
 
-class ClientConnection(NamedTuple):
-    """A connection as the client sees it, which differs from the server's view behind a pooler."""
-
-    backend_pid: int
-    encrypted: bool
-    host: str  # an IP address or the directory of a socket
-
-    @property
-    def is_local(self) -> bool:
-        try:
-            return self.host.startswith("/") or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+def is_local(host: str) -> bool:
+    """Return whether an IP address or the directory of a socket is on this machine."""
+    try:
+        return host.startswith("/") or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
-def read_status(execute: RunQuery, client: ClientConnection, execute_concurrently: RunQuery) -> dict[str, Any]:
+def read_status(execute: RunQuery, client: PGconn, execute_concurrently: RunQuery) -> dict[str, Any]:
     """Return configuration, connections and replication. Contains no secrets and needs no special privileges.
 
+    `client` is the connection as the client sees it, which differs from the server's view behind a pooler.
     `execute_concurrently` uses a second connection that is open at the same time.
     """
     backend_pid, in_recovery, role, tls, size = execute(_SERVER).fetchone()
@@ -83,8 +79,8 @@ def read_status(execute: RunQuery, client: ClientConnection, execute_concurrentl
         "settings": dict(execute(_SETTINGS, {"names": list(SETTINGS)}).fetchall()),
         "in_recovery": in_recovery,
         "role": role,
-        "local": client.is_local,
-        "tls": (tls or "TLS") if client.encrypted else None,
+        "local": is_local((client.hostaddr or client.host).decode()),
+        "tls": (tls or "TLS") if client.ssl_in_use else None,
         "database_bytes": size,
         "pooler": _detect_pooler(backend_pid, client.backend_pid, execute_concurrently),
         "connections": {"holdfast": own, "database": database, "most": maximum},

@@ -17,7 +17,6 @@ from holdfast import errors, fault_points
 from holdfast.store import notifications
 from holdfast.store.driver import UNIX, LeaseClock, QueryCall, Row
 from holdfast.store.postgres import errors as postgres_errors
-from holdfast.store.postgres import nul_text
 from holdfast.store.postgres.connection import PostgresConnection
 from holdfast.store.postgres.statements import Command, StatementExecutor
 
@@ -143,7 +142,7 @@ class PostgresTransaction:
             rows = [row[:-1] for row in rows]
             if query == "lock_conversation":
                 self.recorder.record_lock(rows[0])
-        return rows if query not in nul_text.UNESCAPED_QUERIES else [nul_text.unescape(row) for row in rows]
+        return rows
 
     def _send(self, *commands: Command) -> list[Any]:
         """Send BEGIN and the deferred changes, if there are any, and then `commands`; return the results of these."""
@@ -153,7 +152,7 @@ class PostgresTransaction:
         self._has_begun, self._is_committed, self._deferred = True, False, []
         try:
             self._receive_rollback()
-            results = self._executor.execute([_escape(command) for command in (*pending, *commands)])
+            results = self._executor.execute([*pending, *commands])
             self.has_answered = True
             return results[len(pending) :]
         except psycopg.Error as error:
@@ -222,9 +221,3 @@ class PostgresTransaction:
         if self._awaits_rollback:
             self._awaits_rollback = False
             self._executor.receive()
-
-
-def _escape(command: Command) -> Command:
-    if isinstance(command, str) or command[0] not in nul_text.ESCAPED_QUERIES:
-        return command
-    return command[0], nul_text.escape(command[1])

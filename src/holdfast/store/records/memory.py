@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import conversation_row, store_meta, titles, validation
+from holdfast.store import store_meta, titles, validation
 from holdfast.store.driver import Facet, Tx, read_struct, read_structs
 
 MAX_MEMORIES = 500
@@ -26,6 +26,7 @@ class Memories(Facet):
         LimitReached if the owner has 500 memories.
         """
         owner, cleaned, now = validation.check_owner(owner), clean(text), self._clock()
+        validation.check_optional_id(source, "source")
         return self.driver.write("memory", lambda tx: add(tx, owner, cleaned, source, now))
 
     def all(self, owner: str) -> list[types.Memory]:
@@ -63,18 +64,11 @@ def add(tx: Tx, owner: str, text: str, source: str | None, now: float) -> types.
     if known is None:
         if is_full(tx, owner):
             raise errors.LimitReached(f"The owner has {MAX_MEMORIES} memories, which is the limit. Forget some first.")
-        tx.run("memory_insert", owner=owner, text=text, at=now, updated_at=now, source=_source_key(tx, source))
+        key, *_ = tx.one("read_conversation", id=source) or (None,)
+        tx.run("memory_insert", owner=owner, text=text, at=now, updated_at=now, source=key)
         known = find(tx, owner, text)
     assert known is not None  # there, or just written
     return known
-
-
-def _source_key(tx: Tx, session_id: str | None) -> int | None:
-    """Return the key of the conversation of a session, if that exists."""
-    try:
-        return conversation_row.read(tx, session_id).key if session_id is not None else None
-    except errors.NoSuchSession:
-        return None
 
 
 def update(tx: Tx, owner: str, memory_id: int, text: str, now: float) -> types.Memory:

@@ -6,17 +6,15 @@ once. Redacting the message with the call clears the summary of the entry. Delet
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
-from holdfast.store.driver import Facet, Row, Tx, read_struct, struct_from_row
+from holdfast.store.driver import Facet, Tx, read_struct, struct_from_row
 
 MAX_TEXT = 4_000
 MAX_RULE = 4_000
 
 
-class Permissions(Facet):
+class PermissionRecords(Facet):
     """`db.permissions`: granted rules, and the audit log of tool calls."""
 
     def grant(self, owner: str, rule: str, *, session_id: str | None = None, by: str) -> types.Grant:
@@ -24,13 +22,17 @@ class Permissions(Facet):
 
         The same rule again returns the same grant. The store does not interpret rules.
         """
-        values = {
-            "owner": validation.check_owner(owner),
-            "rule": validation.check_text(rule, "rule", MAX_RULE),
-            "given_by": clip(by, "by"),
-            "at": self._clock(),
-        }
-        return self.driver.write("grant", lambda tx: _grant(tx, session_id, values))
+        granted = {"owner": validation.check_owner(owner), "rule": validation.check_text(rule, "rule", MAX_RULE)}
+        given_by, now = clip(by, "by"), self._clock()
+
+        def step(tx: Tx) -> types.Grant:
+            key = conversation_row.lock(tx, session_id).key if session_id is not None else None
+            tx.run("grant_insert", conversation=key, given_by=given_by, at=now, **granted)
+            found = read_struct(tx, types.Grant, "grant_get", conversation=key, **granted)
+            assert found is not None  # there, or just written
+            return found
+
+        return self.driver.write("grant", step)
 
     def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]:
         """Return the grants for all conversations of the owner and for this one, oldest first."""
@@ -57,7 +59,13 @@ class Permissions(Facet):
             "decided_by": clip(by, "by"),
             "at": self._clock(),
         }
-        return self.driver.write("audit", lambda tx: _begin_audit(tx, session_id, values))
+
+        def step(tx: Tx) -> int:
+            tx.run("audit_insert", conversation=conversation_row.lock(tx, session_id).key, **values)
+            (audit_id,) = tx.one("audit_id", uid=values["uid"]) or (0,)  # written by this attempt or an earlier one
+            return int(audit_id)
+
+        return self.driver.write("audit", step)
 
     def end_audit(self, audit_id: int, ok: bool) -> bool:
         """Log the end of an allowed call; return False if it has ended already or its conversation was deleted."""
@@ -76,22 +84,10 @@ class Permissions(Facet):
             "limit": limit,
         }
         rows = self.driver.read(lambda tx: conversation_row.query_one_or_all(tx, "audit_newest", session_id, **values))
-        return [_audit_from_row(row) for row in rows]
-
-
-def _grant(tx: Tx, session_id: str | None, values: dict[str, Any]) -> types.Grant:
-    key = conversation_row.lock(tx, session_id).key if session_id is not None else None
-    tx.run("grant_insert", conversation=key, **values)
-    found = read_struct(tx, types.Grant, "grant_get", owner=values["owner"], rule=values["rule"], conversation=key)
-    assert found is not None  # there, or just written
-    return found
-
-
-def _begin_audit(tx: Tx, session_id: str, values: dict[str, Any]) -> int:
-    tx.run("audit_insert", conversation=conversation_row.lock(tx, session_id).key, **values)
-    row = tx.one("audit_id", uid=values["uid"])
-    assert row is not None  # written by this attempt or an earlier one
-    return int(row[0])
+        return [
+            struct_from_row(types.Audited, (*head, bool(allowed), by, at, ended_at, None if ok is None else bool(ok)))
+            for *head, allowed, by, at, ended_at, ok in rows
+        ]
 
 
 def clip(text: object, name: str) -> str:
@@ -99,9 +95,4 @@ def clip(text: object, name: str) -> str:
     if not isinstance(text, str):
         raise errors.InvalidArgument(f"`{name}` must be text.", parameter=name)
     short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
-    return short.encode("utf-8", "replace").decode()
-
-
-def _audit_from_row(row: Row) -> types.Audited:
-    *head, allowed, by, at, ended_at, ok = row
-    return struct_from_row(types.Audited, (*head, bool(allowed), by, at, ended_at, None if ok is None else bool(ok)))
+    return short.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

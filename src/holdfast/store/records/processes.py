@@ -28,7 +28,7 @@ def notice_key(process_id: str) -> str:
     return f"{inbox.PROCESS_PREFIX}{process_id}"
 
 
-class Processes(Facet):
+class ProcessLog(Facet):
     """`db.processes`: the background processes of conversations."""
 
     def record_start(self, process: types.Process) -> None:
@@ -41,13 +41,15 @@ class Processes(Facet):
         if (process.state, process.ended_at, process.exit_code) != ("running", None, None):
             raise errors.InvalidArgument("`process` must have the state running, no end and no exit code.")
         validation.check_time(process.started_at)
-        for name in ("command", "folder", "place"):
-            validation.check_content(getattr(process, name), f"process.{name}", validation.MAX_TEXT)
+        texts = {
+            name: validation.check_content(getattr(process, name), f"process.{name}", validation.MAX_TEXT)
+            for name in ("command", "folder", "place")
+        }
         try:
             msgspec.json.decode(process.place)
         except (msgspec.DecodeError, RecursionError):
             raise errors.InvalidArgument("`process.place` must be JSON.", parameter="process.place") from None
-        self.driver.write("process", lambda tx: record_start(tx, process))
+        self.driver.write("process", lambda tx: record_start(tx, process, texts))
 
     def record_end(
         self, process_id: str, state: types.ProcessState, exit_code: int | None, text: str, *, at: float | None = None
@@ -58,7 +60,7 @@ class Processes(Facet):
         command was redacted, the notice only says that the process ended.
         """
         validation.check_id(process_id, "process_id")
-        validation.check_content(text, "text", validation.MAX_TEXT)
+        notice = validation.check_content(text, "text", validation.MAX_TEXT)
         if state not in END_STATES:
             raise errors.InvalidArgument(f"`state` must be one of {', '.join(END_STATES)}.")
         if exit_code is not None:
@@ -71,11 +73,10 @@ class Processes(Facet):
             "uid": message_codec.generate_uid(),
             "at": now if at is None else validation.check_time(at),
         }
-        return self.driver.write("process", lambda tx: record_end(tx, end, text, now))
+        return self.driver.write("process", lambda tx: record_end(tx, end, notice, now))
 
     def all(self, session_id: str | None = None, running_only: bool = False) -> list[types.Process]:
         """Return the processes of one conversation or of all, in the order they were started."""
-        validation.check(validation.OptionalFlag, running_only=running_only)
 
         def read(tx: Tx) -> list[types.Process]:
             if session_id is None:
@@ -87,17 +88,15 @@ class Processes(Facet):
         return self.driver.read(read)
 
 
-def record_start(tx: Tx, process: types.Process) -> None:
+def record_start(tx: Tx, process: types.Process, texts: dict[str, str]) -> None:
     here = conversation_row.lock(tx, process.conversation_id)
-    names = ("command", "folder", "place")
     row = tx.one("process_get", id=process.id)
     if row is None:
-        values = {name: getattr(process, name) for name in (*names, "id", "started_at")}
-        tx.run("process_insert", conversation=here.key, **values)
+        tx.run("process_insert", conversation=here.key, id=process.id, started_at=process.started_at, **texts)
         return
     *fields, _, conversation = row
     known = struct_from_row(types.Process, fields)
-    if conversation != here.key or any(getattr(known, name) != getattr(process, name) for name in names):
+    if conversation != here.key or any(getattr(known, name) != text for name, text in texts.items()):
         raise errors.IdTaken(process.id)
 
 

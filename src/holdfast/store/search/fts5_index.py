@@ -28,7 +28,7 @@ def match_expressions(query: query_parser.ParsedQuery) -> tuple[str, str]:
 
     The first is faster. For every message that the second matches, the first matches it or one of its neighbours.
     """
-    phrases, words = [_quote(phrase) for phrase in query.phrases], [_term(word) for word in query.words]
+    phrases, words = list(map(_quote, query.phrases)), list(map(_quote, query.words))
     near = [
         f"NEAR({a} {b}, {query_parser.MAX_WORD_DISTANCE})" for a, b in itertools.pairwise(words) if "*" not in a + b
     ]
@@ -40,10 +40,6 @@ def match_expressions(query: query_parser.ParsedQuery) -> tuple[str, str]:
         expression = f"{{text}} : (({must}) AND ({may})){tags}"
         return expression, expression
     return f"{{text}} : ({' OR '.join(words)}){shared}", f"{{text around}} : ({' OR '.join(words + near)}){tags}"
-
-
-def _term(word: str) -> str:
-    return _quote(word) if query_parser.is_unspaced(word) else f'"{word}"'
 
 
 def _quote(phrase: str) -> str:

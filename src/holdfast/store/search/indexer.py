@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,8 +27,6 @@ MAX_BATCH_MESSAGES = 1_000
 MAX_BATCH_BYTES = 2_000_000
 # Number of messages on each side whose words count for a message.
 NEIGHBOURS = 2
-# Index and log are compared by sums over groups of 2^10 conversations, and one by one where the sums differ.
-GROUP_BITS = 10
 
 # The tag of messages that are indexed without text.
 REDACTED_TAG = query_parser.tag("x", "redacted")
@@ -102,18 +100,14 @@ class Indexer:
                 self._index.close()
                 self._index = None
 
-    def remove(self, conversation: int, seq: int | None = None) -> None:
-        """Remove a message or a conversation from the index; `purge` removes its bytes from the files too.
+    def remove(self, conversation: int) -> None:
+        """Remove a conversation from the index; `purge` removes its bytes from the files too.
 
-        Never raises: a later update removes what is left.
+        The next search indexes it again, if it still exists. Never raises: a later update removes what is left.
         """
         try:
-            if not self._exists():
-                return
-            if seq is None:
-                self._open().write("forget", partial(_forget_conversation, key=conversation))
-            else:
-                self._forget_message(self._open(), conversation, seq)
+            if self._exists():
+                _forget(self._open(), [conversation])
         except self._transient as error:
             logger.info("The next search removes deleted messages from the index: %s", error)
         except errors.StoreError as error:
@@ -125,14 +119,16 @@ class Indexer:
 
     def purge(self, files: bool = True) -> None:
         """Remove deleted and redacted messages from the index; with `files`, also their bytes from its files."""
-        if not self._exists():
+        # The tables on PostgreSQL keep the bytes of deleted rows, even if the index is empty now.
+        if not self._exists() and (self._log.has_tokenizer or not files):
             return
         try:
             index = self._open()
             if not self._belongs_to_store(index):
                 self.discard()
                 return
-            self._forget_removed(index, self._compare(index)[0])
+            self._forget_redacted(index)
+            _forget(index, self._compare(index)[0])
             if files:
                 index.write("forget", lambda tx: tx.run("index_merge"))
                 index.scrub()
@@ -209,63 +205,40 @@ class Indexer:
     # --- updating ------------------------------------------------------------------------------------
 
     def _catch_up(self, index: SearchIndex, progress: Progress | None) -> int:
-        state = self._log.read(_log_state)
-        if index.read(lambda tx: _read_meta(tx, "state")) == state:
+        known, state = self._read_both(index, lambda tx, log_tx: (_read_meta(tx, "state"), _log_state(log_tx)))
+        if known == state:
             return 0
         index = self._prepare(index)
+        self._forget_redacted(index)
         deleted, backlog = self._compare(index)
-        self._forget_removed(index, deleted)
+        _forget(index, deleted)
         done = self._index_all(index, backlog, progress)
         index.write("state", lambda tx: tx.run("index_meta_set", key="state", value=state))
         return done
 
-    def _catch_up_some(self, index: SearchIndex, keys: list[int]) -> int:
-        """Update these conversations only, so that searching one conversation does not wait for the others."""
-        if self._read_both(index, partial(is_current, keys=keys)):
-            return 0
-        index = self._prepare(index)
-        self._forget_removed(index, [])
-        backlog = [each for key in keys for each in self._compare_range(index, key, key)[1]]
-        return self._index_all(index, backlog, None)
-
     def _compare(self, index: SearchIndex) -> tuple[list[int], list[IndexBacklog]]:
-        """Return the keys of deleted conversations in the index, and the conversations with unindexed messages."""
-        known = {row[0]: row[1:] for row in index.read(lambda tx: tx.all("index_group_sums", shift=GROUP_BITS))}
-        there = {row[0]: row[1:] for row in self._log.read(lambda tx: tx.all("search_group_sums", shift=GROUP_BITS))}
-        deleted: list[int] = []
-        backlog: list[IndexBacklog] = []
-        for each in sorted(key for key in known.keys() | there.keys() if known.get(key) != there.get(key)):
-            some = self._compare_range(index, each << GROUP_BITS, ((each + 1) << GROUP_BITS) - 1)
-            deleted += some[0]
-            backlog += some[1]
-        return deleted, backlog
-
-    def _compare_range(self, index: SearchIndex, first: int, last: int) -> tuple[list[int], list[IndexBacklog]]:
-        """Compare a range of keys.
+        """Return the keys of deleted conversations in the index, and the conversations with unindexed messages.
 
         Read the index before the log: then a conversation that only the index has was deleted. In the other order
         another process may have created and indexed it between the two reads.
         """
-        upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress", first=first, last=last)))
-        there = self._log.read(lambda tx: tx.all("search_conversations", first=first, last=last))
+        upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress")))
+        there = self._log.read(lambda tx: tx.all("search_conversations"))
         deleted = upto.keys() - {row[0] for row in there}
         every = (IndexBacklog(key, last, forked_at, owner, upto.get(key)) for key, last, forked_at, owner in there)
         return sorted(deleted), [each for each in every if each.size > 0]
 
-    def _forget_removed(self, index: SearchIndex, deleted: list[int]) -> None:
-        """Remove deleted conversations and redacted messages.
+    def _forget_redacted(self, index: SearchIndex) -> None:
+        """Remove the conversations with messages that were redacted after they were indexed.
 
-        Needed if a process did not remove them because it died or the index was locked.
+        Needed if a process did not do so because it died or the index was locked.
         """
-        for key in deleted:
-            index.write("forget", partial(_forget_conversation, key=key))
         now = self._log.read(_redactions)
         if index.read(lambda tx: _read_meta(tx, "redactions")) == now:
             return
         known = set(index.read(lambda tx: tx.all("index_redacted", tag=REDACTED_TAG)))
-        for key, seq in self._log.read(lambda tx: tx.all("search_redacted")):
-            if (key, seq) not in known:
-                self._forget_message(index, key, seq)
+        redacted = self._log.read(lambda tx: tx.all("search_redacted"))
+        _forget(index, sorted({key for key, seq in redacted if (key, seq) not in known}))
         index.write("state", lambda tx: tx.run("index_meta_set", key="redactions", value=now))
 
     def _index_all(self, index: SearchIndex, backlog: list[IndexBacklog], progress: Progress | None) -> int:
@@ -290,92 +263,38 @@ class Indexer:
                 yield batch.upto - start
 
     def _next_batch(self, backlog: IndexBacklog, start: int) -> Batch | None:
-        """Return the next messages to index, and the last indexed ones again, which have new neighbours now."""
-        limits = {"upto": backlog.last_seq, "limit": MAX_BATCH_MESSAGES, "room": MAX_BATCH_BYTES}
-        row = self._log.read(lambda tx: tx.one("export_reach", conversation=backlog.key, after=start, **limits))
-        upto = row[0] if row else start
-        after = max(backlog.forked_at, start - 2 * NEIGHBOURS)
-        batch = self._read_batch(backlog.key, backlog.owner, after, upto)
-        if batch is None:
-            return None
-        return batch._replace(documents=[each for each in batch.documents if each.seq > start - NEIGHBOURS])
+        """Read and tokenize the next messages to index, and the last indexed ones, which have new neighbours now.
 
-    def _read_batch(self, key: int, owner: str, after: int, upto: int) -> Batch | None:
-        """Read and tokenize messages; None if the conversation was deleted."""
+        None if the conversation was deleted.
+        """
+        key, limits = backlog.key, {"upto": backlog.last_seq, "limit": MAX_BATCH_MESSAGES, "room": MAX_BATCH_BYTES}
+        (upto,) = self._log.read(lambda tx: tx.one("export_reach", conversation=key, after=start, **limits)) or (start,)
+        after = max(backlog.forked_at, start - 2 * NEIGHBOURS)
         messages = self._log.read(lambda tx: tx.all("messages_between", conversation=key, after=after, upto=upto))
         if not messages:
             return None
-        documents = list(_documents(messages, query_parser.tag("o", owner), self._dialect.index_text))
+        documents = _documents(messages, query_parser.tag("o", backlog.owner), self._dialect.index_text)
         redacted = sum(not row[5] for row in messages)
-        return Batch(key, after, messages[-1][0], len(messages), redacted, documents)
+        new = [each for each in documents if each.seq > start - NEIGHBOURS]
+        return Batch(key, after, messages[-1][0], len(messages), redacted, new)
 
-    def _write_batch(
-        self, tx: Tx, batch: Batch, rows: list[dict[str, Any]], known: Row | None, replaced: Row | None = None
-    ) -> bool:
-        """Write a batch after the indexed messages, or in place of some (first seq, last seq).
-
-        Returns False if another process updated the index, or the log changed, since the batch was read.
-        """
+    def _write_batch(self, tx: Tx, batch: Batch, rows: list[dict[str, Any]], known: Row | None) -> bool:
+        """Write a batch; return False if another process updated the index, or the log changed, since it was read."""
         # First: on PostgreSQL this query takes the lock, and the log must be compared under the lock.
         progress = tx.one("index_progress_of", conversation=batch.key)
         range_ = {"conversation": batch.key, "after": batch.after, "upto": batch.upto}
         counts = self._log.read(lambda log_tx: log_tx.one("search_range_counts", **range_))
         if progress != known or counts != (batch.messages, batch.redacted):
             return False
-        if replaced:
-            tx.run("index_forget_between", conversation=batch.key, after=max(0, replaced[0] - 1), upto=replaced[1])
         for values in rows:
             tx.run("index_put", **values)
-        if not replaced:
-            tx.run("index_progress_set", conversation=batch.key, upto=batch.upto)
+        tx.run("index_progress_set", conversation=batch.key, upto=batch.upto)
         return True
-
-    def _forget_message(self, index: SearchIndex, key: int, seq: int) -> None:
-        """Index a redacted message and its neighbours again; the neighbours are indexed with its words."""
-        done = False
-        while not done:
-            row = index.read(lambda tx: tx.one("index_progress_of", conversation=key))
-            here = self._log.read(lambda tx: tx.one("search_conversations", first=key, last=key))
-            batch = (
-                self._read_batch(key, here[3], max(here[2], seq - 2 * NEIGHBOURS - 1), seq + 2 * NEIGHBOURS)
-                if here
-                else None
-            )
-            if row is None or row[0] < seq or batch is None:
-                return
-            first, last = seq - NEIGHBOURS, min(seq + NEIGHBOURS, row[0])
-            documents = [each for each in batch.documents if first <= each.seq <= last]
-            rows = list(self._dialect.index_rows(key, documents, 0))
-            replaced = (first, last)
-            done = index.write(
-                "forget", partial(self._write_batch, batch=batch, rows=rows, known=row, replaced=replaced)
-            )
-
-
-def is_current(tx: Tx, log_tx: Tx, keys: list[int] | None) -> bool:
-    """Return whether the index has all messages of these conversations (None: of the store)."""
-    if keys is None and tx is log_tx:  # one round trip
-        known_state, state = tx.batch(("index_meta", {"key": "state"}), ("search_state", {}))
-        return [(_state_text(state[0]),)] == known_state
-    if keys is None:
-        return _read_meta(tx, "state") == _log_state(log_tx)
-    if (_read_meta(tx, "store"), _read_meta(tx, "redactions")) != (_generation(log_tx), _redactions(log_tx)):
-        return False
-    for each in keys:
-        indexed = [upto for _, upto in tx.all("index_progress", first=each, last=each)]
-        rows = log_tx.all("search_conversations", first=each, last=each)
-        if indexed != [last_seq for _, last_seq, forked_at, _ in rows if last_seq > forked_at]:
-            return False
-    return True
 
 
 def _log_state(tx: Tx) -> str:
     """Return a text that changes whenever the index must be updated."""
-    return _state_text(tx.one("search_state") or ())
-
-
-def _state_text(row: Row) -> str:
-    return " ".join(map(str, (query_parser.INDEX_VERSION, *row)))
+    return " ".join(map(str, (query_parser.INDEX_VERSION, *(tx.one("search_state") or ()))))
 
 
 def _generation(tx: Tx) -> str:
@@ -394,9 +313,15 @@ def _read_meta(tx: Tx, key: str) -> str | None:
     return row[0] if row else None
 
 
-def _forget_conversation(tx: Tx, *, key: int) -> None:
-    tx.run("index_forget_between", conversation=key, after=0, upto=2**32 - 1)
-    tx.run("index_forget_progress", conversation=key)
+def _forget(index: SearchIndex, keys: Iterable[int]) -> None:
+    """Remove conversations from the index."""
+    for key in keys:
+
+        def step(tx: Tx, key: int = key) -> None:
+            tx.run("index_forget", conversation=key)
+            tx.run("index_forget_progress", conversation=key)
+
+        index.write("forget", step)
 
 
 def _documents(rows: list[Row], owner: str, tokenize: Callable[[str], T]) -> Iterator[query_parser.Document[T]]:

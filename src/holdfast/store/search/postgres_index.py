@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.store.driver import Tx
 from holdfast.store.search import query_parser
@@ -56,30 +56,19 @@ Words = list[str]
 WordRange = tuple[str, str]
 
 
-class IndexDriver(Protocol):
-    """The methods of the driver that the index uses."""
-
-    def read(self, step: Callable[[Tx], T], begin: str) -> T: ...
-
-    def write(self, operation: str, step: Callable[[Tx], T], begin: str) -> T: ...
-
-    def rewrite(self, operation: str, tables: tuple[str, ...]) -> None: ...
-
-
 class IndexTables:
     """The index of one store. It uses the connections of the store."""
 
-    def __init__(self, store: IndexDriver) -> None:
-        self._store = store
+    def __init__(self, store: Any) -> None:
+        self._store = store  # a PostgresDriver, which imports this module
 
     def write(self, operation: str, step: Callable[[Tx], T]) -> T:
-        return self._store.write(operation, step, _BEGIN)
+        result: T = self._store.write(operation, step, _BEGIN)
+        return result
 
     def read(self, step: Callable[[Tx], T]) -> T:
-        return self._store.read(step, _BEGIN_READING)
-
-    def has_progress(self) -> bool:
-        return self.read(lambda tx: tx.one("index_begun")) is not None
+        result: T = self._store.read(step, _BEGIN_READING)
+        return result
 
     def clear(self) -> None:
         """Delete all rows. That takes no right to create tables, and other processes can still search."""

@@ -68,7 +68,9 @@ class ParsedQuery(msgspec.Struct, frozen=True):
 def message_text(body: types.Body) -> str:
     """Return the text of a message, including its tool calls."""
     parts = [content_text(body.content)]
-    parts += [f"{call.name} {_plain(call.arguments)}" for call in body.tool_calls]
+    for call in body.tool_calls:
+        is_text = isinstance(call.arguments, str)
+        parts.append(f"{call.name} {call.arguments if is_text else msgspec.json.encode(call.arguments).decode()}")
     return "\n".join(part for part in parts if part)
 
 
@@ -78,10 +80,6 @@ def content_text(content: types.Content) -> str:
         return content
     said = (part for part in content if part.get("type") != "note")
     return "\n".join(str(part["text"]) for part in said if isinstance(part.get("text"), str))
-
-
-def _plain(arguments: str | dict[str, Any]) -> str:
-    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
 
 
 def index_text(text: str) -> str:

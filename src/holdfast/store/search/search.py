@@ -111,15 +111,8 @@ class Searcher(indexer.Indexer):
         if query is None:
             return []
         search = partial(self._search, query=query, limit=limit, wanted=wanted)
-
-        def find(index: SearchIndex) -> list[types.Hit]:
-            hits = self._read_both(index, partial(search, only_current=True))
-            if hits is None:
-                hits = self._read_both(self._bring_up_to_date(index, wanted.session_id), search)
-            return hits or []
-
         with _report_damage():
-            return self._with_repair(find)
+            return self._with_repair(lambda index: self._read_both(self._bring_up_to_date(index), search))
 
     def catch_up(self, progress: Progress | None = None) -> int:
         with _report_damage():
@@ -130,18 +123,10 @@ class Searcher(indexer.Indexer):
         return self.catch_up(progress)
 
     def _search(
-        self,
-        tx: Tx,
-        log_tx: Tx,
-        query: query_parser.ParsedQuery,
-        limit: int,
-        wanted: SearchFilter,
-        only_current: bool = False,
-    ) -> list[types.Hit] | None:
-        """Search the index as it is. With `only_current`, return None if it lacks messages of the log."""
+        self, tx: Tx, log_tx: Tx, query: query_parser.ParsedQuery, limit: int, wanted: SearchFilter
+    ) -> list[types.Hit]:
+        """Search the index as it is."""
         ranges = _ranges(log_tx, wanted.session_id)
-        if only_current and not indexer.is_current(tx, log_tx, _keys(ranges)):
-            return None
         parameters: query_parser.Parameters | None = self._dialect.search_parameters(tx, query)
         if parameters is None:
             return []
@@ -155,14 +140,10 @@ class Searcher(indexer.Indexer):
                 return _hits(log_tx, best, query)
             count, everywhere = count * 8, True
 
-    def _bring_up_to_date(self, index: SearchIndex, session_id: str | None) -> SearchIndex:
-        """Index the messages to be searched, if possible, and return the index."""
-        keys = _keys(self._log.read(partial(_ranges, session_id=session_id)))
+    def _bring_up_to_date(self, index: SearchIndex) -> SearchIndex:
+        """Index the newest messages, if possible, and return the index."""
         try:
-            if keys is None:
-                self._catch_up(index, None)
-            else:
-                self._catch_up_some(index, keys)
+            self._catch_up(index, None)
         except self._transient as error:
             # Search without the newest messages: a later search indexes them.
             if not self._belongs_to_store(index):
@@ -187,11 +168,6 @@ def _ranges(tx: Tx, session_id: str | None) -> list[IdRange]:
     here = conversation_row.read(tx, session_id)
     logs = conversation_row.lineage(tx, here)
     return [((each.key << 32) + each.after + 1, (each.key << 32) + each.upto) for each in logs]
-
-
-def _keys(ranges: list[IdRange]) -> list[int] | None:
-    """Return the keys of the conversations; None means all."""
-    return None if ranges is EVERYTHING else [first >> 32 for first, _ in ranges]
 
 
 def _find(

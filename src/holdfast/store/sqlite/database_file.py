@@ -29,7 +29,6 @@ from holdfast.store.sqlite.writer_queue import WriterQueue
 
 T = TypeVar("T")
 
-DURABILITY = ("power-loss", "process-crash")
 FILE_SUFFIXES = ("", "-wal", "-shm", ".queue")
 STALE_POLL_SECONDS = 0.005
 # Limit for opening or closing a store while another process writes for long, or hangs.
@@ -64,8 +63,6 @@ class OpenDatabase:
         connections.check_version(apsw.sqlite_lib_version())
         if self._forked:
             raise errors.StoreForked()
-        if durability not in DURABILITY:
-            raise errors.InvalidArgument(f"`durability` must be one of {', '.join(DURABILITY)}.")
         self.has_file = target != ":memory:"
         self.path = paths.resolve(target) if self.has_file else target
         self.write_timeout = write_timeout

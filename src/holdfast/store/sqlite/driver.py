@@ -165,11 +165,6 @@ class SqliteDriver(maintenance.Maintenance):
     def allow(self, role: str) -> list[str]:
         raise errors.StoreUnusable(f"SQLite has no roles such as {errors.quote(role)}; the mode of the file decides.")
 
-    # --- other files ---------------------------------------------------------------------------------
-
-    def open_store(self, path: str) -> SqliteDriver:
-        return SqliteDriver(path, durability="process-crash", clock=self._clock)
-
     # --- search index --------------------------------------------------------------------------------
 
     def open_search_index(self) -> SqliteDriver:
@@ -190,3 +185,8 @@ class SqliteDriver(maintenance.Maintenance):
     @property
     def _search_path(self) -> str:
         return f"{self.path}.search"
+
+
+def open_file(path: str) -> SqliteDriver:
+    """Open a store in a temporary file, which need not survive a power loss; migrate it to the current schema."""
+    return SqliteDriver(path, durability="process-crash")

@@ -7,7 +7,6 @@ content of a database in one transaction: other processes see the old content or
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -15,8 +14,9 @@ from typing import TypeVar
 import apsw
 
 from holdfast import errors, fault_points
+from holdfast.store import queries
 from holdfast.store.driver import SCHEMA_PLAN, Execute, Progress, SchemaFault, Tx
-from holdfast.store.sqlite import migration, unallocated_space
+from holdfast.store.sqlite import migration
 from holdfast.store.sqlite.connection import connect_file
 from holdfast.store.sqlite.database_file import OpenDatabase
 from holdfast.store.sqlite.errors import translate_errors
@@ -31,17 +31,14 @@ READER_BLOCKS_SCRUB = (
     "Another process is reading, so the WAL could not be emptied and may still contain removed content. "
     "Try again when that process is done."
 )
-# The counter distinguishes two scrubs even if the clock did not advance.
-_NOTE_SCRUB = """
-INSERT INTO meta VALUES ('scrubs', '1') ON CONFLICT (key) DO UPDATE SET value = value + 1;
-INSERT INTO meta VALUES ('scrubbed_at', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
-"""
+_NOTE_SCRUB = "INSERT INTO meta VALUES ('scrubbed_at', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
 class Maintenance(OpenDatabase):
     """The maintenance operations of the SQLite driver."""
 
     def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
+        """Copy one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
         self._check_usable()
         with translate_errors(self.path), self._snapshot() as source, contextlib.closing(connect_file(path)) as target:
             target.pragma("journal_mode", "memory")
@@ -64,6 +61,10 @@ class Maintenance(OpenDatabase):
             source.execute("ROLLBACK")
 
     def replace_with(self, path: str, finish: Callable[[Tx, Tx], T], progress: Progress | None = None) -> T:
+        """Replace the whole content by that of a file, in one transaction; return the result of `finish`.
+
+        `finish` reads the old content (first) and may change the new (second). No other process writes meanwhile.
+        """
         with self._exclusive():
             result: T = self._run_in_queue(self._replace, path, finish, progress)
             # The restored schema has a new cookie, which is recorded here.
@@ -93,53 +94,47 @@ class Maintenance(OpenDatabase):
         self._check_usable()
         if not self.has_file:
             return
+        began = self._now()
+        # Deleted text is left on pages that SQLite has rebalanced, whatever `secure_delete` overwrites.
+        self._rewrite("scrub")
         deadline = time.monotonic() + self.write_timeout
         with translate_errors(self.path), contextlib.closing(self._connect_reader()) as connection:
             connection.set_busy_timeout(0)
             while True:
                 with self._exclusive():
-                    if self._run_in_queue(self._try_scrub, connection):
+                    if self._run_in_queue(_checkpoint, connection):
                         break
                 # Wait for readers outside of the queue, so that other processes can write meanwhile.
                 if time.monotonic() > deadline:
                     raise errors.StoreBusy(READER_BLOCKS_SCRUB)
                 time.sleep(SCRUB_POLL_SECONDS)
+        fault_points.reach("scrub", "emptied")
+
+        def note(tx: SqliteTransaction) -> None:
+            tx.execute(_NOTE_SCRUB, (repr(began),))
+
+        with self._exclusive():
+            self._run_in_queue(transact, self._tx, note, self.write_timeout)
         fault_points.reach("scrub", "done")
 
-    def _try_scrub(self, connection: apsw.Connection) -> bool:
-        """Clear unallocated space in the file, which is possible while the WAL is empty and no process writes."""
-        fault_points.reach("scrub", "begun")
-        if not _checkpoint(connection):
-            return False
-        fault_points.reach("scrub", "emptied")
-        transact(self._transaction(connection), self._clear_unallocated)
-        return True
-
-    def _clear_unallocated(self, tx: SqliteTransaction) -> None:
-        if os.path.getsize(self._wal_path):
-            raise errors.StoreBusy()  # a program outside of the queue has written
-        file = apsw.VFSFile("", self.path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
-        try:
-            unallocated_space.clear(file)
-        finally:
-            file.xClose()
-        fault_points.reach("scrub", "cleared")
-        # This commit makes all connections drop their cached pages, which still contain the cleared bytes.
-        tx.execute(_NOTE_SCRUB, (repr(self._now()),))
-
     def shrink(self) -> None:
+        self._rewrite("shrink")
+        fault_points.reach("shrink", "done")
+
+    def _rewrite(self, operation: str) -> None:
+        """Write all pages anew."""
         with self._exclusive():
-            try:
-                self._run_in_queue(self._vacuum)
-            finally:
-                self._writer.set_busy_timeout(0)
+            self._run_in_queue(self._vacuum, operation)
             self._prepare_schema()
 
-    def _vacuum(self) -> None:
+    def _vacuum(self, operation: str) -> None:
+        fault_points.reach(operation, "begun")
         self._writer.set_busy_timeout(int(self.write_timeout * 1000))
-        fault_points.reach("shrink", "begun")
-        self._writer.execute("VACUUM")
-        fault_points.reach("shrink", "rewritten")
+        try:
+            self._writer.execute("VACUUM")
+        finally:
+            self._writer.set_busy_timeout(0)  # writers must not wait for a reader that prevents the checkpoint
+        fault_points.reach(operation, "rewritten")
         if self.has_file:
             _checkpoint(self._writer)  # fails while other processes read; a later one returns the space
 
@@ -155,19 +150,15 @@ class Maintenance(OpenDatabase):
         with self._exclusive():
             self._run_in_queue(self._reconcile)
 
-    def open_copy(self, path: str) -> SqliteCopy:
-        self._check_usable()
-        with translate_errors(path):
-            return SqliteCopy(path, self._transaction(connect_file(path, read_only=True)))
-
 
 class SqliteCopy:
-    """A database file that no process writes to, opened read-only."""
+    """A database file that no process writes to, such as a backup, opened read-only."""
 
-    def __init__(self, path: str, tx: SqliteTransaction) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._tx = tx
-        self._connection = tx.connection
+        with translate_errors(path):
+            self._connection = connect_file(path, read_only=True)
+        self._tx = SqliteTransaction(self._connection, queries.load("sqlite"), None)
 
     def read(self, step: Callable[[Tx], T]) -> T:
         with translate_errors(self._path):
@@ -186,13 +177,14 @@ class SqliteCopy:
             return migration.faults(self._connection.execute, SCHEMA_PLAN, migration.declared_schema("sqlite"))
 
     def was_opened(self) -> bool:
+        """Return whether it was opened as a store since the copy was made."""
         with translate_errors(self._path):
             return bool(self._connection.pragma("journal_mode") == "wal")
 
-    def copy_to(self, path: str, progress: Progress | None = None) -> None:
+    def copy_to(self, path: str) -> None:
         with translate_errors(path), contextlib.closing(connect_file(path)) as target:
             target.pragma("journal_mode", "memory")
-            _copy_pages(self._connection, target, "restore", progress)
+            _copy_pages(self._connection, target, "restore", None)
 
     def close(self) -> None:
         self._connection.close()

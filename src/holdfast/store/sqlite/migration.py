@@ -1,9 +1,8 @@
 """Migration of a SQLite file to the schema that this version declares.
 
-Missing tables, columns, indexes and triggers are added; changed indexes and triggers are replaced, and triggers that
-were renamed are dropped. Numbered steps convert data of an older format. All changes are one transaction, so a killed
-migration starts again at the next open. A file of a newer format is refused; a newer revision of the same format is
-only added to.
+Missing tables, columns, indexes and triggers are added; changed indexes and triggers are replaced. Numbered steps
+convert data of an older format. All changes are one transaction, so a killed migration starts again at the next open. A
+file of a newer format is refused; a newer revision of the same format is only added to.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import apsw
 
 from holdfast import errors, fault_points
 from holdfast.store import queries
-from holdfast.store.driver import MISSING, RETIRED_TRIGGERS, Execute, SchemaFault, SchemaPlan
+from holdfast.store.driver import MISSING, Execute, SchemaFault, SchemaPlan
 
 logger = logging.getLogger("holdfast.store")
 
@@ -87,7 +86,6 @@ def _differences(execute: Execute, declared: Entries, actual: Entries, *, replac
         elif found != sql and replace:
             yield f"DROP {kind} {name}"
             yield sql
-    yield from (f"DROP TRIGGER {name}" for kind, name in actual if kind == "trigger" and name in RETIRED_TRIGGERS)
 
 
 def _missing_columns(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:

@@ -92,48 +92,34 @@ def is_unfinished(tx: Tx) -> bool:
     return begun is not None and finished is None
 
 
-def can_copy_into(tx: Tx) -> bool:
-    """Return whether the store is empty or an unfinished copy."""
-    return not _has_data(tx) or is_unfinished(tx)
-
-
 # --- begin and finish ----------------------------------------------------------------------------------
 
 
 def _begin(source: Driver, target: Driver) -> tuple[bool, bool]:
     """Mark the target as a copy of this source. Return whether it is a finished copy, and whether it has data."""
     _refuse_same(source, target)
-    marks = [f"{name} {source.read(store_meta.get_generation)}" for name in _identities(source)]
+    # A source that is read-only cannot be given a store id.
+    made = source.read(lambda tx: tx.one("meta_get", key=store_meta.MADE))
+    mark = f"made at {made[0] if made else None} {source.read(store_meta.get_generation)}"
 
     def step(tx: Tx) -> tuple[bool, bool]:
-        filled = _has_data(tx)
+        filled = has_data(tx)
         row = tx.one("meta_get", key=store_meta.COPY_OF)
-        if row is not None and row[0] in marks:
+        if row is not None and row[0] == mark:
             finished = tx.one("meta_get", key=store_meta.COPIED_AT) is not None
             return finished, filled or finished
         if filled:
             raise errors.CopyRefused(f"{target.path} holds data already. Copy into an empty store.")
-        tx.run("meta_set", key=store_meta.COPY_OF, value=marks[0])
+        tx.run("meta_set", key=store_meta.COPY_OF, value=mark)
         tx.run("meta_delete", key=store_meta.COPIED_AT)
         return False, False
 
     return target.write("copy", step)
 
 
-def _has_data(tx: Tx) -> bool:
+def has_data(tx: Tx) -> bool:
     (anything,) = tx.one("copy_anything") or (1,)
     return bool(anything)
-
-
-def _identities(source: Driver) -> list[str]:
-    """Return the identifiers of the source, the most specific first.
-
-    A source without a store id is identified by its creation time, because a read-only source cannot be given an id.
-    The creation time also identifies it after it has got an id.
-    """
-    keys = (store_meta.STORE_ID, store_meta.BACKUP, store_meta.MADE)
-    found = source.read(lambda tx: [(key, row[0]) for key in keys if (row := tx.one("meta_get", key=key))])
-    return [value if key != store_meta.MADE else f"made at {value}" for key, value in found]
 
 
 def _refuse_same(source: Driver, target: Driver) -> None:

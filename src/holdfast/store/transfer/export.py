@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import msgspec
 
@@ -32,14 +32,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class ExportFile(Protocol):
-    """The part of a text file that an export uses."""
-
-    def write(self, text: str, /) -> object: ...
-
-
 Write = Callable[[str], object]
-Target = ExportFile | Write | os.PathLike[str]
+Target = TextIO | Write | os.PathLike[str]
 
 
 class ExportAdmin(blobs.AdminFacet):
@@ -78,7 +72,8 @@ class ExportAdmin(blobs.AdminFacet):
             raise errors.InvalidArgument(f"`form` must be one of {', '.join(render.FORMS)}, not {errors.quote(form)}.")
         wanted = _check_ids(session_ids)
         with _open_target(self.driver, write) as (put, _):
-            names = self.driver.read(lambda tx: _conversation_ids(tx, wanted))
+            rows = self.driver.read(lambda tx: _choose(tx, wanted, origins=False)[0])
+            names = [name for _, name, _ in rows]
             put(render.page_header(", ".join(names[:3]) or "No conversations", form))
             for name in names:
                 self.driver.read(partial(_write_page, name, form, put))
@@ -148,7 +143,7 @@ def _export(
     return reports.ExportReport(*counts, origins, tuple(sorted(sizes)), sum(sizes.values()))
 
 
-def _choose(tx: Tx, session_ids: Sequence[str] | None) -> tuple[list[Row], tuple[str, ...]]:
+def _choose(tx: Tx, session_ids: Sequence[str] | None, *, origins: bool = True) -> tuple[list[Row], tuple[str, ...]]:
     """Choose conversations (None: all) and their origins: rows in the order of export, and the ids of the origins.
 
     A row has the key, the id and the number of messages. An origin has a smaller key than its branches.
@@ -165,14 +160,8 @@ def _choose(tx: Tx, session_ids: Sequence[str] | None) -> tuple[list[Row], tuple
             if row is None:  # A foreign key refers to it.
                 raise errors.StoreCorrupt("The origin of a conversation is missing. Run `holdfast doctor`.")
             found[key] = row[:3]
-            waiting += [] if row[3] is None else [row[3]]
+            waiting += [row[3]] if origins and row[3] is not None else []
     return [found[key] for key in sorted(found)], tuple(found[key][1] for key in sorted(found) if key not in named)
-
-
-def _conversation_ids(tx: Tx, session_ids: Sequence[str] | None) -> list[str]:
-    if session_ids is None:
-        return [row[1] for row in tx.all("export_all")]
-    return list(dict.fromkeys(conversation_row.read(tx, session_id).id for session_id in session_ids))
 
 
 # --- a conversation as lines -------------------------------------------------------------------------
@@ -188,7 +177,7 @@ def read_lines(tx: Tx, key: int) -> Iterator[jsonl.Line]:
     yield conversation
     history = jsonl.order_lines(
         conversation,
-        _read_sessions(tx, key),
+        [_line(jsonl.SessionLine, row) for row in tx.all("export_sessions", conversation=key)],
         partial(_next_compaction, tx, key, conversation.id),
         lambda after, before: tx.all("export_hides", conversation=key, after=after, before=before),
         partial(_read_messages, tx, key, conversation),
@@ -209,14 +198,6 @@ def read_lines(tx: Tx, key: int) -> Iterator[jsonl.Line]:
 def _line(kind: type[T], row: Sequence[Any], **other: Any) -> T:
     """Make a line from a row, whose columns are in the order of the line's fields."""
     return kind(**{**dict(zip(kind.__struct_fields__, row, strict=True)), **other})
-
-
-def _read_sessions(tx: Tx, key: int) -> Iterator[jsonl.SessionLine]:
-    after = 0
-    while rows := tx.all("export_sessions", conversation=key, after=after, limit=BATCH_ROWS):
-        for row in rows:
-            yield _line(jsonl.SessionLine, row)
-        after = rows[-1][0]
 
 
 def _next_compaction(tx: Tx, key: int, conversation_id: str, after: int) -> jsonl.CompactionLine | None:

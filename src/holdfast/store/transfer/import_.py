@@ -14,7 +14,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import msgspec
 
@@ -32,13 +32,7 @@ MAX_MEMORY_BYTES = 8 * 1024 * 1024
 PROGRESS_LINES = 1_000
 
 
-class ImportFile(Protocol):
-    """The part of a file that an import uses."""
-
-    def readline(self, limit: int, /) -> str | bytes: ...
-
-
-Source = ImportFile | Iterable[str | bytes]
+Source = TextIO | BinaryIO | Iterable[str | bytes]
 
 
 class ImportAdmin(blobs.AdminFacet):
@@ -54,7 +48,6 @@ class ImportAdmin(blobs.AdminFacet):
         are. Repeating an import changes nothing. Ids that were deleted from this store are refused; with `revive` such
         a conversation is imported under new ids. `progress` receives the numbers of messages and lines done.
         """
-        validation.check(validation.Flag, revive=revive)
         with _open_source(read) as (source, attachments):
             incoming = blobs.IncomingBlobs(self.driver, self.blobs.files, attachments)
             return _Import(self.driver, incoming, self._clock(), revive, progress).run(_read_lines(source))

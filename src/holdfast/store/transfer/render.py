@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from holdfast import errors, types
+from holdfast import errors, safe_text, types
 
 Form = Literal["markdown", "html"]
 FORMS: tuple[Form, ...] = ("markdown", "html")
@@ -138,22 +138,10 @@ def format_time(at: float) -> str:
 
 # --- safe text ---------------------------------------------------------------------------------------
 
-# Several scripts and composed emoji need the zero-width joiners, which are harmless.
-_KEPT = "\n\u200c\u200d"
-
 
 def escape_invisible(text: str) -> str:
     """Expand tabs, and write invisible characters as escape sequences."""
-    text = text.replace("\r\n", "\n").expandtabs(4)
-    return text if text.isprintable() else "".join(map(_escape_character, text))
-
-
-def _escape_character(character: str) -> str:
-    if character.isprintable() or character in _KEPT:
-        return character
-    if character.isspace() and ord(character) > 0x9F and character not in "\u2028\u2029":
-        return " "
-    return character.encode("unicode_escape").decode("ascii")
+    return "\n".join(safe_text.safe_lines(text))
 
 
 _SPECIAL = re.compile(r"[\\`*_\[\]<>&|~$@{}^#]|:(?=[^\s\d])|(?<=www)\.", re.IGNORECASE)

@@ -7,7 +7,7 @@ method of the store accepts, bodies that no append writes, and lines in the wron
 from __future__ import annotations
 
 import contextlib
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -15,8 +15,6 @@ from holdfast import errors, types
 from holdfast.store import compactions, message_codec, sessions, titles, validation
 from holdfast.store.blobs import blobs
 from holdfast.store.transfer import jsonl
-
-_encode = msgspec.json.Encoder().encode
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -101,9 +99,8 @@ class ConversationValidator:
         text = bytes(line.body)
         body = _decode(text, compactions.CompactionBody)
         made = compactions.make_draft(line.cut_seq, line.seen_seq, body.summary, body.pinned, body.ledger, None)
-        canonical = (made.text.encode(),)
-        _require_canonical(text, canonical, compactions.CompactionBody)
-        empty = text in canonical and not (body.summary or body.ledger)
+        _require_canonical(text, made.text.encode())
+        empty = not (body.summary or body.ledger)
         _require(line.redacted_at is None or empty, "A redacted compaction has no summary and no ledger.")
 
 
@@ -126,8 +123,7 @@ def _check_body(text: bytes) -> str:
     message_codec.check_metadata(body.metadata)
     stored = message_codec.encode_exact(body, "message").encode()
     # An append stores empty text explicitly.
-    forms = (stored, message_codec.encode("").encode()) if stored == b"{}" else (stored,)
-    _require_canonical(text, forms, types.Body)
+    _require_canonical(text, message_codec.encode("").encode() if stored == b"{}" else stored, stored)
     return text.decode()
 
 
@@ -138,29 +134,8 @@ def _decode(text: bytes, kind: type[T]) -> T:
     raise errors.InvalidArgument("The body cannot be decoded.")
 
 
-def _require_canonical(text: bytes, forms: tuple[bytes, ...], kind: type[msgspec.Struct]) -> None:
-    """Accept one of the canonical forms, also with keys added by a newer version, which are kept and not read."""
-    if text in forms:
-        return
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        whole = msgspec.json.decode(text)
-        # Three levels more: the body, its tool calls and one of them.
-        deep = message_codec.is_too_deep(whole, message_codec.MAX_DEPTH + 3)
-        if not deep and len(text) <= message_codec.MAX_BODY and _encode(whole) == text:
-            known = _known_fields(whole, kind)
-            # Known keys come first: readers find out by the first key whether there are tool calls.
-            if _encode(known) in forms and [*whole][: len(known)] == [*known]:
-                return
-    raise errors.InvalidArgument("The body is not in its stored form.")
-
-
-def _known_fields(body: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return a body without the keys that this version does not know, in it and in its tool calls."""
-    kept = {key: value for key, value in body.items() if key in kind.__struct_fields__}
-    if kept.get("tool_calls"):
-        known = types.ToolCall.__struct_fields__
-        kept["tool_calls"] = [{key: call[key] for key in call if key in known} for call in kept["tool_calls"]]
-    return kept
+def _require_canonical(text: bytes, *forms: bytes) -> None:
+    _require(text in forms, "The body is not in its stored form; upgrade Holdfast if a newer version wrote it.")
 
 
 def _require(condition: bool, problem: str) -> None:

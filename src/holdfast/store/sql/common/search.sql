@@ -5,7 +5,7 @@ SELECT (SELECT value FROM meta WHERE key = 'generation'), count(*), CAST(coalesc
   FROM conversations;
 
 -- name: search_conversations
-SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations WHERE key BETWEEN :first AND :last;
+SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations;
 
 -- name: search_redacted
 SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;

@@ -14,9 +14,8 @@ SELECT c.id, c.owner, c.source, c.title, c.created_at, c.head, c.live IS NOT NUL
  WHERE c.key = :key;
 
 -- name: export_sessions
--- Read a batch of sessions.
 SELECT ordinal, id, source, model, started_at, ended_at, end_reason, first_seq, last_seq FROM sessions
- WHERE conversation = :conversation AND ordinal > :after ORDER BY ordinal LIMIT :limit;
+ WHERE conversation = :conversation ORDER BY ordinal;
 
 -- name: export_compaction
 -- Read the next compaction of a conversation.

@@ -1,14 +1,3 @@
--- name: search_group_sums
--- Sums over groups of conversations that have messages of their own; 2^shift keys per group.
--- (Group by group: PostgreSQL would plan a GROUP BY for as many groups as rows, and sort them.)
-SELECT range, each.*
-  FROM generate_series(0, (SELECT max(key) >> :shift::integer FROM conversations)) range
- CROSS JOIN LATERAL (
-   SELECT count(*), sum(key)::bigint, sum(last_seq)::bigint FROM conversations
-    WHERE key >= range << :shift::integer AND key < (range + 1) << :shift::integer
-      AND last_seq > coalesce(forked_at, 0)) each (conversations, keys, ends)
- WHERE each.conversations > 0;
-
 -- name: search_range_counts
 -- Count the messages and the redacted messages of a range.
 SELECT count(*), count(redacted_at) FROM messages

@@ -12,18 +12,8 @@ SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_onl
 -- name: index_begun
 SELECT 1 FROM search_progress LIMIT 1;
 
--- name: index_group_sums
--- The same sums as `search_group_sums`, of the index.
-SELECT range, each.*
-  FROM generate_series(0, (SELECT max(conversation) >> :shift::integer FROM search_progress)) range
- CROSS JOIN LATERAL (
-   SELECT count(*), sum(conversation)::bigint, sum(upto)::bigint FROM search_progress
-    WHERE conversation >= range << :shift::integer AND conversation < (range + 1) << :shift::integer
-   ) each (conversations, keys, ends)
- WHERE each.conversations > 0;
-
 -- name: index_progress
-SELECT conversation, upto FROM search_progress WHERE conversation BETWEEN :first AND :last;
+SELECT conversation, upto FROM search_progress;
 
 -- name: index_progress_of
 SELECT upto FROM search_progress WHERE conversation = :conversation;
@@ -61,42 +51,15 @@ SELECT word, :conversation, :block, messages, places::integer[]
 ON CONFLICT (word, conversation, block) DO UPDATE
    SET messages = w.messages + excluded.messages, places = w.places || excluded.places;
 
--- name: index_forget_between
--- Remove a range of messages.
-WITH touched AS (
-  SELECT block, greatest(:after::bigint + 1 - (block << 8), 0) AS lowest, least(:upto::bigint - (block << 8), 255) AS highest
-    FROM search_blocks
-   WHERE conversation = :conversation AND block BETWEEN (:after::bigint + 1) >> 8 AND :upto::bigint >> 8
-), emptied AS (
-  DELETE FROM search_words w USING touched t
-   WHERE w.conversation = :conversation AND w.block = t.block
-     AND NOT EXISTS (SELECT 1 FROM unnest(w.places) place WHERE place >> 23 NOT BETWEEN t.lowest AND t.highest)
-), thinned AS (
-  UPDATE search_words w
-     SET places = ARRAY(SELECT place FROM unnest(w.places) place WHERE place >> 23 NOT BETWEEN t.lowest AND t.highest),
-         messages = (SELECT count(*) FROM unnest(w.places) place
-                      WHERE place >> 23 NOT BETWEEN t.lowest AND t.highest AND (place >> 19) & 15 > 0)
-    FROM touched t
-   WHERE w.conversation = :conversation AND w.block = t.block
-     AND EXISTS (SELECT 1 FROM unnest(w.places) place WHERE place >> 23 NOT BETWEEN t.lowest AND t.highest)
-     AND EXISTS (SELECT 1 FROM unnest(w.places) place WHERE place >> 23 BETWEEN t.lowest AND t.highest)
-), uncounted AS (
-  UPDATE search_totals s
-     SET messages = s.messages - gone.messages, words = s.words - gone.words
-    FROM (SELECT count(*) AS messages, coalesce(sum(length), 0) AS words
-            FROM search_blocks b JOIN touched t USING (block), unnest(b.lengths) WITH ORDINALITY each (length, at)
-           WHERE b.conversation = :conversation AND at - 1 BETWEEN t.lowest AND t.highest AND length > 0) gone
-), kept AS (
-  SELECT b.block, array_agg(CASE WHEN at - 1 BETWEEN t.lowest AND t.highest THEN 0 ELSE length END ORDER BY at) AS lengths
-    FROM search_blocks b JOIN touched t USING (block), unnest(b.lengths) WITH ORDINALITY each (length, at)
-   WHERE b.conversation = :conversation
-   GROUP BY b.block
+-- name: index_forget
+WITH emptied AS (
+  DELETE FROM search_words WHERE conversation = :conversation
 ), closed AS (
-  DELETE FROM search_blocks b USING kept k
-   WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, 0) = '{}'
+  DELETE FROM search_blocks WHERE conversation = :conversation RETURNING lengths
 )
-UPDATE search_blocks b SET lengths = k.lengths FROM kept k
- WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, 0) <> '{}';
+UPDATE search_totals s SET messages = s.messages - gone.messages, words = s.words - gone.words
+  FROM (SELECT count(*) AS messages, coalesce(sum(length), 0) AS words
+          FROM closed, unnest(closed.lengths) length WHERE length > 0) gone;
 
 -- name: index_merge
 -- Nothing to do: `scrub` rewrites the tables.

@@ -1,8 +1,3 @@
--- name: search_group_sums
--- Sums over groups of conversations that have messages of their own; 2^shift keys per group.
-SELECT key >> :shift, count(*), sum(key), sum(last_seq)
-  FROM conversations WHERE last_seq > coalesce(forked_at, 0) GROUP BY 1;
-
 -- name: search_range_counts
 -- Count the messages and the redacted messages of a range.
 SELECT count(*), count(redacted_at) FROM messages

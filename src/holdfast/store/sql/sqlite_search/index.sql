@@ -11,13 +11,8 @@ SELECT true;
 -- name: index_begun
 SELECT 1 FROM progress LIMIT 1;
 
--- name: index_group_sums
--- The same sums as `search_group_sums`, of the index.
-SELECT conversation >> :shift, count(*), sum(conversation), sum(upto)
-  FROM progress GROUP BY 1;
-
 -- name: index_progress
-SELECT conversation, upto FROM progress WHERE conversation BETWEEN :first AND :last;
+SELECT conversation, upto FROM progress;
 
 -- name: index_progress_of
 SELECT upto FROM progress WHERE conversation = :conversation;
@@ -33,9 +28,8 @@ DELETE FROM progress WHERE conversation = :conversation;
 INSERT OR REPLACE INTO words (rowid, text, around, tags)
 VALUES ((:conversation << 32) + :seq, :text, :around, :tags);
 
--- name: index_forget_between
--- Remove a range of messages.
-DELETE FROM words WHERE rowid > (:conversation << 32) + :after AND rowid <= (:conversation << 32) + :upto;
+-- name: index_forget
+DELETE FROM words WHERE rowid > :conversation << 32 AND rowid <= (:conversation << 32) + 4294967295;
 
 -- name: index_merge
 -- Rewrite the index without the removed words.
