@@ -70,7 +70,7 @@ class Approvals:
 
     def __init__(
         self,
-        store: async_mirror.AsyncPermissions,
+        store: async_mirror.AsyncPermissionRecords,
         *,
         law: rules.Policy | None = None,
         owner: str = "",

@@ -180,7 +180,7 @@ def _check_target(driver: Driver, path: object, overwrite: bool) -> str:
     if os.path.isdir(target):
         raise errors.CopyRefused(f"{errors.quote(target, 250)} is a folder. Name a file in it.")
     if os.path.exists(f"{target}-wal"):
-        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a database in use. Name another file.")
+        raise errors.CopyRefused(f"{errors.quote(target, 250)} is a database in use. Name another file.")
     if os.path.lexists(target) and not overwrite and not is_backup(target):
         raise errors.CopyRefused(
             f"{errors.quote(target, 250)} is not a backup made by Holdfast. Name another file, or set `overwrite`."
