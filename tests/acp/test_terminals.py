@@ -55,7 +55,7 @@ def play(work: Work, leash: leashes.Leash, root: Path, *, terminal: bool = True,
 async def opened(conn: Any, root: Path, leash: leashes.Leash, *, terminal: bool = True) -> AsyncIterator[base.Tool]:
     """The tool of an editor that has terminals; it is there for as long as the block."""
     run = client_terminals.ClientTerminals(conn, desk.SESSION).run if terminal else None
-    yield shell.shell([str(root)], lambda: leash.environment, shell.not_analysed, run)
+    yield shell.shell([str(root)], lambda: leash.environment, run)
 
 
 @pytest.mark.parametrize("by_shell", [False, True])

@@ -95,7 +95,7 @@ async def charge(_: types.Usage) -> None:
     """Keep no account."""
 
 
-async def reviewed(model: base.Model, notes: memory.Notes, messages: list[types.Message], **given: Any) -> None:
+async def reviewed(model: base.Model, notes: memory.NoteStore, messages: list[types.Message], **given: Any) -> None:
     looking = agent_memory.AgentMemory(notes, model, charge, **given)
     looking.start_review(agent_memory.ReviewRequest(messages))
     while looking.is_reviewing:

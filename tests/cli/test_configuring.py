@@ -282,7 +282,7 @@ def test_a_profile_takes_back_no_permission_rule(home: Path) -> None:
         "utf-8",
     )
     rules = config.load({"HOLDFAST_HOME": str(home)}, str(home), profile="work").permissions
-    assert [rule.say for rule in rules] == ["deny", "ask", "allow"]
+    assert [rule.effect for rule in rules] == ["deny", "ask", "allow"]
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])

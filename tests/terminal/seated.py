@@ -35,7 +35,7 @@ class Seat:
 
     async def ask(self, asked: events.ApprovalAsked) -> None:
         """Let a tool ask."""
-        pending = approvals.PendingApproval(asked, "talk", (), asyncio.get_running_loop().create_future())
+        pending = approvals.PendingApproval(asked, (), asyncio.get_running_loop().create_future())
         self.home.door.approvals._pending["talk", asked.request_id] = pending
         await self.screen.show_event(asked)
 
