@@ -308,6 +308,22 @@ def test_a_message_larger_than_the_window_is_reported_with_what_was_sent() -> No
     stage.run(story)
 
 
+def test_shortened_older_messages_are_reported_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        for number in range(6):
+            await db.append_message("talk", role="assistant" if number % 2 else "user", content="It is windy. " * 400)
+        seen = list[events.AnyEvent]()
+        model = ScriptedModel([stage.calls("look"), "ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", tools=[stage.says("look")], background=False)
+        assert (await agent.run_conversation("Hello", emit=seen.append)).truncated is None
+        told = [each.text for each in seen if isinstance(each, events.Notice)]
+        assert [text for text in told if "older message" in text] == told[:1] != []
+        await agent.close()
+
+    stage.run(story)
+
+
 def test_what_one_turn_learnt_of_a_window_is_not_held_against_the_next() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=10)

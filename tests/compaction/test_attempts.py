@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import base, budget, policy, summary
+from holdfast.compaction import base, budget, compress, policy, summary
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from tests.agent import stage
@@ -214,6 +215,20 @@ def test_an_account_that_cannot_be_closed_changes_no_outcome() -> None:
         db.update_budget = once  # type: ignore[method-assign]
         assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
         db.update_budget = works  # type: ignore[method-assign]
+
+    stage.run(story)
+
+
+def test_failing_callback_after_the_commit_leaves_the_outcome_compacted() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+
+        def fail_to_follow(_: str) -> None:
+            raise KeyError("a cache")
+
+        job = msgspec.structs.replace(agent(db).compaction_job(), moved=fail_to_follow)
+        made = await compress.compress(job, compress.CompactionRequest(force=True))
+        assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
 
     stage.run(story)
 

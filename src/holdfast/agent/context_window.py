@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import content_parts, events, types
+from holdfast import content_parts, events, safe_text, types
 from holdfast.agent import context_cache
 from holdfast.compaction import base, compress, excerpts, speaker, time_slices
 
@@ -48,6 +48,7 @@ class ContextWindow:
         self._sent: Sequence[types.Message] = ()
         self._shortened: tuple[object, Sequence[types.Message]] = (None, ())
         self._reported: set[base.Outcome] = set()
+        self._older_reported = False
         self.truncated: events.Truncated | None = None
         """How much of the user's message the model was sent in the current turn, if not all of it."""
         self.usage = types.Usage()
@@ -70,16 +71,22 @@ class ContextWindow:
         return self._sent
 
     def _report_truncation(self, turn: str, stored: Sequence[types.Message], emit: Emit) -> None:
-        """Report, once per turn, that the model is not sent all of the user's message."""
+        """Report that the model is not sent all of the user's message; for older ones, once until the next summary."""
         originals = {message.uid: message for message in stored}
         first_seq = next((message.seq for message in stored if message.uid == turn), stored[-1].seq)
-        pairs = [(originals.get(each.uid, each), each) for each in self._sent if each.seq >= first_seq]
-        changed = [pair for pair in pairs if speaker.is_ask(pair[0]) and pair[0].body != pair[1].body]
-        if changed:
-            was_reported, self.truncated = self.truncated is not None, _truncation(changed)
+        pairs = [(originals.get(each.uid, each), each) for each in self._sent if each.role != "tool"]
+        changed = [pair for pair in pairs if pair[0].body != pair[1].body]
+        own = [pair for pair in changed if pair[0].seq >= first_seq and speaker.is_ask(pair[0])]
+        if own:
+            was_reported, self.truncated = self.truncated is not None, _truncation(own)
             if not was_reported:
                 text = _truncation_text(self.truncated, self._job().window)
                 emit(events.Notice(text, "warning", to_chats=True))
+        older = len(changed) - len(own)
+        if older and not self._older_reported:
+            self._older_reported = True
+            many = safe_text.count(older, "older message")
+            emit(events.Notice(f"The model is sent only the beginning and the end of {many}, to fit its window."))
 
     async def _fit(self, job: compress.Job, emit: Emit) -> Sequence[types.Message]:
         messages, usable = await self._cache.messages(), self._usable(job)
@@ -264,6 +271,7 @@ class ContextWindow:
         result = await compress.compress(job, msgspec.structs.replace(request, reaching=report))
         if result.outcome is base.Outcome.COMPACTED:
             self._reported.clear()
+            self._older_reported = False
             cut = result.cut_seq or 0
             emit(events.Compacted(result.session_id, cut, result.before, result.after, result.model, result.remark))
         elif result.outcome is not base.Outcome.NOTHING_TO_DO:

@@ -264,7 +264,11 @@ async def _commit(
         # The table of leases is gone. The commit still compares head and epoch.
         job.db.lease_failures.report(error)
         head = await commit(held.snapshot)
-    job.moved(head.id)
+    try:
+        job.moved(head.id)
+    except Exception:
+        # The compaction is committed: a cache that cannot follow it does not change its outcome.
+        logger.exception("a callback for the new head %s failed", head.id)
     # Under the lease, so that no other process begins a compaction before the hooks of this one have run.
     await _close_attempt(job, bill, lambda stored: budget.record_success(stored, job.clock()))
     await hooks.run(job.hooks.after, head.id, job.hooks.limit)
