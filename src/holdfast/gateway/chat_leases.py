@@ -18,7 +18,7 @@ logger = logging.getLogger("holdfast.gateway")
 TTL_SECONDS = 30.0
 
 
-class HeldLease:
+class HeldChatLease:
     """A lease that is renewed. Most are released long before that, so the task for it starts late."""
 
     def __init__(self, db: async_db.AsyncSessionDB, lease: types.ChatLease) -> None:
@@ -50,9 +50,9 @@ class HeldLease:
 
 
 @asynccontextmanager
-async def hold(db: async_db.AsyncSessionDB, lease: types.ChatLease) -> AsyncIterator[HeldLease]:
+async def hold(db: async_db.AsyncSessionDB, lease: types.ChatLease) -> AsyncIterator[HeldChatLease]:
     """Keep a lease that was just acquired until the end of the block."""
-    held = HeldLease(db, lease)
+    held = HeldChatLease(db, lease)
     try:
         yield held
     finally:

@@ -126,7 +126,7 @@ class Worker:
 class ChatWorker:
     """Processes one chat under its lease."""
 
-    held: chat_leases.HeldLease
+    held: chat_leases.HeldChatLease
 
     def __init__(self, worker: Worker, chat: active_chat.ActiveChat) -> None:
         self._worker, self._chat = worker, chat

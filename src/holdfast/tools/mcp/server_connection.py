@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from holdfast import content_parts, errors, redaction, types
 from holdfast.tools import base
-from holdfast.tools.mcp import content, listing, names, settings, transports
+from holdfast.tools.mcp import content, inventory, names, settings, transports
 
 MAX_PAGES, MAX_TOOLS, MAX_PROMPTS = 50, 100, 100
 MAX_TIMEOUTS = 20
@@ -132,20 +132,20 @@ class ServerConnection:
 
     # --- listing -------------------------------------------------------------------------------------
 
-    async def fetch_listing(self) -> listing.Listing:
+    async def fetch_inventory(self) -> inventory.Inventory:
         """Return the usable tools and prompts of the server."""
         session, offers = self._client.session, self._client.server_capabilities
-        tools, left_out = dict[str, listing.ServerTool](), list[str]()
+        tools, left_out = dict[str, inventory.ServerTool](), list[str]()
         for tool in await _fetch_pages(session.list_tools, "tools", MAX_TOOLS) if offers.tools else ():
             if self._config.tools is not None and tool.name not in self._config.tools:
                 continue
             try:
                 spec = self._convert_tool(tool)
-                tools[spec.name] = listing.ServerTool(tool.name, spec)
-            except listing.UnusableTool as reason:
+                tools[spec.name] = inventory.ServerTool(tool.name, spec)
+            except inventory.UnusableTool as reason:
                 left_out.append(f"{names.one_line(tool.name, 60)} ({reason})")
         prompts = await _fetch_pages(session.list_prompts, "prompts", MAX_PROMPTS) if offers.prompts else ()
-        return listing.Listing(
+        return inventory.Inventory(
             tuple(tools[name] for name in sorted(tools)),
             tuple(self._convert_prompt(each) for each in prompts if each.name),
             tuple(left_out),
@@ -153,15 +153,15 @@ class ServerConnection:
 
     def _convert_tool(self, tool: protocol.Tool) -> types.ToolSpec:
         if not tool.name or len(tool.name) > MAX_GIVEN_NAME:
-            raise listing.UnusableTool("its name is empty or too long")
+            raise inventory.UnusableTool("its name is empty or too long")
         text = names.description(self._config.name, self._secrets.redact(tool.description or tool.title or ""))
         name = names.tool_name(self._config.name, tool.name)
-        return types.ToolSpec(name, text, listing.convert_schema(tool.input_schema))
+        return types.ToolSpec(name, text, inventory.convert_schema(tool.input_schema))
 
-    def _convert_prompt(self, given: protocol.Prompt) -> listing.ServerPrompt:
+    def _convert_prompt(self, given: protocol.Prompt) -> inventory.ServerPrompt:
         arguments = tuple((each.name, bool(each.required)) for each in given.arguments or ())
         text = self._secrets.redact(given.description or given.title or "")
-        return listing.ServerPrompt(given.name, names.one_line(text, 200), arguments)
+        return inventory.ServerPrompt(given.name, names.one_line(text, 200), arguments)
 
     # --- requests ------------------------------------------------------------------------------------
 

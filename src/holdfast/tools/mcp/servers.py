@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.tools import base
-from holdfast.tools.mcp import listing, names, settings
+from holdfast.tools.mcp import inventory, names, settings
 
 if TYPE_CHECKING:
     from holdfast.tools.mcp import server_connection
@@ -62,7 +62,7 @@ class McpServer:
         self.state: State = "waiting"
         self.why = ""
         """Why it is down."""
-        self.offers = listing.Listing()
+        self.offers = inventory.Inventory()
         self.version = 0
         """Changes with `offers`; 0 until they are known."""
         self.stale = False
@@ -116,7 +116,7 @@ class McpServer:
             try:
                 async with asyncio.timeout(START_TIMEOUT_SECONDS):
                     await stack.enter_async_context(made)
-                    self._set_offers(await made.fetch_listing())
+                    self._set_offers(await made.fetch_inventory())
             except TimeoutError:
                 raise errors.ToolFailed(f"it was not ready within {START_TIMEOUT_SECONDS:.0f} s") from None
             self._connection, self.state = made, "ready"
@@ -153,7 +153,7 @@ class McpServer:
         self.stale = False
         try:
             async with asyncio.timeout(LIST_TIMEOUT_SECONDS):
-                self._set_offers(await connection.fetch_listing())
+                self._set_offers(await connection.fetch_inventory())
         except Exception as error:
             # The same border as above.
             logger.warning("the MCP server %s did not list its tools again: %s", self.name, connection.explain(error))
@@ -162,7 +162,7 @@ class McpServer:
     def _mark_stale(self) -> None:
         self.stale = True
 
-    def _set_offers(self, offers: listing.Listing) -> None:
+    def _set_offers(self, offers: inventory.Inventory) -> None:
         if offers != self.offers or not self.version:
             self.offers = offers
             self.version += 1
@@ -314,8 +314,8 @@ class McpServers:
             raise errors.ToolFailed(f"The prompt {errors.quote(name)} is empty.")
         return text
 
-    def _prompts(self) -> Mapping[str, tuple[McpServer, listing.ServerPrompt]]:
-        found: dict[str, tuple[McpServer, listing.ServerPrompt]] = {}
+    def _prompts(self) -> Mapping[str, tuple[McpServer, inventory.ServerPrompt]]:
+        found: dict[str, tuple[McpServer, inventory.ServerPrompt]] = {}
         for each in self.servers:
             for prompt in each.offers.prompts:
                 # Of two with the same typed name, the first is used.
@@ -324,7 +324,7 @@ class McpServers:
         return found
 
 
-def _build_tool(each: McpServer, tool: listing.ServerTool) -> base.Tool:
+def _build_tool(each: McpServer, tool: inventory.ServerTool) -> base.Tool:
     """Build a tool of a server. Every call needs a permission, even if the server calls the tool read-only."""
 
     async def run(arguments: base.Arguments) -> base.Plan:
@@ -350,12 +350,12 @@ def _format_call(tool: str, given: str) -> str:
     return "\n".join(line[at : at + MAX_LINE] for line in shown for at in range(0, len(line), MAX_LINE))
 
 
-def _usage(prompt: listing.ServerPrompt) -> str:
+def _usage(prompt: inventory.ServerPrompt) -> str:
     named = ((names.typed_name(name), required) for name, required in prompt.arguments)
     return " ".join(f"{name}=…" if required else f"[{name}=…]" for name, required in named)
 
 
-def _parse_arguments(prompt: listing.ServerPrompt, argument: str) -> dict[str, str]:
+def _parse_arguments(prompt: inventory.ServerPrompt, argument: str) -> dict[str, str]:
     """Parse `name=value` pairs, quoted as in a shell. Text without names is the first argument."""
     known = {names.typed_name(name): name for name, _ in prompt.arguments}
     given: dict[str, str] = {}

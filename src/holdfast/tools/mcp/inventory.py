@@ -37,7 +37,7 @@ class ServerPrompt(msgspec.Struct, frozen=True):
     """Names, each with whether it is required."""
 
 
-class Listing(msgspec.Struct, frozen=True):
+class Inventory(msgspec.Struct, frozen=True):
     """Everything that a server offers."""
 
     tools: tuple[ServerTool, ...] = ()
