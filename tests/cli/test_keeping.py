@@ -471,3 +471,8 @@ def test_prune_into_a_file_of_the_store_is_one_sentence(holdfast: Holdfast, trip
     assert done.code == 1
     assert "belongs to the store itself" in done.sentence
     assert ids(trip) == EVERY
+
+
+def test_delete_refuses_a_damaged_store_whose_branches_form_a_cycle() -> None:
+    with pytest.raises(errors.StoreCorrupt):
+        sessions_edit._branches_first({"one": {"other"}, "other": {"one"}})

@@ -88,7 +88,10 @@ def _branches_first(readers: dict[str, set[str]]) -> list[str]:
     for name, branches in readers.items():
         if others := branches - readers.keys():
             raise errors.HasBranches(sorted(others), name)
-    return list(graphlib.TopologicalSorter(readers).static_order())
+    try:
+        return list(graphlib.TopologicalSorter(readers).static_order())
+    except graphlib.CycleError:
+        raise errors.StoreCorrupt from None
 
 
 def _delete(out: console.Console, db: store.SessionDB, ids: list[str]) -> list[str]:
