@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
-import psycopg
 import pytest
+
+from holdfast.store.postgres import statements
 
 NOT_COUNTED = ("holdfast-listen", "holdfast-notify")
 
 
 class Counter:
-    """Counts the waits for a server, in the threads that work on messages."""
+    """Counts the requests that wait for an answer, in the threads that work on messages.
+
+    The ROLLBACK after a read is not counted: its answer is fetched with the next request of the connection.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        wait = psycopg.Connection.wait
+        execute = statements.StatementExecutor.execute
 
-        def counted(connection: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._has_result(connection) and not threading.current_thread().name.startswith(NOT_COUNTED):
+        def counted(executor: statements.StatementExecutor, commands: Sequence[Any]) -> list[Any]:
+            if not threading.current_thread().name.startswith(NOT_COUNTED):
                 self.count += 1
-            return wait(connection, *args, **kwargs)
+            return execute(executor, commands)
 
-        monkeypatch.setattr(psycopg.Connection, "wait", counted)
-
-    def _has_result(self, connection: Any) -> bool:
-        """Whether the result has arrived already: that of a ROLLBACK which the last transaction did not wait for."""
-        server = connection.pgconn
-        if server.pipeline_status or server.transaction_status != psycopg.pq.TransactionStatus.ACTIVE:
-            return False
-        server.consume_input()
-        return not server.is_busy()
+        monkeypatch.setattr(statements.StatementExecutor, "execute", counted)

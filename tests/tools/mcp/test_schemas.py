@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from holdfast.tools import registry
-from holdfast.tools.mcp import inventory
+from holdfast.tools.mcp import schemas
 
 
 def test_a_plain_schema_is_passed_on_as_it_is() -> None:
     given = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "required": ["a"]}
-    assert inventory.convert_schema(given) == given
+    assert schemas.convert_schema(given) == given
 
 
 def test_what_providers_refuse_at_the_top_is_left_to_the_server() -> None:
-    told = inventory.convert_schema(
+    told = schemas.convert_schema(
         {"$schema": "http://json-schema.org/draft-07/schema#", "anyOf": [{"required": ["a"]}], "properties": {"a": {}}}
     )
     assert told == {"type": "object", "properties": {"a": {}}}
@@ -26,11 +26,11 @@ def test_what_providers_refuse_at_the_top_is_left_to_the_server() -> None:
     "given", [{"type": "object"}, {"type": "object", "properties": {}, "additionalProperties": {}}]
 )
 def test_a_tool_that_takes_anything_can_be_given_anything(given: dict[str, Any]) -> None:
-    assert registry.check_arguments({"x": 1}, inventory.convert_schema(given)) == {"x": 1}
+    assert registry.check_arguments({"x": 1}, schemas.convert_schema(given)) == {"x": 1}
 
 
 def test_a_tool_that_takes_nothing_is_given_nothing() -> None:
-    told = inventory.convert_schema({"type": "object", "additionalProperties": False})
+    told = schemas.convert_schema({"type": "object", "additionalProperties": False})
     assert told["additionalProperties"] is False
 
 
@@ -55,5 +55,5 @@ def deep(levels: int) -> dict[str, Any]:
     ],
 )
 def test_a_schema_that_cannot_be_told_is_refused_with_a_reason(given: dict[str, Any], why: str) -> None:
-    with pytest.raises(inventory.UnusableTool, match=why):
-        inventory.convert_schema(given)
+    with pytest.raises(schemas.UnusableTool, match=why):
+        schemas.convert_schema(given)

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from holdfast import content_parts, errors, redaction, types
 from holdfast.tools import base
-from holdfast.tools.mcp import content, inventory, names, settings, transports
+from holdfast.tools.mcp import content, inventory, names, schemas, settings, transports
 
 MAX_PAGES, MAX_TOOLS, MAX_PROMPTS = 50, 100, 100
 MAX_TIMEOUTS = 20
@@ -142,7 +142,7 @@ class ServerConnection:
             try:
                 spec = self._convert_tool(tool)
                 tools[spec.name] = inventory.ServerTool(tool.name, spec)
-            except inventory.UnusableTool as reason:
+            except schemas.UnusableTool as reason:
                 left_out.append(f"{names.one_line(tool.name, 60)} ({reason})")
         prompts = await _fetch_pages(session.list_prompts, "prompts", MAX_PROMPTS) if offers.prompts else ()
         return inventory.Inventory(
@@ -153,10 +153,10 @@ class ServerConnection:
 
     def _convert_tool(self, tool: protocol.Tool) -> types.ToolSpec:
         if not tool.name or len(tool.name) > MAX_GIVEN_NAME:
-            raise inventory.UnusableTool("its name is empty or too long")
+            raise schemas.UnusableTool("its name is empty or too long")
         text = names.description(self._config.name, self._secrets.redact(tool.description or tool.title or ""))
         name = names.tool_name(self._config.name, tool.name)
-        return types.ToolSpec(name, text, inventory.convert_schema(tool.input_schema))
+        return types.ToolSpec(name, text, schemas.convert_schema(tool.input_schema))
 
     def _convert_prompt(self, given: protocol.Prompt) -> inventory.ServerPrompt:
         arguments = tuple((each.name, bool(each.required)) for each in given.arguments or ())
