@@ -33,7 +33,7 @@ MAX_NOTICE_OUTPUT = 2_000
 START_SECONDS = 60.0
 """A process that has not started after this time never will."""
 LOST_SECONDS = 7 * 86_400.0
-"""A process of another machine is given up after this time."""
+"""A process of another machine that wrote nothing for this time is given up."""
 CLEAN_UP_SECONDS = 60.0
 """Interval between two clean-ups of folders."""
 MAX_PROCESSES = 50
@@ -229,13 +229,14 @@ def find_ending(process: types.Process, start_seconds: float = START_SECONDS) ->
     runs, status = supervisor_client.send(where.folder), supervisor_client.status(where.folder)
     if status is not None:
         return _describe_end(status)
-    age = abs(time.time() - process.started_at)
     if is_elsewhere(where):
         text = f"gone: it ran on another machine, {errors.quote(where.host)}, and was not heard of"
-        return None if runs or age < LOST_SECONDS else Ending("gone", None, text)
+        silence = time.time() - max(process.started_at, process_folders.last_written_at(where.folder))
+        return None if runs or silence < LOST_SECONDS else Ending("gone", None, text)
     if runs:
         return None
     if not claimed:
+        age = abs(time.time() - process.started_at)
         waits = age < start_seconds or not supervisor_client.prevent_start(where.folder)
         return None if waits else Ending("gone", None, NOT_STARTED)
     left = supervisor_client.kill_leftovers(process.id)

@@ -61,3 +61,12 @@ def _changed_at(folder: str) -> float:
         return os.lstat(folder).st_mtime
     except OSError:
         return time.time()
+
+
+def last_written_at(folder: str) -> float:
+    """Return when a file in the folder was last written; 0 if there is no folder."""
+    try:
+        paths = [folder, *(os.path.join(folder, name) for name in os.listdir(folder))]
+        return max(os.lstat(path).st_mtime for path in paths)
+    except OSError:
+        return 0.0
