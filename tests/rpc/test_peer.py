@@ -158,6 +158,53 @@ def test_batches_that_nobody_reads_the_answers_of_are_not_taken_without_end() ->
     stage.run(story, PATIENT, room=1)
 
 
+def test_request_of_a_batch_frees_its_slot_when_it_ends() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say([request(1, "wait", []), request(2, "echo", [])])
+        for number in range(3, 6):
+            assert (await other.ask(number, "echo", []))["result"] == []
+        other.go.set()
+        assert [each["id"] for each in await other.hear()] == [1, 2]
+
+    stage.run(story, frames.FrameLimits(max_running=2, busy_seconds=0.5))
+
+
+def test_batch_starts_requests_as_earlier_ones_of_it_end() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []), [request(2, "echo", []), request(3, "echo", [])])
+        assert [each.get("result") for each in await other.hear()] == [[], []]
+        other.go.set()
+        assert (await other.hear())["id"] == 1
+
+    stage.run(story, frames.FrameLimits(max_running=2, busy_seconds=0.5))
+
+
+def test_rest_of_a_batch_with_too_large_responses_is_refused_and_not_run() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(0, "wait", []), request(1, "wait", []))
+        await stage.until(lambda: len(other.begun) == 2)
+        other.say([request(number, "give", [5_000]) for number in range(10, 13)])
+        found = await other.hear()
+        # Both of the slots that were left ran before their responses were too large.
+        assert [each.get("error", {}).get("code") for each in found] == [None, None, frames.BUSY]
+        assert (await other.ask(2, "give", [5_000]))["id"] == 2
+
+    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=4, busy_seconds=0.1))
+
+
+def test_unread_responses_of_batches_are_limited_by_their_size() -> None:
+    async def story(other: stage.Other) -> None:
+        for number in range(0, 100, 2):
+            other.say([request(number, "give", [3_000]), request(number + 1, "give", [3_000])])
+        await stage.settled(500)
+        # One batch was sent; the responses of those that ran meanwhile are too large for another.
+        assert len(other.begun) <= 2 + 8
+        for number in range(0, 100, 2):
+            assert [each["id"] for each in await other.hear()] == [number, number + 1]
+
+    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=8, busy_seconds=1_000.0), room=1)
+
+
 # --- cancellation --------------------------------------------------------------------------------------
 
 

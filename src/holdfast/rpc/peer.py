@@ -45,17 +45,18 @@ class Channel(Protocol):
 class WorkerSlots:
     """Limits what runs at once. `acquire` waits for a slot, unless none was acquired or released for `busy_seconds`.
 
-    One task acquires.
+    There is no slot either while finished responses of more than `max_held_bytes` wait to be sent. One task acquires.
     """
 
-    def __init__(self, count: int, busy_seconds: float) -> None:
-        self._free, self._busy_seconds = count, busy_seconds
+    def __init__(self, count: int, busy_seconds: float, max_held_bytes: int = 0) -> None:
+        self._free, self._busy_seconds, self._max_held_bytes = count, busy_seconds, max_held_bytes
+        self._held_bytes = 0
         self._changed_at = 0.0
         self._changed = asyncio.Event()
 
     async def acquire(self) -> bool:
         """Return whether a slot was acquired."""
-        while not self._free:
+        while not self._free or self._held_bytes > self._max_held_bytes:
             self._changed.clear()
             try:
                 async with asyncio.timeout_at(self._changed_at + self._busy_seconds):
@@ -66,8 +67,14 @@ class WorkerSlots:
         self._changed_at = asyncio.get_running_loop().time()
         return True
 
-    def release(self) -> None:
+    def release(self, held_bytes: int = 0) -> None:
+        """Free a slot; `held_bytes` is the size of its response if that waits to be sent."""
         self._free += 1
+        self.hold(held_bytes)
+
+    def hold(self, size: int) -> None:
+        """Count the bytes of a response that waits to be sent; a negative size when it was sent."""
+        self._held_bytes += size
         self._changed_at = asyncio.get_running_loop().time()
         self._changed.set()
 
@@ -90,7 +97,8 @@ class Peer:
         self, channel: Channel, methods: Mapping[str, Handler], limits: frames.FrameLimits = frames.DEFAULT_LIMITS
     ) -> None:
         self._channel, self._methods, self._limits = channel, methods, limits
-        self._slots = WorkerSlots(limits.max_running, limits.busy_seconds)
+        self._slots = WorkerSlots(limits.max_running, limits.busy_seconds, limits.max_bytes)
+        self._batches = WorkerSlots(limits.max_running, limits.busy_seconds)
         self._sending = asyncio.Lock()
         self._running = dict[frames.Id, asyncio.Task[object]]()
         """The requests that can be cancelled, by id."""
@@ -145,14 +153,30 @@ class Peer:
     # --- requests ------------------------------------------------------------------------------------
 
     async def _handle(self, message: frames.Message | frames.RpcBatch) -> None:
-        is_batch = isinstance(message, frames.RpcBatch)
-        messages = message.messages if isinstance(message, frames.RpcBatch) else (message,)
-        started = [found for each in messages if (found := await self._start(each)) is not None]
-        if any(isinstance(each, RunningRequest) for each in started):
-            self._create_task(self._responses, self._respond(started, is_batch))
-        elif started:
+        if isinstance(message, frames.RpcBatch):
+            await self._handle_batch(message.messages)
+            return
+        started = await self._start(message)
+        if isinstance(started, bytes):
             # No slot limits errors: nothing more is read until they are sent.
-            await self._respond(started, is_batch)
+            await self._send(started)
+        elif started is not None:
+            self._create_task(self._responses, self._respond(started))
+
+    async def _handle_batch(self, messages: Sequence[frames.Message]) -> None:
+        if not await self._batches.acquire():
+            if refused := [_busy(each.id) for each in messages if isinstance(each, frames.RpcRequest)]:
+                await self._send(frames.encode_batch(refused))
+            return
+        responses = list[bytes | asyncio.Task[bytes]]()
+        for each in messages:
+            started = await self._start(each)
+            if isinstance(started, bytes):
+                self._slots.hold(len(started))
+                responses.append(started)
+            elif started is not None:
+                responses.append(self._create_task(self._responses, self._hold_response(started)))
+        self._create_task(self._responses, self._respond_batch(responses))
 
     async def _start(self, message: frames.Message) -> RunningRequest | bytes | None:
         """Start a request when there is a slot; return the response to one that cannot be started."""
@@ -208,14 +232,28 @@ class Peer:
 
     # --- responses -----------------------------------------------------------------------------------
 
-    async def _respond(self, started: Sequence[RunningRequest | bytes], is_batch: bool) -> None:
+    async def _respond(self, running: RunningRequest) -> None:
         try:
-            found = [each if isinstance(each, bytes) else await self._wait(each) for each in started]
-            await self._send(frames.encode_batch(found) if is_batch else found[0])
+            await self._send(await self._wait(running))
         finally:
-            for each in started:
-                if isinstance(each, RunningRequest):
-                    self._slots.release()
+            self._slots.release()
+
+    async def _hold_response(self, running: RunningRequest) -> bytes:
+        """Return a response of a batch. It frees its slot, but counts as held until the batch is sent."""
+        response = b""
+        try:
+            response = await self._wait(running)
+        finally:
+            self._slots.release(len(response))
+        return response
+
+    async def _respond_batch(self, responses: Sequence[bytes | asyncio.Task[bytes]]) -> None:
+        try:
+            if found := [each if isinstance(each, bytes) else await each for each in responses]:
+                await self._send(frames.encode_batch(found))
+                self._slots.hold(-sum(map(len, found)))
+        finally:
+            self._batches.release()
 
     async def _finish_notification(self, running: RunningRequest) -> None:
         try:
