@@ -6,12 +6,15 @@ import asyncio
 
 import pytest
 
+from holdfast import AsyncSessionDB
 from holdfast.compaction import hooks
+from holdfast.rpc_server import session
 from holdfast.runtime import subscriptions
+from tests.agent import stage
 from tests.terminal import calling
 from tests.terminal.sitting import Dictated
 from tests.terminal.test_server_leaving import ends, spoken, until_ended
-from tests.terminal.test_sessions import uids, until_none_is_left
+from tests.terminal.test_sessions import failing, uids, until_none_is_left
 
 # --- who reads slowly ----------------------------------------------------------------------------------
 
@@ -126,4 +129,24 @@ def test_of_two_who_leave_at_once_one_ends_it(how: str) -> None:
 # --- stores that fail ----------------------------------------------------------------------------------
 
 
-# --- what nobody was told of ---------------------------------------------------------------------------
+def test_conversation_of_a_disconnected_client_is_ended_in_another_attempt() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = await spoken(client)
+        failing(desk.db, session.END_ATTEMPTS - 1)
+        await client.leave()
+        await until_none_is_left(desk)
+        assert await ends(desk.db, key) == ["tui_close"]
+
+    calling.run(story, ["a"], grace=0.0)
+
+
+def test_server_shuts_down_although_the_store_cannot_end_a_conversation() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        before = asyncio.all_tasks()
+        async with calling.served(db, ["a"]) as desk:
+            await spoken(await desk.caller())
+            failing(db, 99)
+        await asyncio.sleep(0)
+        assert {each.get_name() for each in asyncio.all_tasks() - before} == set()
+
+    stage.run(story)

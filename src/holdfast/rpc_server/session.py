@@ -29,6 +29,8 @@ logger = logging.getLogger("holdfast.rpc_server")
 CLOSE_REASON = "tui_close"
 REVIEW_SECONDS = 5.0
 """Seconds that the review of the last turn may take when its conversation is ended."""
+END_ATTEMPTS = 3
+"""Attempts to end a conversation whose client is gone."""
 MAX_PROMPTS = 1_000
 """Queued prompts of one session."""
 DROPPED = "The prompt was removed from the queue before its turn began."
@@ -400,13 +402,15 @@ class ClientSession:
 
     async def _end_conversation(self, is_alone: Callable[[], bool]) -> bool:
         """Run the closing hooks and end the conversation, unless another client has opened it meanwhile."""
-        try:
-            return await self._runtime.end(
-                self.conversation_id, CLOSE_REASON, is_unused=is_alone, review_seconds=REVIEW_SECONDS
-            )
-        except errors.HoldfastError as error:
-            logger.warning("%s could not be ended: %s", self.key, error)
-            return False
+        # A client that waits for the response can resume the session and close it again.
+        for _ in range(END_ATTEMPTS if self._hurried.is_set() else 1):
+            try:
+                return await self._runtime.end(
+                    self.conversation_id, CLOSE_REASON, is_unused=is_alone, review_seconds=REVIEW_SECONDS
+                )
+            except errors.HoldfastError as error:
+                logger.warning("%s could not be ended: %s", self.key, error)
+        return False
 
 
 def _version(found: types.Conversation | None) -> tuple[object, ...]:
