@@ -114,6 +114,13 @@ LINES: list[tuple[dict[str, list[str]], str, str]] = [
 ]
 
 
+def test_command_line_of_any_tool_is_not_covered_by_a_rule_for_its_folder() -> None:
+    rules = law(allow=["build(**)"])
+    assert permissions_rules.decide(act("build", "change", f"{FOLDER}/a"), rules).effect == "allow"
+    line = act("build", "change", f"{FOLDER}/a", commands=(("rm", "a"),), detail="rm a")
+    assert permissions_rules.decide(line, rules).effect == "ask"
+
+
 @pytest.mark.parametrize(("said", "line", "verdict"), LINES)
 def test_every_command_of_a_line_must_be_covered(said: dict[str, list[str]], line: str, verdict: str) -> None:
     assert permissions_rules.decide(run(line), law(**said)).effect == verdict

@@ -298,7 +298,7 @@ def _cover(act: base.Act, policy: Policy, rules: Sequence[Rule]) -> Rule | None:
     """Return one of the rules that together cover an act; None if they do not."""
     rules = [each for each in rules if _matches_tool(each.tool, act.tool)]
     whole = next((each for each in rules if each.pattern is None or _is_this_line(each, act, policy)), None)
-    if whole is not None or act.kind == "run":
+    if whole is not None or act.kind == "run" or act.commands is not None:
         return whole if whole is not None or act.commands is None else _cover_line(act, policy, rules)
     found = [
         next((each for each in rules if _glob_matches(each.pattern or "", path, policy)), None) for path in act.paths
