@@ -96,3 +96,14 @@ def test_whoever_was_served_is_not_turned_away_afterwards() -> None:
             await wire.refuse_all("The store could not be closed.")
 
     stage.run(story)
+
+
+def test_mcp_server_with_the_acp_transport_is_reported_with_the_next_prompt() -> None:
+    async def story(person: seat.Editor) -> None:
+        given = {"type": "acp", "name": "inner", "serverId": "1"}
+        made = await person.ask("session/new", cwd="/", mcpServers=[given])
+        await person.prompt(made["sessionId"], "hello")
+        await person.prompt(made["sessionId"], "again")
+        assert person.text("agent_thought_chunk").count("'inner' is ignored") == 1
+
+    seat.run(story, ["A", "B"])

@@ -15,6 +15,7 @@ from typing import assert_never
 import msgspec
 from acp import schema
 
+from holdfast import errors
 from holdfast.tools.mcp import names as mcp_names
 from holdfast.tools.mcp import servers, settings
 
@@ -53,6 +54,12 @@ def convert_servers(
         for each in _convert(given)
         if _identity(each) not in known
     ]
+
+
+def describe_ignored(given: Sequence[EditorMcpServer]) -> list[str]:
+    """Return a warning for each server of the editor that cannot be used."""
+    ignored = [each.name for each in given if isinstance(each, schema.AcpMcpServer)]
+    return [f"MCP server {errors.quote(name)} is ignored: the ACP transport is not supported." for name in ignored]
 
 
 def _convert(given: Sequence[EditorMcpServer]) -> Iterator[settings.ServerConfig]:

@@ -93,6 +93,8 @@ class EditorSession:
         """Events that answer a command of the editor."""
         self._tool_results: dict[str, types.Content] = {}
         """Stored results of calls whose end is not sent yet."""
+        self._warnings = mcp_servers.describe_ignored(spec.servers)
+        """Problems found when the session was opened; sent with the next prompt."""
         self._disconnected = False
         self._model = ""
         self._title: str | None = None
@@ -183,6 +185,8 @@ class EditorSession:
         """Answer a prompt, send all of its updates, and return why it stopped. Raises RpcRefused if its turn failed."""
         prompt = PendingPrompt()
         self._prompts.append(prompt)
+        while self._warnings:
+            self._put_event(events.Notice(self._warnings.pop(0), "warning"))
         try:
             stopped = await self._run_prompt(prompt, content)
         except errors.HoldfastError:
