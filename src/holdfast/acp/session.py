@@ -152,7 +152,8 @@ class EditorSession:
         """Set the model for the next turn. Raises RpcRefused if it is not available or a turn is running."""
         output: list[events.AnyEvent] = []
         # Run directly, so that the output is not sent as events: the person did not type a command.
-        await commands.run(self._runtime, self.conversation_id, f"/model {name}", output.append, "editor")
+        line = commands.model_line(name)
+        await commands.run(self._runtime, self.conversation_id, line, output.append, "editor")
         refused = [each.text for each in output if isinstance(each, events.Notice) and each.level == "error"]
         if refused:
             raise errors.RpcRefused(frames.INVALID_PARAMS, " ".join(refused))

@@ -331,7 +331,7 @@ class RpcServer:
     async def _undo(self, peer: peers.Peer, params: wire_types.UndoParams) -> wire_types.UndoResult:
         session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
-            _, output = await session.run_command(f"/undo {params.turns}")
+            _, output = await session.run_command(commands.undo_line(params.turns))
             await session.refresh()
         return wire_types.UndoResult(session_id=session.key, text=_join_output(output))
 
@@ -353,7 +353,7 @@ class RpcServer:
         session = await self._find(peer, params.session_id)
         self._sessions.check_count(peer)
         async with self._sessions.in_order(session):
-            outcomes, output = await session.run_command(f"/branch {params.title or ''}")
+            outcomes, output = await session.run_command(commands.branch_line(params.title))
         _join_output(output)
         (moved,) = (each for each in outcomes if isinstance(each, events.Moved))
         return await self._open_moved(peer, moved.conversation_id)

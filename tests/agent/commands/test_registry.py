@@ -64,6 +64,11 @@ class Prompts:
         return f"Review {argument}." if name == "raw:review" else None
 
 
+def test_composed_command_lines_name_their_commands() -> None:
+    lines = [commands.resume_line("a"), commands.undo_line(2), commands.branch_line(None), commands.model_line("m")]
+    assert [found.name for line in lines if (found := commands.find(line))] == ["resume", "undo", "branch", "model"]
+
+
 def test_every_promised_command_is_there_and_says_what_it_is_for() -> None:
     assert set(PROMISED) <= set(commands.COMMANDS)
     assert all(slash.help.endswith(".") and slash.name == name for name, slash in commands.COMMANDS.items())
