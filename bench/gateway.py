@@ -29,7 +29,7 @@ from holdfast.app import gateway as app_gateway
 from holdfast.gateway import gateway
 from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
-from holdfast.runtime import inbox, runtime
+from holdfast.runtime import inbox_messages, runtime
 
 MILLISECONDS = 1e3
 PATIENCE = 120.0
@@ -233,7 +233,7 @@ async def _one(db: AsyncSessionDB, arrival: types.InboundMessage, session: str) 
         lease = await db.acquire_lease(session, "turn")
     except holdfast.errors.NoSuchSession:
         lease = None
-    uid = inbox.uid_of(f"{arrival.platform}:{arrival.key}")
+    uid = inbox_messages.uid_of(f"{arrival.platform}:{arrival.key}")
     asked = await db.append_message(session, role="user", content=arrival.text, uid=uid, create=create, lease=lease)
     said = await db.append_message(session, role="assistant", content="Fine.", lease=lease)
     if lease is not None:

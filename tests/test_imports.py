@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "events",
         "fault_points",
         "file_modes",
-        "mail",
+        "mail_types",
         "process_info",
         "promises",
         "redaction",
@@ -50,7 +50,7 @@ ON_ONE_FLOOR = {
     ("content_parts", "types"),
     ("content_parts", "errors"),
     ("types", "errors"),
-    ("types", "mail"),
+    ("types", "mail_types"),
 }
 
 # The package itself has the version, and hands out its public names when they are asked for.

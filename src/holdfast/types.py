@@ -8,23 +8,23 @@ from typing import Any, Literal, overload
 
 import msgspec
 
-from holdfast import errors, mail
+from holdfast import errors, mail_types
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
-NewInboundMessage = mail.NewInboundMessage
-InboundMessage = mail.InboundMessage
-Home = mail.Home
-NewOutgoing = mail.NewOutgoing
-Outgoing = mail.Outgoing
-OutgoingKind = mail.OutgoingKind
-ChatLease = mail.ChatLease
-NextInbound = mail.NextInbound
-OpenInbox = mail.OpenInbox
-ChatLeaseHeld = mail.ChatLeaseHeld
-Contact = mail.Contact
-ContactRole = mail.ContactRole
+NewInboundMessage = mail_types.NewInboundMessage
+InboundMessage = mail_types.InboundMessage
+Home = mail_types.Home
+NewOutgoing = mail_types.NewOutgoing
+Outgoing = mail_types.Outgoing
+OutgoingKind = mail_types.OutgoingKind
+ChatLease = mail_types.ChatLease
+NextInbound = mail_types.NextInbound
+OpenInbox = mail_types.OpenInbox
+ChatLeaseHeld = mail_types.ChatLeaseHeld
+Contact = mail_types.Contact
+ContactRole = mail_types.ContactRole
 
 Content = str | list[dict[str, Any]]
 Purpose = Literal["compact", "turn"]

@@ -10,7 +10,7 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
 from holdfast.app import process_records
 from holdfast.model import ScriptedModel, base
-from holdfast.runtime import inbox, runtime
+from holdfast.runtime import inbox_messages, runtime
 from tests.agent import stage
 from tests.agent.test_runtime import door, until
 from tests.terminal.test_show import result as ended
@@ -70,7 +70,7 @@ def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_persons() 
             for part in content_parts.parse(model.requests[0].messages[-1].content)
             if isinstance(part, content_parts.Text)
         ]
-        assert inbox.FROM_THE_PROGRAM in told
+        assert inbox_messages.FROM_THE_PROGRAM in told
         assert told[-1] == "one ended"
         stored = await db.transcript("talk")
         assert [content_parts.notice_kind(each.content) for each in stored] == ["", "", "process", "", "", ""]
@@ -152,7 +152,7 @@ def test_command_has_nothing_delivered_and_neither_has_whoever_left() -> None:
 def test_notice_that_cannot_become_a_message_waits_and_keeps_nothing_else() -> None:
     async def story(db: AsyncSessionDB) -> None:
         rows = await begun(db, "one", "two")
-        await db.append_message("talk", role="user", content="Something else.", uid=inbox.uid_of("one"))
+        await db.append_message("talk", role="user", content="Something else.", uid=inbox_messages.uid_of("one"))
         async with door(db, ScriptedModel(["Saw two.", "Fine."])) as run:
             assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
         assert [text for _, text in await log(db)] == ["Something else.", "two ended", "Saw two.", "And now?", "Fine."]
@@ -249,7 +249,7 @@ def test_two_programs_on_one_store_answer_a_notice_once() -> None:
 def test_notice_that_was_answered_and_not_settled_is_not_answered_again() -> None:
     async def story(db: AsyncSessionDB) -> None:
         (row,) = await begun(db, "one")
-        message = inbox.submitted(row)
+        message = inbox_messages.submitted(row)
         agent = stage.agent(db, ScriptedModel(["Saw it."]), session_id="talk")
         await agent.run_conversation(message.text, content=message.content, uid=message.uid)
         model = ScriptedModel([])
@@ -346,8 +346,8 @@ def test_unborn_conversation_has_no_inbox_and_is_not_born_by_looking() -> None:
 
 @pytest.mark.parametrize("key", ["k", "k" * 194, "k" * 195, "é" * 200, "process:1"])
 def test_uid_is_made_from_the_key_and_is_one(key: str) -> None:
-    uid = inbox.uid_of(key)
-    assert uid == inbox.uid_of(key) != inbox.uid_of(key[:-1] + "x")
+    uid = inbox_messages.uid_of(key)
+    assert uid == inbox_messages.uid_of(key) != inbox_messages.uid_of(key[:-1] + "x")
     assert uid.startswith("inbox:")
     assert len(uid) <= 200
 
@@ -357,7 +357,7 @@ def test_uid_is_made_from_the_key_and_is_one(key: str) -> None:
 def test_only_what_is_in_the_log_and_known_to_be_over_is_settled(reason: events.Exit, begun: bool) -> None:
     result = ended(interrupted=reason == "interrupted", exit_reason=reason)
     later = reason in ("busy", "store", "lease_lost") or not begun
-    assert inbox.outcome(result, begun) == (None if later else reason)
+    assert inbox_messages.outcome(result, begun) == (None if later else reason)
 
 
 def test_notice_waits_while_a_turn_elsewhere_takes_too_long() -> None:

@@ -15,7 +15,7 @@ from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, typ
 from holdfast.agent import current_session, settings, usage
 from holdfast.agent import memory as agent_memory
 from holdfast.model import ScriptedModel, base
-from holdfast.runtime import inbox, runtime
+from holdfast.runtime import inbox_messages, runtime
 from holdfast.store import message_codec
 from holdfast.tools import base as tools
 from holdfast.tools import memory
@@ -366,7 +366,7 @@ def test_turns_that_were_not_delivered_are_not_looked_over() -> None:
         await settled(once)
         assert (await once.run_conversation("c", uid="same")).api_calls == 0
         ended = reviewing(db, Both(ScriptedModel(["I see."]), reviews))
-        notice = inbox.submitted(
+        notice = inbox_messages.submitted(
             types.InboxEntry(
                 id=1, key="process:1", conversation_id="talk", text="process 1 ended", kind="process", at=0.0
             )

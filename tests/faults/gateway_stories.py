@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import content_parts, types
-from holdfast.runtime import inbox
+from holdfast.runtime import inbox_messages
 from holdfast.store.db import SessionDB
 from tests.faults import gateways, zygote
 from tests.faults.gateways import PLATFORM, Sent, Update
@@ -184,7 +184,7 @@ def _wrongs_of_update(db: SessionDB, each: Update, log: Sequence[types.Message],
     if (arrival.outcome, arrival.text) != (outcome, each.text):
         found.append(f"{each.key}: {arrival.outcome} {arrival.text!r}")
     uids = [message.uid for message in log if message.seq == arrival.seq]
-    if uids != ([] if _is_command(each) else [inbox.uid_of(f"{PLATFORM}:{each.key}")]):
+    if uids != ([] if _is_command(each) else [inbox_messages.uid_of(f"{PLATFORM}:{each.key}")]):
         found.append(f"{each.key} is not the message {arrival.seq}")
     replies = db.mail.replies(arrival.id)
     rows.update((reply.id, each) for reply in replies)

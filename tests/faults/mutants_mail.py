@@ -12,7 +12,7 @@ SPLIT = """tx.batch(*writes)
     tx.execute("BEGIN IMMEDIATE")
     writes += outbox.insert_replies("""
 OPEN = " AND delivered_at IS NULL AND failed_at IS NULL"
-KEY = 'inbox.uid_of(f"{inbound.platform}:{inbound.key}")'
+KEY = 'inbox_messages.uid_of(f"{inbound.platform}:{inbound.key}")'
 # Without these the database itself would stop the mutant.
 SAME_TEXT, ADDRESSED = "arrival_content_is_immutable", "outgoing_answers_in_the_same_chat"
 # The checks of a chat lease when an inbound message is settled: in SQL, and of the locked row.

@@ -15,7 +15,7 @@ from holdfast.compaction import base as compaction
 from holdfast.gateway import gateway, worker
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from holdfast.runtime import inbox
+from holdfast.runtime import inbox_messages
 from tests.agent.stage import Trickle, agent, calls, shape, tool
 from tests.compaction.test_compress import WINDOW, Writer, filled, held
 from tests.contract import backends
@@ -246,7 +246,7 @@ def test_what_was_answered_before_a_process_died_is_sent_and_not_asked_again() -
         arrival, _ = await db.mail.add_inbound(new("1", "Hi"))
         claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
         await db.mail.begin_inbound(claim, arrival.id, "talk")
-        uid = inbox.uid_of("loopback:1")
+        uid = inbox_messages.uid_of("loopback:1")
         await agent(db, model, session_id="talk", route=ROUTE).run_conversation("Hi", uid=uid)
         await db.mail.release_chat_lease(claim)
         async with stage.open_gateway(db, model) as (_, chat):

@@ -32,7 +32,7 @@ from holdfast.gateway import (
     spans,
     turn_progress,
 )
-from holdfast.runtime import inbox
+from holdfast.runtime import inbox_messages
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import async_db
 
@@ -547,7 +547,7 @@ class ChatWorker:
 
 def uid_of(inbound: types.InboundMessage) -> str:
     """Return the uid of the log entry of a message, which is the same in every attempt."""
-    return inbox.uid_of(f"{inbound.platform}:{inbound.key}")
+    return inbox_messages.uid_of(f"{inbound.platform}:{inbound.key}")
 
 
 def owner_of(inbound: types.InboundMessage) -> str:

@@ -23,7 +23,7 @@ from holdfast.agent import agent_cache, commands
 from holdfast.agent import approvals as permissions
 from holdfast.model import base as models
 from holdfast.model import reply_builder
-from holdfast.runtime import inbox
+from holdfast.runtime import inbox_messages
 from holdfast.store import async_db, conversation_row, notifications
 
 logger = logging.getLogger("holdfast.agent")
@@ -483,8 +483,8 @@ class Runtime:
             self.publish(state.conversation_id, event)
 
         try:
-            result = await self._take_turn(state, inbox.submitted(entry), emit)
-            outcome = None if self._abandoned else inbox.outcome(result, bool(started))
+            result = await self._take_turn(state, inbox_messages.submitted(entry), emit)
+            outcome = None if self._abandoned else inbox_messages.outcome(result, bool(started))
             failed = result.exit_reason == "failed"
             # An interrupt before the turn began was meant for the waiting message.
             state.interrupted = state.interrupted or (result.interrupted and not started and bool(state.waiting))
