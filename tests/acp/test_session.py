@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
+from holdfast.agent import usage
 from holdfast.agent.commands import base as commands
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import subscriptions
@@ -466,6 +467,20 @@ def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_rea
         assert seat.result(await prompting) == {"stopReason": "end_turn"}
         assert editor.told("user_message_chunk") == []
         assert editor.text() == "A"
+
+    seat.run(story, ["A"])
+
+
+def test_prompt_is_answered_although_the_usage_cannot_be_read_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(usage, "read", hang)
+    monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.01)
+
+    async def story(editor: seat.Editor) -> None:
+        async with asyncio.timeout(30):
+            assert await editor.prompt(await editor.new(), "hello") == "end_turn"
 
     seat.run(story, ["A"])
 

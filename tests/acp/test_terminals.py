@@ -187,6 +187,31 @@ def test_a_terminal_that_comes_too_late_is_let_go_of(
     assert not (tmp_path / "done").exists()
 
 
+def test_terminal_that_is_created_together_with_a_cancellation_is_released() -> None:
+    released: list[str] = []
+
+    class Client:
+        async def create_terminal(self, **_: Any) -> schema.CreateTerminalResponse:
+            running.cancel()
+            return schema.CreateTerminalResponse(terminal_id="late")
+
+        async def release_terminal(self, _session_id: str, terminal_id: str) -> None:
+            released.append(terminal_id)
+
+    async def work() -> None:
+        nonlocal running
+        conn: Any = Client()
+        running = asyncio.create_task(client_terminals.ClientTerminals(conn, desk.SESSION)._create("script", "/"))
+        await asyncio.wait([running])
+        assert running.cancelled()
+        async with asyncio.timeout(60):
+            while not released:
+                await asyncio.sleep(0)
+
+    running: asyncio.Task[str]
+    asyncio.run(work())
+
+
 def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(
     tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,13 +91,14 @@ class ClientTerminals:
         creating = asyncio.ensure_future(clients.request(response, None))
         try:
             done, _ = await asyncio.wait([creating], timeout=clients.REQUEST_SECONDS)
-        finally:
-            if not creating.done():
-                releasing = asyncio.create_task(self._release_late(creating))
-                self._releasing.add(releasing)
-                releasing.add_done_callback(self._releasing.discard)
-        if not done:
-            raise clients.timed_out(clients.REQUEST_SECONDS)
+            if not done:
+                raise clients.timed_out(clients.REQUEST_SECONDS)
+        except (asyncio.CancelledError, errors.ToolFailed):
+            # Also if it is done: a cancellation may arrive together with the response.
+            releasing = asyncio.create_task(self._release_late(creating))
+            self._releasing.add(releasing)
+            releasing.add_done_callback(self._releasing.discard)
+            raise
         return creating.result().terminal_id
 
     async def _release_late(self, creating: asyncio.Future[schema.CreateTerminalResponse]) -> None:

@@ -278,8 +278,10 @@ class EditorSession:
         if agent is None:
             return None
         try:
-            cost = usage.total_cost(await usage.read(self._runtime.db, self.conversation_id))
-            tokens = await agent.context_tokens()
+            # Other updates wait for it, and the response to the prompt.
+            async with asyncio.timeout(subscriptions.GAP_SECONDS):
+                cost = usage.total_cost(await usage.read(self._runtime.db, self.conversation_id))
+                tokens = await agent.context_tokens()
         except Exception as error:  # noqa: BLE001 -- figures for display stop nothing
             logger.debug("the usage of %s is not known: %s", self.conversation_id, error)
             return None
