@@ -326,6 +326,36 @@ def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch)
     calling.run(story, model=model)
 
 
+def test_queued_prompts_of_a_session_are_limited_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MAX_QUEUED_CHARACTERS", 10)
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create"))["session_id"]
+        for text in ("runs", "is too long"):
+            await client.ask("prompt.submit", session_id=key, text=text)
+        refused = await calling.refusal(client.ask("prompt.submit", session_id=key, text="one more"))
+        assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
+
+    calling.run(story, model=Dictated())
+
+
+def test_session_whose_creation_failed_is_discarded() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        works = desk.db.conversation
+
+        async def fails(_: str) -> Any:
+            raise errors.StoreBusy
+
+        desk.db.conversation = fails  # type: ignore[method-assign]
+        assert (await calling.refusal(client.ask("session.create", title="T"))).data == {"type": "StoreBusy"}
+        await until_none_is_left(desk)
+        assert desk.home.door._titles == {}
+        desk.db.conversation = works  # type: ignore[method-assign]
+        await client.ask("session.create", title="T")
+
+    calling.run(story)
+
+
 @pytest.mark.parametrize("method", ["session.steer", "prompt.submit"])
 def test_a_uid_is_as_long_as_a_name(method: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:

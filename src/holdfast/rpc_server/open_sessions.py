@@ -87,6 +87,13 @@ class OpenSessions:
             closing.add_done_callback(partial(self._remove, session))
         return await asyncio.shield(closing)
 
+    def discard(self, session: sessions.ClientSession) -> None:
+        """Close a session whose id its client did not receive, unless the client uses it all the same."""
+        if session.is_unused:
+            self._runtime.want_title(session.conversation_id, None)
+            session.hurry()
+            session.close(lambda: False).add_done_callback(partial(self._remove, session))
+
     async def close_all(self, closed: Sequence[sessions.ClientSession]) -> None:
         """Close these sessions without waiting for their clients; an error of one does not affect the others."""
         for session in closed:

@@ -162,7 +162,11 @@ class RpcServer:
         session = self._create_session(peer)
         session.set_options(params.options, images)
         self._runtime.want_title(session.key, title)
-        return await session.info()
+        try:
+            return await session.info()
+        except (errors.HoldfastError, asyncio.CancelledError):
+            self._sessions.discard(session)
+            raise
 
     def _create_session(self, peer: peers.Peer) -> sessions.ClientSession:
         new_id = conversation_row.generate_session_id(time.time())

@@ -33,6 +33,8 @@ END_ATTEMPTS = 3
 """Attempts to end a conversation whose client is gone."""
 MAX_PROMPTS = 1_000
 """Queued prompts of one session."""
+MAX_QUEUED_CHARACTERS = 16_000_000
+"""Characters of the queued prompts of one session; the last one may exceed it."""
 DROPPED = "The prompt was removed from the queue before its turn began."
 
 
@@ -154,6 +156,10 @@ class ClientSession:
         """Submit a prompt with the attached images, or with its own `content`. The caller holds `order`."""
         if len(self._prompts) > MAX_PROMPTS:
             raise errors.LimitReached(f"{MAX_PROMPTS:,} prompts are queued already. Wait for some of them.")
+        if sum(len(each.message.text) for each in self._prompts) > MAX_QUEUED_CHARACTERS:
+            raise errors.LimitReached(
+                f"Prompts of more than {MAX_QUEUED_CHARACTERS:,} characters are queued already. Wait for some of them."
+            )
         if content is None:
             attached = [*self._images, *decode_images(images)]
             if not attached and not text.strip():
@@ -353,6 +359,11 @@ class ClientSession:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(is_alone))
         return self._closing
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no prompt is queued and no request to the session is running."""
+        return not self._prompts and not self.order.locked()
 
     @property
     def closing(self) -> bool:
