@@ -373,15 +373,33 @@ def test_a_file_with_a_mistake_is_not_put_back_and_not_lost(
     assert (home / "config.toml").read_text() == 'model = "offline"'
 
 
-def test_draft_that_is_older_than_the_file_is_not_continued(
+def test_draft_of_an_earlier_file_is_renamed_and_never_overwritten(
     holdfast: Holdfast, home: Path, editor: Callable[[str], str]
 ) -> None:
-    draft = home / "config.draft.toml"
-    draft.write_text("modell = 1\n", "utf-8")
-    os.utime(draft, (1, 1))
-    (home / "config.toml").write_text('model = "offline"\n', "utf-8")
-    assert holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text() + '# seen')")).code == 0
-    assert (home / "config.toml").read_text() == 'model = "offline"\n# seen'
+    mine = home / "config.toml"
+    mine.write_text("# first\n", "utf-8")
+    for _ in range(2):
+        assert holdfast("config", "edit", EDITOR=editor("file.write_text('modell = 1\\n')")).code == 1
+        mine.write_text(mine.read_text() + "# changed\n", "utf-8")
+        os.utime(mine, (1, 1))  # The order of the times does not matter.
+    done = holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text() + 'model = \"offline\"')"))
+    assert done.code == 0
+    assert mine.read_text() == '# first\n# changed\n# changed\nmodel = "offline"'
+    kept = sorted(home.glob("config.draft-*.toml"))
+    assert [each.read_text() for each in kept] == ["modell = 1\n"] * 2
+    assert any(str(each) in done.err for each in kept)
+
+
+def test_edit_of_a_read_only_file_keeps_its_mode_and_content(
+    holdfast: Holdfast, home: Path, editor: Callable[[str], str]
+) -> None:
+    mine = home / "config.toml"
+    mine.write_text("# mine\n", "utf-8")
+    mine.chmod(0o444)
+    code = "assert file.stat().st_mode & 0o777 == 0o600; file.write_text(file.read_text() + '# more\\n')"
+    assert holdfast("config", "edit", EDITOR=editor(code)).code == 0
+    assert mine.read_text() == "# mine\n# more\n"
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o444
 
 
 @pytest.mark.parametrize(
@@ -412,6 +430,10 @@ def test_a_change_of_somebody_else_is_not_written_over(
     assert done.code == 1
     assert "Another process" in done.sentence
     assert mine.read_text() == "# theirs"
+    # The next edit begins with the other process's content.
+    assert holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text() + ' and mine')")).code == 0
+    assert mine.read_text() == "# theirs and mine"
+    assert [each.read_text() for each in home.glob("config.draft-*.toml")] == ["# edited"]
 
 
 def test_no_shell_reads_the_name_of_an_editor(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
