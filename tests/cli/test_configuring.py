@@ -345,7 +345,7 @@ def test_without_a_named_editor_one_that_is_there_is_opened_and_the_folder_is_th
     assert mine.read_text() == "fallback = []\n"
     assert stat.S_IMODE(mine.parent.stat().st_mode) == 0o700
     usual.unlink()
-    assert "vi: Editing failed" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
+    assert "No editor was found. Set EDITOR" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
 
 
 def test_a_link_stays_a_link(holdfast: Holdfast, home: Path, tmp_path: Path, editor: Callable[[str], str]) -> None:
@@ -406,7 +406,7 @@ def test_edit_of_a_read_only_file_keeps_its_mode_and_content(
     ("code", "exit_code", "told"),
     [
         ("", 0, "Nothing was changed."),
-        ("sys.exit(3)", 1, "Editing failed"),
+        ("sys.exit(3)", 1, "config.toml was not changed."),
         ("file.unlink()", 0, "Nothing was changed."),
     ],
 )
@@ -437,6 +437,11 @@ def test_a_change_of_somebody_else_is_not_written_over(
 
 
 def test_no_shell_reads_the_name_of_an_editor(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
+    done = holdfast("config", "edit", EDITOR="no-such-editor")
+    assert (done.code, done.sentence) == (
+        1,
+        f"The editor no-such-editor failed. {home / 'config.toml'} was not changed.",
+    )
     for name in ("true; touch made", "$(touch made)", "`touch made`", "no-such-editor", "'"):
         assert holdfast("config", "edit", EDITOR=name, VISUAL="").code == 1 or name.startswith("true")
     assert not (tmp_path / "made").exists()

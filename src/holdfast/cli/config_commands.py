@@ -169,12 +169,14 @@ def _rename_dated(draft: pathlib.Path) -> pathlib.Path:
 
 def _run_editor(path: str) -> str | None:
     """Let the user edit the file; returns an error message if the editor failed."""
+    environ = config.environment()
+    name = environ.get("VISUAL") or environ.get("EDITOR")
     try:
         click.edit(filename=path)
-    except click.ClickException as error:
-        return f"{error.format_message()}."
-    except ValueError as error:
-        return f"The name of the editor is invalid: {error}."
+    except (click.ClickException, ValueError) as error:
+        if not name and isinstance(error.__cause__, OSError):
+            return "No editor was found. Set EDITOR, or edit the file that `holdfast config path` prints."
+        return f"The editor {name} failed." if name else "The editor failed."
     return None
 
 
