@@ -471,14 +471,16 @@ def parse_file(path: str) -> dict[str, Any] | None:
 
 
 def parse_error(text: str) -> tuple[tuple[str, ...], str]:
-    """Split an error of msgspec, such as `Expected `int` - at `$.backup.keep``, into a path and a sentence."""
+    """Split an error of msgspec, such as `Expected `int` - at `$.backup.keep``, into a path and a sentence.
+
+    In the path, `*` is the name of a table that msgspec does not report, as in `providers.*.window`.
+    """
     what, _, where = text.partition(" - at ")
-    section, _, inner = where.strip("`").partition("[")
-    place = tuple(part for part in section.split(".")[1:] if part)
+    where = re.sub(r"\[\d+\]", "", where.strip("`")).replace("[...]", ".*")
+    place = tuple(part for part in where.split(".")[1:] if part)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
         return (*place, unknown[1]), UNKNOWN_SETTING
-    named = inner.partition("].")[2]  # A setting of a table whose own name msgspec does not report.
-    return place, f"{f'`{named}`: ' if named else ''}{what[:1].lower()}{what[1:].rstrip('.')}."
+    return place, f"{what[:1].lower()}{what[1:].rstrip('.')}."
 
 
 def project_file(folder: str | None) -> str | None:

@@ -101,6 +101,13 @@ def test_every_mistake_is_named_with_its_file_line_and_place(holdfast: Holdfast,
     assert f"{home / 'config.toml'}:6: `backup.keep`: expected `int`, got `str`.\n" in told.out
 
 
+def test_mistakes_after_one_in_a_table_of_unknown_name_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("[gateway]\nprofil = 'x'\n[gateway.allow]\ntelegram = [1.5]\n", "utf-8")
+    places = sorted(each.place for each in config_check.check_file(str(path)))
+    assert places == ["gateway.allow.*", "gateway.profil"]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [("model = \n", ":1: The file is not valid TOML"), ("\x00", "is not valid TOML"), ("[a\nb]", "is not valid TOML")],
