@@ -226,6 +226,7 @@ def test_an_empty_variable_sets_nothing_and_an_address_is_traced_to_its_variable
     assert shown["providers.openai.window"] == {"value": 8, "source": str(home / "config.toml")}
     assert shown["providers.openai.key_env"] == {"value": "OPENAI_API_KEY", "source": "default"}
     assert shown["providers.anthropic.base_url"]["source"] == "default"
+    assert shown["providers.ollama.key_env"] == {"value": None, "source": "default"}
     mine = holdfast("config", "show", "--json").data["settings"]["providers.openai.base_url"]
     assert mine == {"value": "http://mine/v1", "source": str(home / "config.toml")}
     assert shown['models."lab/a.b".window'] == {"value": 9, "source": str(home / "config.toml")}

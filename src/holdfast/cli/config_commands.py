@@ -214,7 +214,7 @@ def _list_file_settings(
     values |= {"database": settings.database, "model": settings.model}
     values |= {name: msgspec.to_builtins(getattr(settings, name)) for name in ("backup", "retention", "gateway")}
     values["providers"] = {
-        name: {"kind": each.api, "base_url": each.base_url, "key_env": each.key_env, "window": each.window}
+        name: {"kind": each.api, "base_url": each.base_url, "key_env": each.key_env or None, "window": each.window}
         for name, each in settings.providers.items()
     }
     values.pop("profiles")
