@@ -235,8 +235,8 @@ def check_backups(settings: config.BackupSection, db: store.SessionDB) -> Result
     with contextlib.suppress(ValueError):
         begun = float(db.admin.get_meta(store_meta.BACKUP_CLAIMED) or "")
         if time.time() - begun > backup_schedule.CLAIM_TTL_SECONDS:
-            what = f"A scheduled backup began {safe_text.date(begun)} and did not finish."
-            yield Finding("note", "backup", what, "Nothing to do: the next one runs when it is due.")
+            unfinished = f"A scheduled backup began {safe_text.date(begun)} and did not finish."
+            yield Finding("note", "backup", unfinished, "Nothing to do: the next one runs when it is due.")
     done_at, failed_at = map(db.admin.get_meta, (store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED))
     if settings.folder is not None and (
         what := backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time())
