@@ -27,7 +27,7 @@ USER_FILE = "config.toml"
 PROJECT_FILE = ".holdfast.toml"
 # The settings that a project's file may contain.
 PROJECT_KEYS = frozenset({"model", "fallback"})
-SAYS: tuple[rules.Effect, ...] = ("deny", "ask", "allow")
+EFFECTS: tuple[rules.Effect, ...] = ("deny", "ask", "allow")
 UNKNOWN_SETTING = "unknown setting."
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
@@ -131,7 +131,7 @@ class PermissionsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     def rules(self) -> tuple[rules.Rule, ...]:
         """Return all rules. Raises SettingInvalid for an invalid one."""
-        return tuple(rules.parse_rule(say, text) for say in SAYS for text in getattr(self, say))
+        return tuple(rules.parse_rule(effect, text) for effect in EFFECTS for text in getattr(self, effect))
 
 
 class ShellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -379,12 +379,12 @@ def validate(values: dict[str, Any]) -> SettingsFile:
 
 def find_problems(section: ProfileSection) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the paths of values of the right type that are invalid for another reason, and why."""
-    for say in SAYS:
-        for text in getattr(section.permissions, say):
+    for effect in EFFECTS:
+        for text in getattr(section.permissions, effect):
             try:
-                rules.parse_rule(say, text)
+                rules.parse_rule(effect, text)
             except errors.SettingInvalid as error:
-                yield ("permissions", say), str(error)
+                yield ("permissions", effect), str(error)
     if not isinstance(section, SettingsFile):
         return
     if section.retention.max_size is not None:
@@ -422,9 +422,9 @@ def _merge_profile(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
         under = below.get(key)
         if isinstance(under, dict) and isinstance(value, dict):
             both[key] = {**under, **value}
-            for say in value if key == "permissions" else ():
-                if isinstance(under.get(say), list) and isinstance(value[say], list):
-                    both[key][say] = under[say] + value[say]
+            for effect in value if key == "permissions" else ():
+                if isinstance(under.get(effect), list) and isinstance(value[effect], list):
+                    both[key][effect] = under[effect] + value[effect]
     return both
 
 
@@ -471,14 +471,16 @@ def parse_file(path: str) -> dict[str, Any] | None:
 
 
 def parse_error(text: str) -> tuple[tuple[str, ...], str]:
-    """Split an error of msgspec, such as `Expected `int` - at `$.backup.keep``, into a path and a sentence."""
+    """Split an error of msgspec, such as `Expected `int` - at `$.backup.keep``, into a path and a sentence.
+
+    In the path, `*` is the name of a table that msgspec does not report, as in `providers.*.window`.
+    """
     what, _, where = text.partition(" - at ")
-    section, _, inner = where.strip("`").partition("[")
-    place = tuple(part for part in section.split(".")[1:] if part)
+    where = re.sub(r"\[\d+\]", "", where.strip("`")).replace("[...]", ".*")
+    place = tuple(part for part in where.split(".")[1:] if part)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
         return (*place, unknown[1]), UNKNOWN_SETTING
-    named = inner.partition("].")[2]  # A setting of a table whose own name msgspec does not report.
-    return place, f"{f'`{named}`: ' if named else ''}{what[:1].lower()}{what[1:].rstrip('.')}."
+    return place, f"{what[:1].lower()}{what[1:].rstrip('.')}."
 
 
 def project_file(folder: str | None) -> str | None:

@@ -90,6 +90,17 @@ def test_local_server_of_another_user_is_not_used(
     assert asyncio.run(models.choose(settings(tmp_path))).model.name == f"ollama/{served}"
 
 
+def test_key_of_a_provider_without_a_default_model_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find() -> list[local_servers.RunningServer]:
+        return []
+
+    monkeypatch.setattr(local_servers, "find", find)
+    chosen = asyncio.run(models.choose(settings(tmp_path, keys={"google": config.Secret("k")})))
+    assert models.is_offline(chosen.model)
+    assert (chosen.notice or "").startswith("GEMINI_API_KEY is set, but no model is chosen.")
+    assert asyncio.run(models.choose(settings(tmp_path))).notice == models.ADVICE
+
+
 @pytest.mark.parametrize("named", [None, "ollama/llama3.2"])
 def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None) -> None:
     """A cost limit ends a turn whose reply has no known cost."""

@@ -181,12 +181,13 @@ def test_who_answers_is_said_where_words_are_answered_and_only_there(ask: Ask, t
     assert ask("-c", "-p", "/usage", HOLDFAST_MODEL="").err == ""
 
 
-@pytest.mark.parametrize("words", ["/model offline", "/title Mine"])
+@pytest.mark.parametrize("words", ["/model offline", "/title Mine", "/title"])
 def test_what_would_be_gone_with_the_program_is_refused(ask: Ask, tmp_path: Path, words: str) -> None:
     done = ask("-p", words)
-    assert done.code == 1
-    assert "--model" in done.err or "-c or -r" in done.err
-    assert said(tmp_path / "data" / "holdfast.db") == 0
+    assert done.code == 2
+    assert done.sentence.startswith("holdfast chat: /")
+    assert "Use --model" in done.sentence or "Add -c" in done.sentence
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_stops_it_with_130_and_nothing_is_changed(talk: Path, tmp_path: Path) -> None:

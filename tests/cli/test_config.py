@@ -69,6 +69,10 @@ def test_the_users_file_sets_what_the_environment_does_not(tmp_path: Path) -> No
     [
         ("databse = 'x'", "unknown setting `databse`"),
         ("[backup]\nfoldr = 'x'", "unknown setting `backup.foldr`"),
+        ("[providers.lab]\nbad = 1", "unknown setting `providers.*.bad`"),
+        ("[providers.lab]\nwindow = 'x'", "`providers.*.window`: expected `int"),
+        ("[profiles.work.limits]\nsteps = 'x'", "`profiles.*.limits.steps`: expected `int"),
+        ("fallback = [1]", "`fallback`: expected `str`"),
         ("[backup]\nkeep = 0", "`backup.keep`"),
         ("[backup]\nkeep = 'seven'", "`backup.keep`"),
         ("[retention]\nmax_size = 'huge'", "is not a size"),

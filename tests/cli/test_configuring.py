@@ -101,6 +101,13 @@ def test_every_mistake_is_named_with_its_file_line_and_place(holdfast: Holdfast,
     assert f"{home / 'config.toml'}:6: `backup.keep`: expected `int`, got `str`.\n" in told.out
 
 
+def test_mistakes_after_one_in_a_table_of_unknown_name_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("[gateway]\nprofil = 'x'\n[gateway.allow]\ntelegram = [1.5]\n", "utf-8")
+    places = sorted(each.place for each in config_check.check_file(str(path)))
+    assert places == ["gateway.allow.*", "gateway.profil"]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [("model = \n", ":1: The file is not valid TOML"), ("\x00", "is not valid TOML"), ("[a\nb]", "is not valid TOML")],
@@ -219,6 +226,7 @@ def test_an_empty_variable_sets_nothing_and_an_address_is_traced_to_its_variable
     assert shown["providers.openai.window"] == {"value": 8, "source": str(home / "config.toml")}
     assert shown["providers.openai.key_env"] == {"value": "OPENAI_API_KEY", "source": "default"}
     assert shown["providers.anthropic.base_url"]["source"] == "default"
+    assert shown["providers.ollama.key_env"] == {"value": None, "source": "default"}
     mine = holdfast("config", "show", "--json").data["settings"]["providers.openai.base_url"]
     assert mine == {"value": "http://mine/v1", "source": str(home / "config.toml")}
     assert shown['models."lab/a.b".window'] == {"value": 9, "source": str(home / "config.toml")}
@@ -345,7 +353,7 @@ def test_without_a_named_editor_one_that_is_there_is_opened_and_the_folder_is_th
     assert mine.read_text() == "fallback = []\n"
     assert stat.S_IMODE(mine.parent.stat().st_mode) == 0o700
     usual.unlink()
-    assert "vi: Editing failed" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
+    assert "No editor was found. Set EDITOR" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
 
 
 def test_a_link_stays_a_link(holdfast: Holdfast, home: Path, tmp_path: Path, editor: Callable[[str], str]) -> None:
@@ -373,22 +381,40 @@ def test_a_file_with_a_mistake_is_not_put_back_and_not_lost(
     assert (home / "config.toml").read_text() == 'model = "offline"'
 
 
-def test_draft_that_is_older_than_the_file_is_not_continued(
+def test_draft_of_an_earlier_file_is_renamed_and_never_overwritten(
     holdfast: Holdfast, home: Path, editor: Callable[[str], str]
 ) -> None:
-    draft = home / "config.draft.toml"
-    draft.write_text("modell = 1\n", "utf-8")
-    os.utime(draft, (1, 1))
-    (home / "config.toml").write_text('model = "offline"\n', "utf-8")
-    assert holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text() + '# seen')")).code == 0
-    assert (home / "config.toml").read_text() == 'model = "offline"\n# seen'
+    mine = home / "config.toml"
+    mine.write_text("# first\n", "utf-8")
+    for _ in range(2):
+        assert holdfast("config", "edit", EDITOR=editor("file.write_text('modell = 1\\n')")).code == 1
+        mine.write_text(mine.read_text() + "# changed\n", "utf-8")
+        os.utime(mine, (1, 1))  # The order of the times does not matter.
+    done = holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text() + 'model = \"offline\"')"))
+    assert done.code == 0
+    assert mine.read_text() == '# first\n# changed\n# changed\nmodel = "offline"'
+    kept = sorted(home.glob("config.draft-*.toml"))
+    assert [each.read_text() for each in kept] == ["modell = 1\n"] * 2
+    assert any(str(each) in done.err for each in kept)
+
+
+def test_edit_of_a_read_only_file_keeps_its_mode_and_content(
+    holdfast: Holdfast, home: Path, editor: Callable[[str], str]
+) -> None:
+    mine = home / "config.toml"
+    mine.write_text("# mine\n", "utf-8")
+    mine.chmod(0o444)
+    code = "assert file.stat().st_mode & 0o777 == 0o600; file.write_text(file.read_text() + '# more\\n')"
+    assert holdfast("config", "edit", EDITOR=editor(code)).code == 0
+    assert mine.read_text() == "# mine\n# more\n"
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o444
 
 
 @pytest.mark.parametrize(
     ("code", "exit_code", "told"),
     [
         ("", 0, "Nothing was changed."),
-        ("sys.exit(3)", 1, "Editing failed"),
+        ("sys.exit(3)", 1, "config.toml was not changed."),
         ("file.unlink()", 0, "Nothing was changed."),
     ],
 )
@@ -412,9 +438,18 @@ def test_a_change_of_somebody_else_is_not_written_over(
     assert done.code == 1
     assert "Another process" in done.sentence
     assert mine.read_text() == "# theirs"
+    # The next edit begins with the other process's content.
+    assert holdfast("config", "edit", EDITOR=editor("file.write_text(file.read_text() + ' and mine')")).code == 0
+    assert mine.read_text() == "# theirs and mine"
+    assert [each.read_text() for each in home.glob("config.draft-*.toml")] == ["# edited"]
 
 
 def test_no_shell_reads_the_name_of_an_editor(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
+    done = holdfast("config", "edit", EDITOR="no-such-editor")
+    assert (done.code, done.sentence) == (
+        1,
+        f"The editor no-such-editor failed. {home / 'config.toml'} was not changed.",
+    )
     for name in ("true; touch made", "$(touch made)", "`touch made`", "no-such-editor", "'"):
         assert holdfast("config", "edit", EDITOR=name, VISUAL="").code == 1 or name.startswith("true")
     assert not (tmp_path / "made").exists()

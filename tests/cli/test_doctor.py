@@ -15,6 +15,7 @@ import pytest
 
 import holdfast as package
 from holdfast import SessionDB
+from holdfast.cli import doctor_checks
 from holdfast.store import store_meta
 from holdfast.store.backup import atomic_file
 from tests.cli import program
@@ -224,6 +225,17 @@ def test_a_file_that_is_no_database_is_a_problem(holdfast: Holdfast, tmp_path: P
     assert "   next: If it is the right file" in done.out
 
 
+def test_store_that_other_users_could_read_is_a_note_once(holdfast: Holdfast, trip: Path) -> None:
+    trip.chmod(0o644)
+    done = holdfast("doctor", "--json", "--db", trip)
+    assert done.code == 0
+    (finding,) = done.data["findings"]
+    assert (finding["level"], finding["kind"]) == ("note", "mode")
+    assert "0644" in finding["what"]
+    assert trip.stat().st_mode & 0o777 == 0o600
+    assert holdfast("doctor", "--json", "--db", trip).data["findings"] == []
+
+
 def test_leases_are_told_by_holder_and_state(holdfast: Holdfast, trip: Path) -> None:
     code = f"from holdfast import SessionDB; SessionDB({str(trip)!r}).acquire_lease('other', 'turn', 'gone')"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -342,6 +354,24 @@ def test_process_with_a_file_that_was_replaced_is_told_of(holdfast: Holdfast, tr
         data = holdfast("doctor", "--json", "--db", trip).data
     assert [each["stale"] for each in data["processes"]] == [True]
     assert "process" in {finding["kind"] for finding in data["findings"]}
+
+
+def test_closed_descriptor_does_not_hide_a_process(trip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("self/fd", "123/fd"):
+        (tmp_path / "proc" / folder).mkdir(parents=True)
+    for name in ("0", "2"):
+        (tmp_path / "proc/123/fd" / name).touch()  # As a descriptor that is closed meanwhile, this is not a link.
+    (tmp_path / "proc/123/fd/1").symlink_to(trip)
+    (tmp_path / "proc/123/cmdline").write_bytes(b"some\0program\0")
+    monkeypatch.setattr(doctor_checks, "PROC", str(tmp_path / "proc"))
+    assert doctor_checks.find_store_users(str(trip)) == [doctor_checks.StoreUser(123, "some program", False)]
+
+
+def test_scheduled_backup_that_did_not_finish_is_a_note(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value="1000000.0"))
+    (finding,) = holdfast("doctor", "--json", "--db", trip).data["findings"]
+    assert (finding["level"], finding["kind"]) == ("note", "backup")
 
 
 def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Holdfast, trip: Path) -> None:

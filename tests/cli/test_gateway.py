@@ -392,7 +392,7 @@ def test_without_settings_it_listens_here_and_says_in_one_line_how_to_talk_to_it
         ("[gateway.loopback]\nsocket = 'config.toml'", [], "exists and is not a socket"),
         ("[gateway.loopback]\nsocket = 'nowhere/s'", [], "does not exist"),
         ("[gateway.http.tokens]\nann = 'ANN_TOKEN'", [], "must be in the environment variable ANN_TOKEN"),
-        ("", ["--model", "nobody/none"], "names no model"),
+        ("", ["--model", "nobody/none"], "is not a model name"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_a_sentence_that_helps(

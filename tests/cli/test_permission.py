@@ -260,5 +260,7 @@ def test_the_audit_is_narrowed_by_options(
 
 
 def test_the_audit_refuses_what_it_cannot_read(audited: Path, tmp_path: Path, waiting: ready.Server) -> None:
-    assert waiting.run(tmp_path, "audit", "--db", audited, "--since", "yesterday").code == 2
+    done = waiting.run(tmp_path, "audit", "--db", audited, "--since", "yesterday")
+    assert done.code == 2
+    assert "expected 30m, 12h, 7d, 2w, or a date such as 2026-05-28." in done.sentence
     assert waiting.run(tmp_path, "audit", "--db", audited, "--conversation", "three").code == 1

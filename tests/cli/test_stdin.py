@@ -188,7 +188,7 @@ def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--model", "nobody/x"], "names no model"),
+        (["--model", "nobody/x"], "is not a model name"),
         (["--db", "."], "is a directory"),
         (["-c"], "There is no database"),
         (["-r"], "Name the conversation"),

@@ -71,12 +71,12 @@ def test_branches_of_any_depth_are_drawn(holdfast: Holdfast, tmp_path: Path) -> 
     with SessionDB(path, durability="process-crash") as db:
         db.create_session("b0", source="test")
         db.append_message("b0", role="user", content="hi")
-        for number in range(1, 400):
+        for number in range(1, 1_200):
             db.branch(f"b{number - 1}", branch_id=f"b{number}")
     for arguments in ([], ["--json"]):
-        done = holdfast("sessions", "tree", "b399", *arguments, "--db", path)
+        done = holdfast("sessions", "tree", "b1199", *arguments, "--db", path)
         assert (done.code, done.err) == (0, "")
-        assert all(f"b{number}" in done.out for number in range(400))
+        assert all(f"b{number}" in done.out for number in range(1_200))
 
 
 def test_on_a_terminal_lines_fit(trip: Path, tmp_path: Path) -> None:

@@ -303,11 +303,13 @@ def test_the_palette_lists_what_the_registry_has_and_carries_it_out() -> None:
         await seat.pilot.press("ctrl+p")
         await seat.until(lambda: CommandPalette.is_open(seat.screen))
         found = seat.screen.screen.query_one(OptionList)
-        named = {f"/{each.name}" for each in commands.list_commands(seat.home.door)}
+        named = {f"/{each.name} {each.argument}".rstrip() for each in commands.list_commands(seat.home.door)}
         await seat.until(lambda: found.option_count >= len(named))
         assert named <= {str(each.prompt).partition("\n")[0] for each in found.options}
+        seat.screen.screen.query_one(Input).value = "ask the same again"  # of its description
+        await seat.until(lambda: found.option_count and "/retry" in str(found.options[0].prompt))
         seat.screen.screen.query_one(Input).value = "/title"
-        await seat.until(lambda: found.option_count and "/title" in str(found.options[0].prompt))
+        await seat.until(lambda: found.option_count and "/title [TEXT]" in str(found.options[0].prompt))
         await seat.pilot.press("enter")
         await seat.sees("→ /title", "has no title")
         for each in commands.list_commands(seat.home.door):

@@ -215,6 +215,23 @@ def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
     sat(story)
 
 
+def test_internal_error_of_a_command_that_runs_meanwhile_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 30)
+        sits.type(f"/compact here 1{ENTER}")
+        await sits.until(lambda: sits.model.requests)
+
+        async def fail(*_: object) -> None:
+            raise RuntimeError("broken")
+
+        monkeypatch.setattr(sits.home.door, "send", fail)
+        sits.type(f"/queue{ENTER}")
+        with pytest.raises(RuntimeError, match="broken"):
+            await asyncio.wait_for(sits.ended, 30)
+
+    sat(story)
+
+
 # --- questions of tools --------------------------------------------------------------------------------
 
 
@@ -363,6 +380,25 @@ def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever
         sits.type(f"/quit{ENTER}")
         await sits.ended
         assert "1 queued message was not sent." in sits.screen.shown
+
+    sat(story)
+
+
+def test_queued_message_is_not_announced_within_a_block_of_code() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("```\na = 1\n")
+        await sits.sees("a = 1")
+        sits.type(f"next{ENTER}")
+        await sits.sees("1 queued")
+        sits.model.say("b = 2\n```\n")
+        await sits.sees("```\na = 1\nb = 2\n```\nQueued: next\n")
+        sits.model.say(None, "```\nc = 3\n")
+        await sits.sees("c = 3")
+        sits.type(f"last{ENTER}")
+        await sits.sees("1 queued")
+        sits.model.say(None)  # The block has no end.
+        await sits.sees("c = 3\nQueued: last\n")
 
     sat(story)
 

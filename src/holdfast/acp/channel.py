@@ -213,7 +213,7 @@ def _shorten_errors(response: Frame) -> Frame:
 
 
 def _repair_error(response: Frame) -> Frame:
-    """Replace an invalid error, which the SDK could not process: a request of ours must not wait for ever."""
+    """Replace an invalid error response, so that the pending request ends."""
     match response:
         case {"error": {"code": int(), "message": str()}}:
             return response

@@ -325,7 +325,7 @@ def _set_mode(session: sessions.EditorSession, name: object) -> None:
 
 
 def _parse_cursor(cursor: str) -> int:
-    """Return the number of listed conversations. Raises RpcRefused if it is not a cursor of ours."""
+    """Return the number of listed conversations. Raises RpcRefused for an invalid cursor."""
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 15):
         raise errors.RpcRefused(frames.INVALID_PARAMS, "Invalid cursor: use the nextCursor of a previous response.")
     return int(cursor)

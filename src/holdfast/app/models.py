@@ -100,7 +100,17 @@ async def _detect(settings: config.Settings) -> ModelChoice:
             name = f"{server.kind}/{server.models[0]}"
             local = _create(settings, name, server.window, server.base_url)
             return ModelChoice(local, f"Using {name}, which runs on this machine.")
-    return ModelChoice(providers.create(providers.OFFLINE), _not_used(servers[0]) if servers else ADVICE)
+    return ModelChoice(providers.create(providers.OFFLINE), _explain_offline(settings, servers))
+
+
+def _explain_offline(settings: config.Settings, servers: list[local_servers.RunningServer]) -> str:
+    """Explain why the offline model is used, and how to choose another one."""
+    if provider := next(iter(settings.keys), None):
+        return (
+            f"{settings.providers[provider].key_env} is set, but no model is chosen. Choose one with --model "
+            f"{provider}/MODEL or HOLDFAST_MODEL. Until then, this is the built-in offline model."
+        )
+    return _not_used(servers[0]) if servers else ADVICE
 
 
 def _not_used(server: local_servers.RunningServer) -> str:

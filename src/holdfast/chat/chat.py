@@ -72,6 +72,8 @@ class Chat:
         self._last_seq, self._interleaved = 0, False
         """`_interleaved`: messages of other processes were shown before the message that is being answered."""
         self._sent: deque[SentMessage] = deque()
+        self._unannounced: deque[str] = deque()
+        """Queued lines that are announced after the block of code that is being written."""
 
     def _open_terminal(self, output: input_line.TextOutput, device: input_line.TerminalDevice | None) -> Terminal:
         if device is None and is_dumb_terminal():
@@ -188,7 +190,12 @@ class Chat:
         self._sent.append(SentMessage(sent.text, result, queued))
 
     def show_queued(self, line: str) -> None:
-        self._terminal.write(self._renderer.one_line(f"Queued: {line}", "dim"))
+        self._unannounced.append(line)
+        self._announce_queued()
+
+    def _announce_queued(self) -> None:
+        while self._unannounced and not self._renderer.in_code:
+            self._terminal.write(self._renderer.one_line(f"Queued: {self._unannounced.popleft()}", "dim"))
 
     def _echo(self, text: str, late: bool = False) -> None:
         if late or not self._terminal.echoes:
@@ -196,6 +203,7 @@ class Chat:
 
     def _end_line(self) -> None:
         self._terminal.write(self._renderer.end_line())
+        self._announce_queued()
 
     def _prose(self, text: str, style: str) -> None:
         self._terminal.write(self._renderer.prose(text, style))
@@ -246,6 +254,7 @@ class Chat:
         if isinstance(event, events.TurnStarted) and not event.notice:
             self._echo_queued(event.text)
         self._terminal.write(self._renderer.draw(event))
+        self._announce_queued()
         self._terminal.redraw()
         if isinstance(event, events.ApprovalAsked):
             self.session.approvals.put(event)

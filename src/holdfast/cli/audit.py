@@ -22,7 +22,10 @@ def _since(_context: click.Context, _option: click.Parameter, text: str | None) 
     ago = re.fullmatch(r"(\d{1,6})\s*([mhdw])", text.strip().lower(), re.ASCII)
     if ago:
         return max(0.0, time.time() - int(ago[1]) * _UNITS[ago[2]])
-    return lazy_group.parse_local_time(text)
+    try:
+        return lazy_group.parse_local_time(text)
+    except click.BadParameter:
+        raise click.BadParameter("expected 30m, 12h, 7d, 2w, or a date such as 2026-05-28.") from None
 
 
 @click.command(name="audit")

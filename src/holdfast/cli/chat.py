@@ -36,6 +36,8 @@ class Start(NamedTuple):
     settings: config.Settings
     notice: str | None = None
     """A message for the user about the conversation that is continued."""
+    is_new: bool = False
+    """Whether the first message creates the conversation."""
 
 
 class ChatArguments(NamedTuple):
@@ -200,7 +202,7 @@ def find_start(
     target = options.path or settings.database
     if not options.go_on and options.resume is None:
         new_id = conversation_row.generate_session_id(time.time())
-        return Start(target, options.model, new_id, settings)
+        return Start(target, options.model, new_id, settings, is_new=True)
     with open_store.open_existing(target) as db:
         elsewhere = None
         if options.resume is None:

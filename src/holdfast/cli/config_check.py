@@ -102,7 +102,8 @@ def _check_table(values: object, kind: Any, at: Place, named: Collection[str]) -
         except msgspec.ValidationError as error:
             place, what = config.parse_error(str(error))
             yield (*at, *place), what
-            if not _remove(rest, place):
+            # If a table's name is not known, all tables of this kind are removed.
+            if not _remove(rest, place[: place.index("*")] if "*" in place else place):
                 return
     if isinstance(valid, config.ProfileSection):
         problems = (*_check_models(valid, named), *config.find_problems(valid))
@@ -155,4 +156,4 @@ def _plain(key: str) -> str:
 
 
 def _dotted(place: Place) -> str:
-    return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in place)
+    return ".".join(part if re.fullmatch(r"[\w-]+|\*", part) else f'"{part}"' for part in place)

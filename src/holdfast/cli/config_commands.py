@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import re
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -108,26 +110,32 @@ def check(out: console.Console, as_json: bool) -> int:
 def edit(out: console.Console) -> int:
     """Edit a copy of your settings file with $VISUAL or $EDITOR. It is saved only if it is valid."""
     path = pathlib.Path(config.user_file()).resolve()  # The target of a link is edited.
-    draft = path.with_suffix(".draft.toml")
+    draft, base = path.with_suffix(".draft.toml"), path.with_suffix(".draft.base")
     try:
         before = path.read_bytes() if path.exists() else None
         original = TEMPLATE.encode() if before is None else before
-        # The changes of an earlier attempt are continued, unless the file was changed after them.
-        is_stale = before is not None and draft.exists() and draft.stat().st_mtime < path.stat().st_mtime
-        if is_stale or not draft.exists():
-            draft.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.touch(0o600 if before is None else path.stat().st_mode & 0o777)
-            draft.write_bytes(original)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A draft is continued only if it was made from the current content of the file.
+        if draft.exists() and not (base.exists() and base.read_bytes() == original):
+            out.note(f"{path} has changed since the draft was made. The draft was renamed to {_rename_dated(draft)}.")
+        if not draft.exists():
+            _write_private(base, original)
+            _write_private(draft, original)
         problem = _run_editor(str(draft))
         if not draft.exists() or draft.read_bytes() == original:
             draft.unlink(missing_ok=True)
-            out.note(problem or "Nothing was changed.")
+            base.unlink(missing_ok=True)
+            out.note(f"{problem} {path} was not changed." if problem else "Nothing was changed.")
             return 1 if problem else 0
         mistakes = [] if problem else config_check.check_file(str(draft))
-        if not problem and not mistakes and before != (path.read_bytes() if path.exists() else None):
-            problem = "Another process changed it meanwhile."
+        if before != (path.read_bytes() if path.exists() else None):
+            kept = _rename_dated(draft)
+            out.note(f"Another process changed {path}, so it was not overwritten. Your changes are in {kept}.")
+            return 1
         if not problem and not mistakes:
+            draft.chmod(0o600 if before is None else path.stat().st_mode & 0o777)
             draft.replace(path)
+            base.unlink(missing_ok=True)
             out.note(f"Saved {path}.")
             return 0
     except OSError as error:
@@ -139,14 +147,36 @@ def edit(out: console.Console) -> int:
     return 1
 
 
+def _write_private(path: pathlib.Path, data: bytes) -> None:
+    """Write a file with mode 0600, completely or not at all."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def _rename_dated(draft: pathlib.Path) -> pathlib.Path:
+    """Rename a draft to config.draft-DATE.toml, so that nothing overwrites it; return the new path."""
+    kept = draft.with_stem(f"{draft.stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+    while kept.exists():
+        kept = kept.with_stem(f"{kept.stem}-2")
+    return draft.rename(kept)
+
+
 def _run_editor(path: str) -> str | None:
     """Let the user edit the file; returns an error message if the editor failed."""
+    environ = config.environment()
+    name = environ.get("VISUAL") or environ.get("EDITOR")
     try:
         click.edit(filename=path)
-    except click.ClickException as error:
-        return f"{error.format_message()}."
-    except ValueError as error:
-        return f"The name of the editor is invalid: {error}."
+    except (click.ClickException, ValueError) as error:
+        if not name and isinstance(error.__cause__, OSError):
+            return "No editor was found. Set EDITOR, or edit the file that `holdfast config path` prints."
+        return f"The editor {name} failed." if name else "The editor failed."
     return None
 
 
@@ -184,7 +214,7 @@ def _list_file_settings(
     values |= {"database": settings.database, "model": settings.model}
     values |= {name: msgspec.to_builtins(getattr(settings, name)) for name in ("backup", "retention", "gateway")}
     values["providers"] = {
-        name: {"kind": each.api, "base_url": each.base_url, "key_env": each.key_env, "window": each.window}
+        name: {"kind": each.api, "base_url": each.base_url, "key_env": each.key_env or None, "window": each.window}
         for name, each in settings.providers.items()
     }
     values.pop("profiles")

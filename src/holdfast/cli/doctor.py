@@ -1,6 +1,7 @@
 """`holdfast doctor`: check whether the store keeps its promises, and repair what can be repaired.
 
-Without `--fix` nothing is changed, and a missing database is not created.
+Without `--fix` nothing is changed except the modes of files that other users can access, and a missing database is not
+created.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def examine(target: str, out: console.Console, backup: config.BackupSection) -> 
     """Check the settings, the files and, if it opens, the store."""
     advice = "Correct it with `holdfast config edit`. Until then, most commands refuse to run."
     mistakes = config_check.check_all() if out.settings_error else []
+    modes = doctor_checks.read_modes(target)  # Opening the store corrects some.
     # The clients of a server may be on other machines: `holdfast db status` counts them.
     users = [] if is_postgres(target) else doctor_checks.find_store_users(target)
     found = Examination({"path": hide_password(target), "directory": _directory(target)}, users)
@@ -96,7 +98,7 @@ def examine(target: str, out: console.Console, backup: config.BackupSection) -> 
         with open_store.open_existing(target, allow_unfinished=True) as db:
             _examine_store(db, found, out, backup)
         # A file that does not open may belong to another program.
-        found.findings += doctor_checks.check_modes(target)
+        found.findings += doctor_checks.check_modes(target, modes)
     except errors.HoldfastError as error:
         found.findings.append(doctor_checks.explain_error(error, target))
     finally:

@@ -231,6 +231,12 @@ def check_scrubbed(db: store.SessionDB) -> Result:
 
 
 def check_backups(settings: config.BackupSection, db: store.SessionDB) -> Result:
+    """Yield a scheduled backup that did not finish, and backups that are overdue."""
+    with contextlib.suppress(ValueError):
+        begun = float(db.admin.get_meta(store_meta.BACKUP_CLAIMED) or "")
+        if time.time() - begun > backup_schedule.CLAIM_TTL_SECONDS:
+            unfinished = f"A scheduled backup began {safe_text.date(begun)} and did not finish."
+            yield Finding("note", "backup", unfinished, "Nothing to do: the next one runs when it is due.")
     done_at, failed_at = map(db.admin.get_meta, (store_meta.BACKUP_DONE, store_meta.BACKUP_FAILED))
     if settings.folder is not None and (
         what := backup_schedule.overdue_warning(done_at, failed_at, settings.every_hours, time.time())
@@ -274,18 +280,29 @@ def check_upkeep(db: store.SessionDB) -> Result:
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def check_modes(target: str) -> Iterator[Finding]:
-    """Yield the files of a store that other users can access, or that belong to another user."""
+def read_modes(target: str) -> dict[str, os.stat_result]:
+    """Return the status of the files of a store, without opening them."""
+    found = {}
     for path in (target + suffix for suffix in STORE_SUFFIXES):
-        try:
-            entry = os.stat(path)
-        except (OSError, ValueError):
-            continue
-        if os.name != "posix" or not stat.S_ISREG(entry.st_mode):
-            continue
+        with contextlib.suppress(OSError, ValueError):
+            found[path] = os.stat(path)
+    return {path: entry for path, entry in found.items() if stat.S_ISREG(entry.st_mode)}
+
+
+def check_modes(target: str, before: dict[str, os.stat_result]) -> Iterator[Finding]:
+    """Yield the files of a store that other users can access, could access before, or own."""
+    if os.name != "posix":
+        return
+    now = read_modes(target)
+    for path, was in before.items():
+        entry = now.get(path, was)
         if entry.st_mode & 0o077:
             what = f"Other users can access {path} (mode {stat.S_IMODE(entry.st_mode):04o})."
             yield Finding("problem", "mode", what, f"chmod 600 {shlex.quote(path)}")
+        elif was.st_mode & 0o077:
+            mode = f"{stat.S_IMODE(was.st_mode):04o}"
+            what = f"Other users could access {path} (mode {mode}). Opening the store set its mode to 0600."
+            yield Finding("note", "mode", what, "Nothing to do, unless another user has read it.")
         if entry.st_uid != os.geteuid():
             what = f"{path} belongs to another user (uid {entry.st_uid})."
             yield Finding("note", "owner", what, "Run Holdfast as that user only.")
@@ -339,8 +356,10 @@ def find_store_users(path: str) -> list[StoreUser] | None:
     for pid in filter(str.isdigit, os.listdir(PROC)):
         # A process may end meanwhile, or belong to another user.
         with contextlib.suppress(OSError):
-            folder = f"{PROC}/{pid}/fd"
-            names = {os.readlink(f"{folder}/{descriptor}") for descriptor in os.listdir(folder)}
+            folder, names = f"{PROC}/{pid}/fd", set[str]()
+            for descriptor in os.listdir(folder):
+                with contextlib.suppress(OSError):  # It may be closed meanwhile.
+                    names.add(os.readlink(f"{folder}/{descriptor}"))
             if int(pid) != os.getpid() and names & {real, f"{real} (deleted)"}:
                 command = pathlib.Path(f"{PROC}/{pid}/cmdline").read_bytes()[:500].replace(b"\0", b" ")
                 found.append(StoreUser(int(pid), command.decode(errors="replace").strip(), real not in names))

@@ -35,15 +35,19 @@ def run(
     exist, or that has an effect only in a chat.
     """
     if is_command:
-        _check_command(message, has_servers=bool(start.settings.servers))
+        _check_command(message, is_new=start.is_new, has_servers=bool(start.settings.servers))
     one_shot = _OneShot(out, start, form, yes)
     return one_shot.signals.run(one_shot.run_command(message) if is_command else one_shot.send(message))
 
 
-def _check_command(line: str, *, has_servers: bool) -> None:
-    name, command = commands.split(line)[0], commands.find(line)
+def _check_command(line: str, *, is_new: bool, has_servers: bool) -> None:
+    (name, argument), command = commands.split(line), commands.find(line)
     if command is not None and "once" not in command.places:
         raise click.UsageError(f"/{command.name} works only in a chat. {command.instead}")
+    if command is not None and command.name == "model" and argument:
+        raise click.UsageError("/model has no effect with -p. Use --model PROVIDER/MODEL.")
+    if command is not None and command.name == "title" and is_new:
+        raise click.UsageError("/title needs a conversation. Add -c for the most recent one, or -r ID.")
     if command is None and not has_servers:  # MCP servers have commands, too.
         similar = registry.nearest(name, list(commands.COMMANDS))
         suggestion = f" Did you mean /{similar}?" if similar else ""

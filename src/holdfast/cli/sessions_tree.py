@@ -104,10 +104,26 @@ def _to_json(line: LineageEntry) -> dict[str, Any]:
 # --- drawing -----------------------------------------------------------------------------------------
 
 
-def _draw(
+def _draw(out: console.Console, found: dict[str, LineageEntry], key: str) -> Iterator[str]:
+    """Yield the lines of a tree. A chain of branches may be longer than the recursion limit, so a stack is used."""
+    stack = [_draw_conversation(out, found, key)]
+    while stack:
+        item = next(stack[-1], None)
+        if item is None:
+            stack.pop()
+        elif isinstance(item, str):
+            yield item
+        else:
+            stack.append(item)
+
+
+def _draw_conversation(
     out: console.Console, found: dict[str, LineageEntry], key: str, lead: str = "", indent: str = ""
-) -> Iterator[str]:
-    """Yield the lines of a conversation: each session after the compaction that opened it, with branches below."""
+) -> Iterator[Any]:
+    """Yield the lines of a conversation: each session after the compaction that opened it, with branches below.
+
+    A branch is yielded as an iterator like this one.
+    """
     line = found.pop(key)  # A damaged store may have a cycle, so each conversation is drawn once.
     yield _fit(out, lead, _heading(out, line), "bold")
     opened = {compaction.session_id: compaction for compaction in line.compactions}
@@ -125,7 +141,7 @@ def _draw(
         for place, branch in enumerate(below, 1):
             if branch in found:
                 leads = last if place == len(below) else more
-                yield from _draw(out, found, branch, *(indent + pipe + each for each in leads))
+                yield _draw_conversation(out, found, branch, *(indent + pipe + each for each in leads))
 
 
 def _fit(out: console.Console, lead: str, line: str, *style: str) -> str:

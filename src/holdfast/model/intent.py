@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Intent(NamedTuple):
-    """What a message asks for: `text` is the question, command or path."""
+    """The intent of a message: `text` is the question, command or path."""
 
     kind: Literal["empty", "greet", "explain", "run", "read", "ask", "tell"]
     text: str = ""

@@ -100,7 +100,7 @@ def create(
     found = provider or PROVIDERS.get(provider_name) or (Provider(provider_name) if base_url else None)
     if not provider_name or not model_name or found is None:
         raise errors.SettingInvalid(
-            f"{errors.quote(name)} names no model. Use provider/model, such as `openai/gpt-5`, or `{OFFLINE}`. "
+            f"{errors.quote(name)} is not a model name. Use provider/model, such as `openai/gpt-5`, or `{OFFLINE}`. "
             f"Providers: {', '.join(PROVIDERS)}."
         )
     environ = os.environ if environ is None else environ

@@ -83,7 +83,7 @@ class InvalidMessage(msgspec.Struct, frozen=True):
     error: RpcError
     id: Id = None
     response_to: Id = None
-    """The request of ours that an invalid response belongs to."""
+    """The pending request that an invalid response belongs to."""
 
 
 Message: TypeAlias = RpcRequest | RpcNotification | RpcResponse | InvalidMessage

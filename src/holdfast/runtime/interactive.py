@@ -68,7 +68,7 @@ class InteractiveSession:
         """Commands that run while another one does."""
         self._turn_started_at = 0.0
         self.changed, self._entered, self._failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self.waits_elsewhere = self.interrupting = self._warned = self._moving = False
         """`_moving`: the running command may leave the conversation, so every line waits for it."""
 
@@ -98,7 +98,7 @@ class InteractiveSession:
         if self.command is not None and not self._moving and commands.runs_during_turn(line):
             task = asyncio.create_task(self._run_meanwhile(line))
             self._meanwhile.add(task)
-            task.add_done_callback(self._meanwhile.discard)
+            task.add_done_callback(self._end_meanwhile)
             return
         self.runtime.held.append(events.Submit(line))
         self._entered.set()
@@ -164,6 +164,11 @@ class InteractiveSession:
         await self._send(line, replies)
         await self.show_changes()
         await self._apply(replies)
+
+    def _end_meanwhile(self, task: asyncio.Task[None]) -> None:
+        self._meanwhile.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
     async def _send(self, line: str, replies: list[runtime_module.SenderEvent]) -> None:
         self._view.show_command(line)
@@ -239,13 +244,17 @@ class InteractiveSession:
         try:
             await self._show(item)
         except Exception as error:
-            # Border of the view: the front end ends with this error.
-            self._error = error
-            self._failed.set()
+            # Border of the view.
+            self._fail(error)
             raise
 
+    def _fail(self, error: BaseException) -> None:
+        """End the front end with this error."""
+        self._error = error
+        self._failed.set()
+
     async def raise_failure(self) -> None:
-        """Wait until the view fails to show something, and raise its error."""
+        """Wait until the view, or a command that runs meanwhile, fails, and raise its error."""
         await self._failed.wait()
         if self._error is not None:
             raise self._error

@@ -134,7 +134,7 @@ class Runtime:
         self.held: deque[events.Submit] = deque()
         """Lines that an interactive session holds back until its command ends; /queue lists and drops them."""
         self.input_help = ""
-        """What /help adds about the keys of the front end."""
+        """Help on keys that /help appends."""
         self._hints = ExitStack()
         self._closing = self._abandoned = False
         self.send_to_chat: Callable[[str, events.Notice], object] = lambda _conversation_id, _notice: None

@@ -50,6 +50,8 @@ class ReplyStream(Protocol):
 
     @property
     def open(self) -> str: ...
+    @property
+    def in_code(self) -> bool: ...
     def add(self, text: str) -> str: ...
     def end(self) -> str: ...
 
@@ -85,6 +87,11 @@ class EventRenderer:
     def draws_markdown(self) -> bool:
         """Whether Markdown is drawn, or shown as it was written."""
         return self._reply is not None
+
+    @property
+    def in_code(self) -> bool:
+        """Whether text written now would be inside a block of code."""
+        return self._reply is not None and self._flowing == "" and self._reply.in_code
 
     def draw(self, event: events.AnyEvent) -> list[StyledText]:
         """Draw an event below the text that was drawn before."""

@@ -107,6 +107,11 @@ class MarkdownStream:
         text = "\n".join([*self._lines, self._line])
         return f"\n{text}" if text and self._gap else text
 
+    @property
+    def in_code(self) -> bool:
+        """Whether the last line that was drawn is inside a fenced block of code."""
+        return bool(self._fence)
+
     def add(self, text: str) -> str:
         """Add the next piece of the reply; return the blocks that are complete now, with terminal codes."""
         text = safe_text.safe_stream(text).replace("\t", "    ")

@@ -14,7 +14,6 @@ from rich.text import Text
 from textual import events as keys
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.markup import escape
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
@@ -31,6 +30,7 @@ from holdfast.tui import (
     entries,
     entry_rows,
     live_turn,
+    palette,
     prompt_input,
     suspend,
     theme,
@@ -66,6 +66,7 @@ class FullScreen(App[None]):
     CSS = theme.CSS
     TITLE = "Holdfast"
     VERTICAL_BREAKPOINTS = theme.ROW_BREAKPOINTS
+    COMMANDS = App.COMMANDS | {palette.SlashCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "interrupt", priority=True, system=True),
         Binding("ctrl+q", "exit", "exit", priority=True),
@@ -264,6 +265,10 @@ class FullScreen(App[None]):
     async def _complete_argument(self, line: str) -> Sequence[commands.Candidate]:
         return await commands.complete(self.runtime, self.conversation_id, line)
 
+    def list_commands(self) -> Sequence[commands.CommandInfo]:
+        """Return the slash commands of the palette."""
+        return commands.list_commands(self.runtime)
+
     def run_command(self, command: commands.CommandInfo) -> None:
         """Run a command of the palette, or write it to the prompt if it needs an argument."""
         self.prompt.focus()
@@ -276,9 +281,7 @@ class FullScreen(App[None]):
             self._enter(f"/{command.name}")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Return the commands of the palette: the slash commands, and some of the screen."""
-        for each in commands.list_commands(self.runtime):
-            yield SystemCommand(f"/{each.name}", escape(each.help), partial(self.run_command, each))
+        """Return the commands of the palette that are not slash commands."""
         yield SystemCommand("Theme", "Switch between the light and the dark theme.", self.action_toggle_theme)
         yield SystemCommand("Conversations", "Open another conversation.", self.action_conversations)
         if screen.query("HelpPanel"):

@@ -31,7 +31,7 @@ class Shelf:
 
     async def choose(self, conversation_id: str, name: str) -> base.Model:
         if name not in self.models:
-            raise errors.SettingInvalid(f"{errors.quote(name)} names no model.")
+            raise errors.SettingInvalid(f"{errors.quote(name)} is not a model name.")
         self.chosen[conversation_id] = name
         return self.models[name]
 
@@ -83,7 +83,7 @@ def test_an_unknown_model_is_answered_with_those_that_can_be_had_and_changes_not
     async def story(db: AsyncSessionDB) -> None:
         async with house(db, Shelf()) as run:
             refused = await said(run, f"/model {wrong}")
-            assert refused.endswith("names no model. Available: first, second.")
+            assert refused.endswith("is not a model name. Available: first, second.")
             assert "\x1b" not in refused
             assert await answer(run) == "first"
 

@@ -35,8 +35,6 @@ async def title(invocation: base.Invocation) -> None:
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:
-        if invocation.place == "once":
-            raise errors.HoldfastError("There is no conversation: name it with -c or -r.") from None
         if invocation.argument:
             host.want_title(conversation_id, titles.clean(invocation.argument))
             invocation.emit(events.Notice("The conversation gets this title with its first message."))

@@ -76,8 +76,6 @@ async def model(invocation: base.Invocation) -> None:
 async def _choose_model(invocation: base.Invocation) -> None:
     """Change the model between turns: the agent is built again with it."""
     host, conversation_id = invocation.host, invocation.conversation_id
-    if invocation.place == "once":
-        raise errors.SettingInvalid("The choice would end with this command: use --model NAME instead.")
     if host.models is None:
         raise errors.SettingInvalid("The model cannot be changed here.")
     if host.running(conversation_id):

@@ -157,7 +157,7 @@ class McpServer:
         except Exception as error:
             # The same border as above.
             logger.warning("the MCP server %s did not list its tools again: %s", self.name, connection.explain(error))
-            logger.debug("why", exc_info=True)
+            logger.debug("the MCP server %s did not list its tools", self.name, exc_info=True)
 
     def _mark_stale(self) -> None:
         self.stale = True

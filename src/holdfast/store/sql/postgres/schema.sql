@@ -11,7 +11,7 @@
 -- * A condition on the row alone is in the trigger's WHEN, so that no function is called for a valid row.
 -- * `store.` in a function body is replaced by the schema's name at creation, so that functions do not depend on the
 --   caller's search_path. (SET search_path on the function would cost time for every message.)
--- * TRUNCATE bypasses row triggers. Each table below gets a trigger `<table>_is_not_truncated`: see `declared_schema` in postgres/catalog.py.
+-- * TRUNCATE bypasses row triggers. Each table below gets a trigger `<table>_is_not_truncated`: see `declared_schema` in postgres/definitions.py.
 -- * A message has a two-column key. Text is compared bytewise (COLLATE "C"), so that ids and titles mean the same on
 --   every host. Long text is indexed by its digest. `blob_parts` stores the content of attachments: hosts share no disk.
 -- * Foreign keys from and to `conversations` are deferred to the commit, all others are immediate.
