@@ -25,6 +25,7 @@ NOT_REPEATED = (
 NEW = "The next message begins a new conversation."
 MOVED = "This chat continues in: {title}"
 ROUTE_MOVED = "This chat was moved to another conversation at the same time. Send the command again if needed."
+ACCESS_UNKNOWN = "Your permissions could not be checked, so nothing was done. Please send it again."
 DONE = "Done."
 _ANSWERS: dict[Callable[[base.Invocation], Awaitable[None]], questions.AnswerRequest] = {
     permissions.approve: permissions.approve_request,
@@ -39,6 +40,16 @@ class CommandResult(msgspec.Struct, frozen=True):
     submit: events.Say | None = None
     dropped: tuple[int, ...] = ()
     """The waiting messages that were removed."""
+
+
+async def check_permission(context: gateway_context.GatewayContext, inbound: types.InboundMessage) -> str:
+    """Return why a sender may not use a command; empty if they may."""
+    if not commands.needs_admin(inbound.text):
+        return ""
+    try:
+        return "" if await context.is_admin(inbound.platform, inbound.sender) else runtimes.ADMINS_ONLY
+    except errors.StoreError:
+        return ACCESS_UNKNOWN
 
 
 async def find_submitted(db: async_db.AsyncSessionDB, inbound: types.InboundMessage, uid: str) -> events.Submit | None:

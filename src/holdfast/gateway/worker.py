@@ -416,8 +416,8 @@ class ChatWorker:
                 await self._answer(inbound, repeated)
                 return
             result = commands.CommandResult(commands.NOT_REPEATED.format(line=f"/{registry.split(inbound.text)[0]}"))
-        elif registry.needs_admin(inbound.text) and not await self._context.is_admin(inbound.platform, inbound.sender):
-            result = commands.CommandResult(runtimes.ADMINS_ONLY)
+        elif refusal := await commands.check_permission(self._context, inbound):
+            result = commands.CommandResult(refusal)
         else:
             result = await self._execute(inbound, conversation_id, waiting, running)
         for dropped in result.dropped:
