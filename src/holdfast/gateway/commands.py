@@ -13,7 +13,7 @@ import msgspec
 from holdfast import content_parts, errors, events, types
 from holdfast.agent import commands
 from holdfast.agent.commands import base, permissions, turns
-from holdfast.gateway import gateway_context, questions, routes
+from holdfast.gateway import gateway_context, platform, questions, routes
 from holdfast.runtime import runtime as runtimes
 from holdfast.runtime import wording
 from holdfast.store import async_db
@@ -138,7 +138,8 @@ async def _create_titled(
 
 def _list_queue(argument: str, waiting: Sequence[types.InboundMessage]) -> CommandResult:
     """List or drop the waiting messages of a chat."""
-    known = [(each, events.Submit(each.text)) for each in waiting if not commands.is_command(each.text)]
+    messages = [each for each in platform.without_deleted(waiting) if not commands.is_command(each.text)]
+    known = [(each, events.Submit(each.text)) for each in messages]
     dropped = list[int]()
 
     def drop(message: events.Submit) -> bool:

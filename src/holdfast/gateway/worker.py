@@ -538,7 +538,7 @@ class ChatWorker:
             is_last = False
         fault_points.reach("gateway", "settled")
         self._worker.harmless.pop(inbound.id, None)
-        if is_first:
+        if is_first and platform.deleted_key(inbound) is None:
             self._context.metrics.count_outcome(inbound.platform, outcome)
         self.held.released = is_last and is_first
         if outgoing:

@@ -327,9 +327,7 @@ class ChatRequests:
 
     async def _is_busy(self, route: str) -> bool:
         """Return whether a request of this chat is being answered."""
-        waiting = await self._db.mail.open_inbound(route, MAX_REMEMBERED)
-        deleted = {platform.deleted_key(each) for each in waiting}
-        return any(platform.deleted_key(each) is None and each.key not in deleted for each in waiting)
+        return bool(platform.without_deleted(await self._db.mail.open_inbound(route, MAX_REMEMBERED)))
 
     @asynccontextmanager
     async def _lock_history(self, digest: str) -> AsyncIterator[None]:
