@@ -300,7 +300,7 @@ def test_a_failed_turn_is_told_and_settled() -> None:
         (found,) = await stage.settled(db, "1")
         assert (found.outcome, found.seq) == ("failed", 1)
         assert sent.text.startswith("The request failed: The script has no reply")
-        assert sent.text.endswith("/reset to begin a new conversation.")
+        assert sent.text.endswith("/new to begin a new conversation.")
 
     stage.run(story)
 
