@@ -311,7 +311,7 @@ def told(home: Path) -> Iterator[tuple[str, Callable[[], str]]]:
 SOCKET = "[gateway]\ngrace = 5\n[gateway.http]\nenabled = false\n[gateway.loopback]\nsocket = '../s.sock'\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)])
 def test_it_says_when_it_is_ready_answers_and_stops_as_it_is_asked_to(home: Path, number: int, code: int) -> None:
     said(home, SOCKET)
     with told(home) as (path, hear), running(home, "--log-format", "json", NOTIFY_SOCKET=path) as gate:

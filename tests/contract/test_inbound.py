@@ -139,6 +139,12 @@ def test_inbound_messages_of_a_route_are_counted_since_a_time(db: SessionDB, clo
     assert [db.mail.count_inbound_on(mail.ROUTE, steps.NOON + late) for late in (0, 1, 20, 21)] == [3, 2, 1, 0]
 
 
+def test_deletions_are_not_counted_as_messages(db: SessionDB) -> None:
+    mail.came(db, "a")
+    mail.came(db, "delete:a")
+    assert (db.mail.count_inbound_on(mail.ROUTE, 0.0), db.mail.count_inbound_from("far", "7", 0.0)) == (1, 1)
+
+
 def test_inbound_messages_of_a_sender_are_counted_on_all_routes(db: SessionDB, clock: steps.Clock) -> None:
     mail.came(db, "a")
     clock.advance(10)

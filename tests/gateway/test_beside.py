@@ -200,6 +200,30 @@ def test_what_waits_is_listed_and_can_be_taken_back() -> None:
     stage.run(story)
 
 
+def test_queue_lists_neither_deletions_nor_deleted_messages() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Third."])
+        async with stage.open_gateway(db, model, tools=[tool("wait", gate)]) as (opened, chat):
+            await chat.say("One", key="1")
+            await gate.reached.wait()
+            await chat.say("Two", key="2")
+            await chat.say("Three", key="3")
+            assert chat.handler is not None
+            assert await chat.handler.delete("loopback", "2")
+            for number, line in enumerate(("/queue", "/queue drop 2")):
+                await chat.say(line, key=f"q{number}")
+                await chat.replies(number + 1)
+            gate.go.set()
+            _, two, _ = await stage.settled(db, "1", "2", "3")
+            await stage.quiet(opened, db)
+            sent = stage.texts(chat.sent)
+        assert sent[0] == "1  Three"
+        assert sent[1].startswith("No message 2 is waiting")
+        assert (sent[2:], two.outcome) == (["First.", "Third."], "interrupted")
+
+    stage.run(story)
+
+
 # --- questions ----------------------------------------------------------------------------------------
 
 Answers = Callable[[object], Awaitable[None]]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import AsyncSessionDB
+from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import commands
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
+from tests.agent.stage import calls, tool
 from tests.gateway import stage
+from tests.gateway.test_beside import Gate
 from tests.gateway.test_gateway import ROUTE, new
 
 
@@ -168,5 +170,34 @@ def test_admins_may_choose_the_model() -> None:
 
         (said,) = await told(db, "/model openai/x", is_admin=everybody)
         assert said != runtime.ADMINS_ONLY
+
+    stage.run(story)
+
+
+async def fail_lookup(_platform: str, _sender: str) -> bool:
+    raise errors.StoreBusy
+
+
+def test_command_whose_permission_check_fails_is_not_run_and_answered_so() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with stage.open_gateway(db, ScriptedModel(["Yes."]), is_admin=fail_lookup) as (_, chat):
+            await chat.say("/model other", key="1")
+            (found,) = await stage.settled(db, "1")
+            (reply,) = await db.mail.replies(found.id)
+            assert (found.attempts, reply.text) == (1, commands.ACCESS_UNKNOWN)
+
+    stage.run(story)
+
+
+def test_command_whose_permission_check_fails_during_a_turn_is_answered_during_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        gate, model = Gate(), ScriptedModel([calls("wait"), "Done."])
+        async with stage.open_gateway(db, model, tools=[tool("wait", gate)], is_admin=fail_lookup) as (_, chat):
+            await chat.say("Go", key="1")
+            await gate.reached.wait()
+            await chat.say("/approve 1 always", key="2")
+            assert stage.texts(await chat.replies(1)) == [commands.ACCESS_UNKNOWN]
+            gate.go.set()
+            await stage.settled(db, "1", "2")
 
     stage.run(story)

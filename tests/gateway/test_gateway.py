@@ -12,7 +12,8 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, events, types
 from holdfast.compaction import base as compaction
-from holdfast.gateway import gateway, worker
+from holdfast.gateway import chat_leases, gateway, worker
+from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.runtime import inbox_messages
@@ -300,7 +301,7 @@ def test_a_failed_turn_is_told_and_settled() -> None:
         (found,) = await stage.settled(db, "1")
         assert (found.outcome, found.seq) == ("failed", 1)
         assert sent.text.startswith("The request failed: The script has no reply")
-        assert sent.text.endswith("/reset to begin a new conversation.")
+        assert sent.text.endswith("/new to begin a new conversation.")
 
     stage.run(story)
 
@@ -483,6 +484,28 @@ async def _sent_all(db: AsyncSessionDB) -> bool:
 
 async def _idle(opened: gateway.Gateway) -> bool:
     return opened.router.active == 0
+
+
+def test_chat_that_yields_its_slot_releases_its_lease_with_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = list[types.ChatLease]()
+    release = chat_leases.release
+
+    async def record(db: AsyncSessionDB, lease: types.ChatLease) -> None:
+        released.append(lease)
+        await release(db, lease)
+
+    async def story(db: AsyncSessionDB) -> None:
+        for number in range(6):
+            await db.mail.add_inbound(new(str(number), "Hi", route=f"{ROUTE}{number % 2}", chat=f"dm:{number % 2}"))
+        one_slot = gateway_settings.GatewaySettings(chats=1)
+        async with stage.open_gateway(db, ScriptedModel(["Yes."] * 6), settings=one_slot) as (opened, chat):
+            await stage.settled(db, *map(str, range(6)))
+            await stage.quiet(opened, db)
+        assert [each.inbound_id for each in sorted(chat.sent, key=lambda each: each.id)] == [1, 2, 3, 4, 5, 6]
+        assert not [each for each in released if not each.key.startswith("out:")]
+
+    monkeypatch.setattr(chat_leases, "release", record)
+    stage.run(story)
 
 
 def new(key: str, text: str, **more: Any) -> types.NewInboundMessage:

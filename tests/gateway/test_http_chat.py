@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import access, limits, message_policy
+from holdfast.gateway import access, inbound, limits, message_policy
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
 from holdfast.gateway.platforms.http import chat_completions, chat_requests, http_platform, sse
@@ -206,6 +206,11 @@ async def is_begun(db: AsyncSessionDB, number: int) -> bool:
     return found is not None and found.attempts > 0
 
 
+async def is_settled(db: AsyncSessionDB, number: int) -> bool:
+    found = await db.mail.inbound(number)
+    return found is not None and not found.open
+
+
 async def asked_twice(model: ScriptedModel) -> bool:
     return len(model.requests) == 2
 
@@ -262,6 +267,32 @@ def test_a_client_that_goes_away_leaves_the_turn_of_another_alone() -> None:
             await stage.quiet(open_.gateway, db)
         assert (found := await db.mail.inbound(2)) is not None
         assert (found.outcome, len(model.requests)) == ("interrupted", 1)
+
+    stage.run(story)
+
+
+def test_turn_of_a_disconnected_client_is_stopped_once_the_store_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_requests, "STOP_PAUSES", (0.0, 0.0))
+    failures = [errors.StoreBusy(), errors.StoreBusy()]
+    delete = inbound.InboundHandler.delete
+
+    async def fail_twice(handler: inbound.InboundHandler, name: str, key: str) -> bool:
+        if failures:
+            raise failures.pop()
+        return await delete(handler, name, key)
+
+    async def story(db: AsyncSessionDB) -> None:
+        model = Held("Late.")
+        async with web.open_web(db, model) as open_:
+            asked = asyncio.create_task(open_.ask("Hi"))
+            await model.reached.wait()
+            monkeypatch.setattr(inbound.InboundHandler, "delete", fail_twice)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            await stage.until(lambda: is_settled(db, 1))
+        assert (found := await db.mail.inbound(1)) is not None
+        assert (found.outcome, failures) == ("interrupted", [])
 
     stage.run(story)
 

@@ -36,8 +36,13 @@ def hook(**given: Any) -> webhooks.HookConfig:
 
 
 class Open:
-    def __init__(self, client: httpx2.AsyncClient, chat: memory_platform.MemoryPlatform) -> None:
-        self.client, self.chat = client, chat
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        chat: memory_platform.MemoryPlatform,
+        platform: http_platform.HttpPlatform,
+    ) -> None:
+        self.client, self.chat, self.platform = client, chat, platform
 
     async def post(self, body: bytes = BODY, name: str = "build", **headers: str) -> httpx2.Response:
         given = {each.replace("_", "-"): value for each, value in headers.items()}
@@ -67,7 +72,7 @@ async def open_hooks(
     ):
         while taking.handler is None:
             await asyncio.sleep(0)
-        yield Open(client, chat)
+        yield Open(client, chat, platform)
 
 
 def test_a_delivery_is_one_message_however_often_it_comes_and_its_reply_is_kept() -> None:
@@ -394,9 +399,37 @@ def test_a_reply_that_somebody_overheard_is_no_delivery() -> None:
     stage.run(story)
 
 
-def test_who_dawdles_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "MAX_UNVERIFIED", 1)
-    monkeypatch.setattr(webhooks, "READ_SECONDS", 0.05)
+def test_full_reader_cancels_the_oldest_read_of_the_busiest_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "MAX_UNVERIFIED", 3)
+
+    async def story(db: AsyncSessionDB) -> None:
+        platform = webhooks.Webhooks(db, {"build": hook()})
+        may = asyncio.Event()
+
+        async def read(client: str) -> int:
+            try:
+                async with platform._limit_unverified(client):
+                    await may.wait()
+            except requests.HttpError as refused:
+                return refused.status
+            return 0
+
+        reading = list[asyncio.Task[int]]()
+        for client in ("ann", "eve", "eve", "bob", "eve", "eve"):
+            reading.append(asyncio.create_task(read(client)))
+            await asyncio.sleep(0)
+            assert len(platform._reading) <= 3
+        may.set()
+        assert await asyncio.gather(*reading) == [0, 408, 408, 0, 408, 0]
+        assert not platform._reading
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("slow", [3, 1], ids=["all that may be read", "one, until its timeout"])
+def test_slow_client_cannot_shut_out_another(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
+    monkeypatch.setattr(webhooks, "MAX_UNVERIFIED", 3)
+    monkeypatch.setattr(webhooks, "READ_SECONDS", 0.05 if slow == 1 else 600.0)
 
     async def story(db: AsyncSessionDB) -> None:
         waits, never = asyncio.Semaphore(0), asyncio.Event()
@@ -406,11 +439,18 @@ def test_who_dawdles_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
             waits.release()
             await never.wait()
 
-        async with open_hooks(db, ScriptedModel(["Hm."]), build=hook()) as open_:
-            slow = asyncio.create_task(open_.client.post("/hooks/build", content=dawdling()))
-            await waits.acquire()
-            monkeypatch.setattr(webhooks, "READ_SECONDS", 600.0)  # Only who dawdles has little time.
+        async with (
+            open_hooks(db, ScriptedModel(["Hm."]), build=hook()) as open_,
+            web.client_of(open_.platform, peer="203.0.113.9") as other,
+        ):
+            posts = [asyncio.create_task(other.post("/hooks/build", content=dawdling())) for _ in range(slow)]
+            for _ in posts:
+                await waits.acquire()
+            monkeypatch.setattr(webhooks, "READ_SECONDS", 600.0)  # Only the slow client has little time.
             assert (await open_.post()).status_code == 202
-            assert (await slow).status_code == 408
+            assert (await posts[0]).status_code == 408
+            for post in posts[1:]:
+                post.cancel()
+            await asyncio.wait(posts)
 
     stage.run(story)

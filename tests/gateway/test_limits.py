@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, types
-from holdfast.gateway import limits, platform, settings
+from holdfast.gateway import inbound, limits, platform, settings
 from holdfast.store import validation
 from tests.gateway import stage
 
@@ -129,5 +129,24 @@ def test_who_has_many_chats_is_still_one_person(limit: str, said: str) -> None:
         assert not (await asked(came(), f"{ROUTE}:newer")).message
         assert (await asked(came("/stop"), f"{ROUTE}:new")).allowed
         assert (await guard(db, **{limit: 5})(came(), f"{ROUTE}:new")).allowed
+
+    stage.run(story)
+
+
+def test_deletions_do_not_count_against_the_limits() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await arrived(db, 1)
+        assert await inbound.InboundHandler(db, lambda _: None).delete("loopback", f"{ROUTE}:{NOW}:0")
+        assert len(await db.mail.open_inbound(ROUTE)) == 2
+        assert (await guard(db, minute=2, person_minute=2)(came(), ROUTE)).allowed
+
+    stage.run(story)
+
+
+def test_message_id_that_looks_like_a_deletion_counts_against_the_limits() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        incoming = platform.Incoming(platform="loopback", key="delete:1", chat=("ann",), sender="ann", text="Hi")
+        await inbound.InboundHandler(db, lambda _: None).receive(incoming)
+        assert await db.mail.count_inbound_from("loopback", "ann", 0.0) == 1
 
     stage.run(story)

@@ -54,23 +54,23 @@ FAILED = {"failed": True, "exit_reason": "model"}
         ),
         pytest.param(
             {**FAILED, "error": BARE},
-            f"The request failed: {BARE}\nTry again, or /reset to begin a new conversation.",
+            f"The request failed: {BARE}\nTry again, or /new to begin a new conversation.",
             id="a bare 400 with few",
         ),
         pytest.param(
             {**FAILED, "error": "openai/gpt-5 refused the request (400): no such tool."},
             "The request failed: openai/gpt-5 refused the request (400): no such tool.\n"
-            "Try again, or /reset to begin a new conversation.",
+            "Try again, or /new to begin a new conversation.",
             id="a 400 with a reason",
         ),
         pytest.param(
             {**FAILED, "error": LONG},
-            f"The request failed: {LONG[:299]}…\nTry again, or /reset to begin a new conversation.",
+            f"The request failed: {LONG[:299]}…\nTry again, or /new to begin a new conversation.",
             id="a long error is cut at 300",
         ),
         pytest.param(
             {**FAILED, "error": None},
-            "The request failed: unknown error\nTry again, or /reset to begin a new conversation.",
+            "The request failed: unknown error\nTry again, or /new to begin a new conversation.",
             id="an error without words",
         ),
         pytest.param(
@@ -96,7 +96,7 @@ def test_every_turn_is_told_by_its_words_or_by_what_became_of_it(given: dict[str
 def test_what_is_too_large_names_the_ways_out() -> None:
     assert "too large for the model's context window" in replies.TOO_LARGE
     assert "/compact" in replies.TOO_LARGE
-    assert "/reset" in replies.TOO_LARGE
+    assert "/new" in replies.TOO_LARGE
 
 
 def test_no_key_is_told_with_an_error() -> None:

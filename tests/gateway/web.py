@@ -39,8 +39,12 @@ class Web:
         return await self.client.post(PATH, json=body, headers=dict(headers))
 
 
-def client_of(platform: http_platform.HttpPlatform, host: str = "127.0.0.1") -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(platform.app), base_url=f"http://{host}:8642")
+def client_of(
+    platform: http_platform.HttpPlatform, host: str = "127.0.0.1", peer: str = "127.0.0.1"
+) -> httpx2.AsyncClient:
+    """A client with the address `peer`."""
+    transport = httpx2.ASGITransport(platform.app, client=(peer, 123))
+    return httpx2.AsyncClient(transport=transport, base_url=f"http://{host}:8642")
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """`holdfast gateway run`: run the gateway until it is asked to stop.
 
-The first SIGTERM or Ctrl-C gives running turns the grace period to end; the second one does not wait. Unfinished
-messages stay in the store for the next process, which may be started before this one stops.
+The first SIGTERM, SIGHUP or Ctrl-C gives running turns the grace period to end; the second one does not wait.
+Unfinished messages stay in the store for the next process, which may be started before this one stops.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def command(
     path: str | None,
     settings: config.Settings | None,
 ) -> int:
-    """Run the gateway until SIGTERM or Ctrl-C; a second one does not wait for running turns.
+    """Run the gateway until SIGTERM, SIGHUP or Ctrl-C; a second signal does not wait for running turns.
 
-    The log is written to standard error. Exit codes: 0 stopped by SIGTERM, 130 by Ctrl-C, 1 error.
+    The log is written to standard error. Exit codes: 0 stopped by SIGTERM or SIGHUP, 130 by Ctrl-C, 1 error.
     """
     wanted = _with_options(settings or out.settings, host, port, grace)
     serve = partial(app_gateway.serve, wanted, database=path, model=model)

@@ -41,12 +41,10 @@ class HeldChatLease:
                 logger.warning("could not renew a chat lease: %s", error)
             await asyncio.sleep(self.lease.ttl / 3)
 
-    async def close(self) -> None:
+    def stop_renewing(self) -> None:
         self._timer.cancel()
         if self._renewing is not None:
             self._renewing.cancel()
-        if not self.released:
-            await release(self._db, self.lease)
 
 
 @asynccontextmanager
@@ -56,7 +54,9 @@ async def hold(db: async_db.AsyncSessionDB, lease: types.ChatLease) -> AsyncIter
     try:
         yield held
     finally:
-        await asyncio.shield(held.close())
+        held.stop_renewing()
+        if not held.released:
+            await asyncio.shield(release(db, lease))
 
 
 async def release(db: async_db.AsyncSessionDB, lease: types.ChatLease) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from holdfast import content_parts, errors, events, types
 from holdfast.agent import commands
 from holdfast.agent.commands import base, permissions, turns
-from holdfast.gateway import gateway_context, questions, routes
+from holdfast.gateway import gateway_context, platform, questions, routes
 from holdfast.runtime import runtime as runtimes
 from holdfast.runtime import wording
 from holdfast.store import async_db
@@ -25,6 +25,7 @@ NOT_REPEATED = (
 NEW = "The next message begins a new conversation."
 MOVED = "This chat continues in: {title}"
 ROUTE_MOVED = "This chat was moved to another conversation at the same time. Send the command again if needed."
+ACCESS_UNKNOWN = "Your permissions could not be checked, so nothing was done. Please send it again."
 DONE = "Done."
 _ANSWERS: dict[Callable[[base.Invocation], Awaitable[None]], questions.AnswerRequest] = {
     permissions.approve: permissions.approve_request,
@@ -39,6 +40,16 @@ class CommandResult(msgspec.Struct, frozen=True):
     submit: events.Say | None = None
     dropped: tuple[int, ...] = ()
     """The waiting messages that were removed."""
+
+
+async def check_permission(context: gateway_context.GatewayContext, inbound: types.InboundMessage) -> str:
+    """Return why a sender may not use a command; empty if they may."""
+    if not commands.needs_admin(inbound.text):
+        return ""
+    try:
+        return "" if await context.is_admin(inbound.platform, inbound.sender) else runtimes.ADMINS_ONLY
+    except errors.StoreError:
+        return ACCESS_UNKNOWN
 
 
 async def find_submitted(db: async_db.AsyncSessionDB, inbound: types.InboundMessage, uid: str) -> events.Submit | None:
@@ -127,7 +138,8 @@ async def _create_titled(
 
 def _list_queue(argument: str, waiting: Sequence[types.InboundMessage]) -> CommandResult:
     """List or drop the waiting messages of a chat."""
-    known = [(each, events.Submit(each.text)) for each in waiting if not commands.is_command(each.text)]
+    messages = [each for each in platform.without_deleted(waiting) if not commands.is_command(each.text)]
+    known = [(each, events.Submit(each.text)) for each in messages]
     dropped = list[int]()
 
     def drop(message: events.Submit) -> bool:

@@ -82,7 +82,7 @@ class InboundHandler:
         await self._db.mail.add_inbound(
             types.NewInboundMessage(
                 platform=found.platform,
-                key=platform.storable_key(f"delete:{found.key}"),
+                key=platform.deletion_key(found.key),
                 route=found.route,
                 chat=found.chat,
                 sender=found.sender,

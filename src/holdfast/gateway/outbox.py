@@ -35,8 +35,10 @@ MIN_RETRY, MAX_RETRY = 1.0, 600.0
 MAX_RETRY_AFTER = 3600.0
 """The longest pause in seconds that a platform may ask for."""
 SEND_SECONDS = 60.0
-LEASE_SECONDS, KEEP_SECONDS = 2 * SEND_SECONDS, 10.0
-"""A lease on a chat outlasts one send, and is kept for several: messages to a chat often come in groups."""
+KEEP_SECONDS = 10.0
+"""How long a lease on a chat is used, because messages often come in groups; and how long a send may take to begin."""
+LEASE_SECONDS = SEND_SECONDS + 2 * KEEP_SECONDS
+"""A lease outlasts a send that begins as late as possible. If a process dies, the chat waits at most this long."""
 DRAFT = "draft:"
 """The prefix of the outbox key of a draft; the id of the inbound message follows."""
 DRAFT_TEXT = "…"
@@ -328,8 +330,9 @@ class Sender:
             return known[0]
         if known is not None:
             await self._release(chat)
+        until = monotonic() + KEEP_SECONDS
         lease = await self._db.mail.acquire_chat_lease(f"out:{self._platform.name}:{chat}", LEASE_SECONDS)
-        self._leases[chat] = (lease, monotonic() + KEEP_SECONDS)
+        self._leases[chat] = (lease, until)
         return lease
 
     async def _clean_up(self) -> None:

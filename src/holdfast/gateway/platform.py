@@ -22,6 +22,8 @@ ChatKind = Literal["dm", "group", "thread"]
 """A direct message, a group, or a thread within either."""
 T = TypeVar("T", bound=msgspec.Struct)
 MAX_KEY = 150
+DELETION = "delete:"
+"""The prefix of the keys of deletions, which the store does not count as messages of a chat or sender."""
 MAX_QUOTE = 500
 """The longest quoted text that is stored, in characters."""
 
@@ -110,9 +112,18 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def storable_key(key: str) -> str:
-    """Return a platform's id of a message, or its digest if the store does not accept it as a key."""
-    fits = 0 < len(key) <= MAX_KEY and key.isprintable()
-    return key if fits else f"={blake2b(key.encode(errors='surrogatepass'), digest_size=20).hexdigest()}"
+    """Return a platform's id of a message, or its digest if the id cannot be its key in the store."""
+    fits = 0 < len(key) <= MAX_KEY and key.isprintable() and not key.startswith(DELETION)
+    return key if fits else f"={_digest(key)}"
+
+
+def deletion_key(key: str) -> str:
+    """Return the key of the deletion of a message."""
+    return f"{DELETION}{_digest(key)}"
+
+
+def _digest(key: str) -> str:
+    return blake2b(key.encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
 
 def read_extra(inbound: types.InboundMessage, kind: type[T]) -> T | None:
@@ -126,6 +137,12 @@ def deleted_key(inbound: types.InboundMessage) -> str | None:
     """Return the key of the message that this one deletes; None if it is an ordinary message."""
     deletion = read_extra(inbound, MessageDeletion) if inbound.parts else None
     return None if deletion is None else deletion.key
+
+
+def without_deleted(waiting: Sequence[types.InboundMessage]) -> list[types.InboundMessage]:
+    """Return the waiting messages without deletions and the messages that they delete."""
+    deleted = {deleted_key(each) for each in waiting}
+    return [each for each in waiting if deleted_key(each) is None and each.key not in deleted]
 
 
 def read_terms(inbound: types.InboundMessage) -> Terms:

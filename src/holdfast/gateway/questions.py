@@ -56,12 +56,22 @@ def question_of(key: str | None) -> platform.ApprovalQuestion | None:
     found = parse_key(key)
     if found is None or found.part != found.parts - 1:
         return None
-    choices = [platform.QuestionChoice("Allow once", f"/approve {found.number}")]
+    number, choice = found.number, platform.QuestionChoice
+    choices = [choice("Allow once", approval_line(number))]
     if found.can_remember:
-        choices.append(platform.QuestionChoice("Allow in this conversation", f"/approve {found.number} conversation"))
-        choices.append(platform.QuestionChoice("Always allow", f"/approve {found.number} always"))
-    choices.append(platform.QuestionChoice("Deny", f"/deny {found.number}"))
-    return platform.ApprovalQuestion(found.request_id, found.number, tuple(choices))
+        choices.append(choice("Allow in this conversation", approval_line(number, "conversation")))
+        choices.append(choice("Always allow", approval_line(number, "always")))
+    choices.append(choice("Deny", denial_line(number)))
+    return platform.ApprovalQuestion(found.request_id, number, tuple(choices))
+
+
+def approval_line(number: int, *scope: events.Answered) -> str:
+    """Return the command that allows a request: once, or for a scope."""
+    return commands.command_line(permissions.approve, number, *scope)
+
+
+def denial_line(number: int) -> str:
+    return commands.command_line(permissions.deny, number)
 
 
 def question_text(asked: events.ApprovalAsked, number: int, explain: bool = True) -> str:
@@ -73,10 +83,10 @@ def question_text(asked: events.ApprovalAsked, number: int, explain: bool = True
     lines += [fence, detail, fence] if detail else []
     lines += [f"Warning: {escape_line(asked.danger)}"] if asked.danger else []
     if explain:
-        lines.append(f"/approve {number} allows it once, /deny {number} REASON denies it.")
+        lines.append(f"{approval_line(number)} allows it once, {denial_line(number)} REASON denies it.")
     if explain and asked.remembers:
         lines.append(
-            f"/approve {number} conversation or /approve {number} always allows from now on: "
+            f"{approval_line(number, 'conversation')} or {approval_line(number, 'always')} allows from now on: "
             f"{escape_line(asked.remembers)}"
         )
     elif asked.remembers:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import content_parts, events, redaction, types
+from holdfast.agent import commands
+from holdfast.agent.commands import context as context_commands
+from holdfast.agent.commands import conversations
 from holdfast.gateway import gateway_context, platform, text_split
 from holdfast.runtime import wording
 from holdfast.store import titles
@@ -24,8 +27,11 @@ MAX_FAILURE = 300
 
 CUT_SHORT = "[The reply is too long for this chat. The conversation contains all of it.]"
 TOO_LARGE = (
-    "The conversation is too large for the model's context window. /compact shortens it; /reset begins a new one."
+    "The conversation is too large for the model's context window. "
+    f"{commands.command_line(context_commands.compact)} shortens it; "
+    f"{commands.command_line(conversations.new)} begins a new one."
 )
+TRY_AGAIN = f"Try again, or {commands.command_line(conversations.new)} to begin a new conversation."
 SPEAKERS = "Several people share this chat. Who says this, as they call themselves: {names}."
 QUOTED = "This message is a reply to an earlier message{by}: {text}"
 EDITED = "This message replaces an earlier message of the user, which was edited."
@@ -40,7 +46,7 @@ def result_text(result: events.TurnResult) -> str | None:
     if result.exit_reason == "overflow":
         return TOO_LARGE
     if result.failed:
-        return f"{failure_text(result.error)}\nTry again, or /reset to begin a new conversation."
+        return f"{failure_text(result.error)}\n{TRY_AGAIN}"
     sentence = wording.turn_finished(result)
     return _shorten(sentence.text) if sentence is not None else None
 

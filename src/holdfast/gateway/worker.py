@@ -344,7 +344,9 @@ class ChatWorker:
         except Exception:
             # The messages wait for the end of the turn, as they do by default.
             logger.exception("could not handle messages during a turn")
-        await asyncio.wait([turn])
+            chat.has_more = True
+        if not turn.done():
+            await asyncio.wait([turn])
 
     async def _handle_arrivals(self, running: active_chat.RunningTurn, waiting: Sequence[types.InboundMessage]) -> None:
         ahead = undecided = False
@@ -396,8 +398,8 @@ class ChatWorker:
         """Settle the messages that the model received during the turn; others are processed after it."""
         for uid, inbound in running.steered.items():
             if (seq := running.progress.stored.get(uid)) is not None:
-                self._chat.has_more = True  # The lease is still needed.
-                await self._settle(inbound, "steered", None, seq=seq, conversation_id=running.conversation_id)
+                conversation_id = running.conversation_id
+                await self._settle(inbound, "steered", None, seq=seq, conversation_id=conversation_id, is_final=False)
 
     # --- a command -----------------------------------------------------------------------------------
 
@@ -407,8 +409,6 @@ class ChatWorker:
         waiting: Sequence[types.InboundMessage],
         running: active_chat.RunningTurn | None = None,
     ) -> None:
-        if running is not None:
-            self._chat.has_more = True  # The lease is still needed.
         conversation_id = running.conversation_id if running else inbound.target or ""
         if inbound.attempts > 1:
             repeated = None if running else await commands.find_submitted(self._db, inbound, uid_of(inbound))
@@ -416,8 +416,8 @@ class ChatWorker:
                 await self._answer(inbound, repeated)
                 return
             result = commands.CommandResult(commands.NOT_REPEATED.format(line=f"/{registry.split(inbound.text)[0]}"))
-        elif registry.needs_admin(inbound.text) and not await self._context.is_admin(inbound.platform, inbound.sender):
-            result = commands.CommandResult(runtimes.ADMINS_ONLY)
+        elif refusal := await commands.check_permission(self._context, inbound):
+            result = commands.CommandResult(refusal)
         else:
             result = await self._execute(inbound, conversation_id, waiting, running)
         for dropped in result.dropped:
@@ -427,7 +427,7 @@ class ChatWorker:
             await self._answer(inbound, message, result.text)
             return
         existing = await self._existing(conversation_id)
-        await self._settle(inbound, "command", result.text, conversation_id=existing)
+        await self._settle(inbound, "command", result.text, conversation_id=existing, is_final=running is None)
 
     async def _execute(
         self,
@@ -512,8 +512,13 @@ class ChatWorker:
         conversation_id: str | None = None,
         answer_seq: int | None = None,
         attachments: Sequence[str] = (),
+        is_final: bool = True,
     ) -> None:
-        """Store the outcome and the reply in one transaction, and release the lease with it if nothing waits."""
+        """Store the outcome and the reply in one transaction.
+
+        If nothing waits, or other chats wait for the slot of this one, the lease is released with it; unless `is_final`
+        is false, because the lease is still needed.
+        """
         chat, to = self._chat, gateway_context.reply_address(inbound)
         outgoing = replies.build(self._context, to, text, attachments=attachments, seq=answer_seq)
         if not outgoing and self._context.can(to.platform).drafts is not None:
@@ -521,7 +526,8 @@ class ChatWorker:
             draft = await outbox.find_draft(self._db, inbound.id)
             empty = types.NewOutgoing(platform=to.platform, chat=to.chat, address=to.address)
             outgoing = [empty] if draft is not None else []
-        is_last = not (chat.has_more or chat.has_news or chat.notices)
+        has_more = bool(chat.has_more or chat.has_news or chat.notices)
+        is_last = is_final and (not has_more or self._worker.queued > 0)
         try:
             is_first = await self._db.mail.settle_inbound(
                 self.held.lease,
@@ -538,9 +544,11 @@ class ChatWorker:
             is_last = False
         fault_points.reach("gateway", "settled")
         self._worker.harmless.pop(inbound.id, None)
-        if is_first:
+        if is_first and platform.deleted_key(inbound) is None:
             self._context.metrics.count_outcome(inbound.platform, outcome)
         self.held.released = is_last and is_first
+        if self.held.released and has_more:
+            chat.has_news = True  # The chat continues behind those that wait for its slot.
         if outgoing:
             self._context.wake_sender(to.platform)
 

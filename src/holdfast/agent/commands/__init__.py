@@ -7,7 +7,7 @@ with its flags, by which front ends decide when and for whom to run it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast import errors, events
 from holdfast.agent.commands import base, registry
@@ -43,6 +43,12 @@ def split(line: str) -> tuple[str, str]:
 def find(line: str) -> base.SlashCommand | None:
     """Return the built-in command of a line; None for messages, prompt commands and unknown commands."""
     return COMMANDS.get(split(line)[0].lower()) if is_command(line) else None
+
+
+def command_line(run: Callable[[base.Invocation], Awaitable[None]], *arguments: object) -> str:
+    """Return the line that runs a built-in command, which is identified by its function."""
+    name = next(each.name for each in COMMANDS.values() if each.run is run)
+    return " ".join((f"/{name}", *map(str, arguments)))
 
 
 def resume_line(conversation_id: str) -> str:

@@ -87,12 +87,12 @@ class InboundMessages(Facet):
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all(query, **values)])
 
     def count_inbound_on(self, route: str, at: float) -> int:
-        """Count the inbound messages of a route since a time."""
+        """Count the inbound messages of a route since a time, except deletions, whose keys begin with `delete:`."""
         values = {"route": validation.check_route(route), "at": validation.check_time(at)}
         return int(self.driver.read(lambda tx: tx.one("arrivals_count_on_route", **values) or (0,))[0])
 
     def count_inbound_from(self, platform: str, sender: str, at: float) -> int:
-        """Count the inbound messages of a sender since a time, on all routes."""
+        """Count the inbound messages of a sender since a time, on all routes, except deletions."""
         validation.check_platform(platform)
         values = {"sender": validation.check_id(sender, "sender"), "at": validation.check_time(at)}
         query = "arrivals_count_from_sender"

@@ -9,6 +9,7 @@ outside any conversation.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections import OrderedDict, defaultdict, deque
@@ -29,6 +30,8 @@ from holdfast.gateway.platforms.http import chat_completions, inline_images, req
 from holdfast.model import base as models
 from holdfast.store import async_db, conversation_row, leases, message_codec
 
+logger = logging.getLogger("holdfast.gateway")
+
 NAME = "http"
 CONVERSATION_HEADER, IDEMPOTENCY_HEADER = "X-Conversation-Id", "idempotency-key"
 MAX_SIDE_REQUESTS = 60
@@ -37,6 +40,8 @@ LEASE_ATTEMPTS, LEASE_POLL_SECONDS = 100, 0.05
 """How long to wait for another process that stores a request with the same history."""
 STOP_SECONDS = 5.0
 """How long a request waits for the turn of an earlier, abandoned request to stop."""
+STOP_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds before each further attempt to stop the turn of a client that disconnected, if the store fails."""
 ORPHAN_SECONDS = 600.0
 """After this time any process may give up an answer: the process with the connection may be on a lost host."""
 MAX_REMEMBERED = 2_000
@@ -127,6 +132,8 @@ class ChatRequests:
         """The keys of requests answered lately: the parts of an answer are sent as one."""
         self._withdrawn: OrderedDict[str, int] = OrderedDict()
         """The messages of clients that disconnected lately: ids by key."""
+        self._retries = set[asyncio.Task[None]]()
+        """The further attempts to stop turns of clients that disconnected."""
         self._history_locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
         self._side_requests: dict[str, deque[float]] = {}
         """The times of the latest side requests, by owner."""
@@ -189,7 +196,10 @@ class ChatRequests:
         stream.is_written.set_result(False)
         if withdrawn is not None and self.handler is not None and not stream.stopped:
             _remember(self._withdrawn, key, withdrawn.id)
-            await self.handler.delete(NAME, key)
+            if not await _stop_turn(self.handler, key):
+                retry = asyncio.create_task(_retry_stop(self.handler, key))
+                self._retries.add(retry)
+                retry.add_done_callback(self._retries.discard)
 
     def _mark_written(self, key: str, stream: sse.TurnStream) -> None:
         _remember(self._written, key, None)
@@ -327,9 +337,7 @@ class ChatRequests:
 
     async def _is_busy(self, route: str) -> bool:
         """Return whether a request of this chat is being answered."""
-        waiting = await self._db.mail.open_inbound(route, MAX_REMEMBERED)
-        deleted = {platform.deleted_key(each) for each in waiting}
-        return any(platform.deleted_key(each) is None and each.key not in deleted for each in waiting)
+        return bool(platform.without_deleted(await self._db.mail.open_inbound(route, MAX_REMEMBERED)))
 
     @asynccontextmanager
     async def _lock_history(self, digest: str) -> AsyncIterator[None]:
@@ -514,6 +522,23 @@ class StreamWriter:
     async def _write(self, data: bytes, more: bool = True) -> None:
         self._at = asyncio.get_running_loop().time()
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+async def _stop_turn(handler: platform.Handler, key: str) -> bool:
+    """Stop the turn of a client that disconnected; return whether the store accepted that."""
+    try:
+        await handler.delete(NAME, key)
+    except errors.StoreError as error:
+        logger.warning("could not stop the turn of a disconnected client: %s", error)
+        return False
+    return True
+
+
+async def _retry_stop(handler: platform.Handler, key: str) -> None:
+    for pause in STOP_PAUSES:
+        await asyncio.sleep(pause)
+        if await _stop_turn(handler, key):
+            return
 
 
 async def _do_nothing() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -86,7 +88,8 @@ class Webhooks:
         self._poster = poster or callbacks.CallbackPoster()
         self.handler: gateway_platform.Handler | None = None
         self._ready = asyncio.Event()
-        self._unverified = asyncio.Semaphore(MAX_UNVERIFIED)
+        self._reading: dict[asyncio.Timeout, str] = {}
+        """The unverified bodies that are being read, the oldest first, and the hosts of their clients."""
 
     # --- the platform ------------------------------------------------------------------------------------
 
@@ -139,11 +142,8 @@ class Webhooks:
     async def post(self, request: Request) -> Response:
         """POST /hooks/NAME."""
         name, hook = self._hook(request)
-        try:
-            async with asyncio.timeout(READ_SECONDS), self._unverified:
-                body = await requests.read_body(request)
-        except TimeoutError:
-            raise requests.HttpError(408, TOO_SLOW, code="too_slow", headers=requests.RETRY_ELSEWHERE) from None
+        async with self._limit_unverified(request.client.host if request.client else ""):
+            body = await requests.read_body(request)
         delivery = self._verify(hook, request.headers, body)
         posted = await requests.read_object(request)
         handler = requests.check_ready(self.handler)
@@ -166,6 +166,29 @@ class Webhooks:
         replies = await self._db.mail.replies(found.id) if not found.open else []
         text = "\n".join(each.text for each in replies)
         return requests.json_response({"id": found.id, "outcome": found.outcome, "text": text})
+
+    @asynccontextmanager
+    async def _limit_unverified(self, client: str) -> AsyncIterator[None]:
+        """Limit the number of unverified bodies in memory; a slow client cannot block others."""
+        if len(self._reading) >= MAX_UNVERIFIED:
+            self._cancel_oldest(client)
+        reading = asyncio.timeout(READ_SECONDS)
+        try:
+            async with reading:
+                self._reading[reading] = client
+                yield
+        except TimeoutError:
+            raise requests.HttpError(408, TOO_SLOW, code="too_slow", headers=requests.RETRY_ELSEWHERE) from None
+        finally:
+            self._reading.pop(reading, None)
+
+    def _cancel_oldest(self, client: str) -> None:
+        """Cancel the oldest read of the client that has the most, counting the new one."""
+        ((busiest, _),) = Counter([*self._reading.values(), client]).most_common(1)
+        oldest = next(each for each, owner in self._reading.items() if owner == busiest)
+        del self._reading[oldest]
+        if not oldest.expired():
+            oldest.reschedule(asyncio.get_running_loop().time())
 
     def _hook(self, request: Request) -> tuple[str, HookConfig]:
         name = request.path_params["name"]

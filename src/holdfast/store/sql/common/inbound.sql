@@ -50,10 +50,13 @@ SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.
 SELECT route FROM arrivals WHERE outcome IS NULL AND joined IS NULL GROUP BY route ORDER BY min(id) LIMIT :limit;
 
 -- name: arrivals_count_on_route
-SELECT count(*) FROM arrivals WHERE route = :route AND at >= :at;
+-- The messages of a route since a time, without deletions of messages.
+SELECT count(*) FROM arrivals WHERE route = :route AND at >= :at AND substr(key, 1, 7) <> 'delete:';
 
 -- name: arrivals_count_from_sender
-SELECT count(*) FROM arrivals WHERE platform = :platform AND sender = :sender AND at >= :at;
+-- The messages of a sender since a time, without deletions of messages.
+SELECT count(*) FROM arrivals
+ WHERE platform = :platform AND sender = :sender AND at >= :at AND substr(key, 1, 7) <> 'delete:';
 
 -- name: arrival_begin
 -- Count an attempt; the first one fixes the target.
