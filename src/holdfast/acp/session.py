@@ -16,6 +16,7 @@ from acp import exceptions, interfaces, schema
 from holdfast import errors, events, types
 from holdfast.acp import channel, conversion, mcp_servers, modes, updates
 from holdfast.agent import approvals, commands, usage
+from holdfast.agent.commands import status
 from holdfast.rpc import frames
 from holdfast.runtime import approval_queue, attachments, runtime, subscriptions
 from holdfast.store import message_codec
@@ -152,7 +153,7 @@ class EditorSession:
         """Set the model for the next turn. Raises RpcRefused if it is not available or a turn is running."""
         output: list[events.AnyEvent] = []
         # Run directly, so that the output is not sent as events: the person did not type a command.
-        line = commands.model_line(name)
+        line = commands.command_line(status.model, name)
         await commands.run(self._runtime, self.conversation_id, line, output.append, "editor")
         refused = [each.text for each in output if isinstance(each, events.Notice) and each.level == "error"]
         if refused:

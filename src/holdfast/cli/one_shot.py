@@ -15,7 +15,7 @@ import click
 
 from holdfast import errors, events, safe_text, types
 from holdfast.agent import commands
-from holdfast.agent.commands import registry
+from holdfast.agent.commands import conversations, registry, status
 from holdfast.app import compose
 from holdfast.cli import chat, console, json_output, session_choice, shutdown
 from holdfast.runtime import single_turn, wording
@@ -44,10 +44,10 @@ def _check_command(line: str, *, is_new: bool, has_servers: bool) -> None:
     (name, argument), command = commands.split(line), commands.find(line)
     if command is not None and "once" not in command.places:
         raise click.UsageError(f"/{command.name} works only in a chat. {command.instead}")
-    if command is not None and command.name == "model" and argument:
-        raise click.UsageError("/model has no effect with -p. Use --model PROVIDER/MODEL.")
-    if command is not None and command.name == "title" and is_new:
-        raise click.UsageError("/title needs a conversation. Add -c for the most recent one, or -r ID.")
+    if command is not None and command.run is status.model and argument:
+        raise click.UsageError(f"/{command.name} has no effect with -p. Use --model PROVIDER/MODEL.")
+    if command is not None and command.run is conversations.title and is_new:
+        raise click.UsageError(f"/{command.name} needs a conversation. Add -c for the most recent one, or -r ID.")
     if command is None and not has_servers:  # MCP servers have commands, too.
         similar = registry.nearest(name, list(commands.COMMANDS))
         suggestion = f" Did you mean /{similar}?" if similar else ""

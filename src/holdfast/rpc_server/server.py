@@ -22,6 +22,7 @@ from msgspec import UNSET
 
 from holdfast import errors, events
 from holdfast.agent import commands
+from holdfast.agent.commands import conversations, turns
 from holdfast.rpc import frames
 from holdfast.rpc import peer as peers
 from holdfast.rpc_server import open_sessions, session_info, wire_types
@@ -335,7 +336,7 @@ class RpcServer:
     async def _undo(self, peer: peers.Peer, params: wire_types.UndoParams) -> wire_types.UndoResult:
         session = await self._find(peer, params.session_id)
         async with self._sessions.in_order(session):
-            _, output = await session.run_command(commands.undo_line(params.turns))
+            _, output = await session.run_command(commands.command_line(turns.undo, params.turns))
             await session.refresh()
         return wire_types.UndoResult(session_id=session.key, text=_join_output(output))
 
@@ -357,7 +358,9 @@ class RpcServer:
         session = await self._find(peer, params.session_id)
         self._sessions.check_count(peer)
         async with self._sessions.in_order(session):
-            outcomes, output = await session.run_command(commands.branch_line(params.title))
+            outcomes, output = await session.run_command(
+                commands.command_line(conversations.branch, params.title or "")
+            )
         _join_output(output)
         (moved,) = (each for each in outcomes if isinstance(each, events.Moved))
         return await self._open_moved(peer, moved.conversation_id)

@@ -65,7 +65,7 @@ class Prompts:
 
 
 def test_composed_command_lines_name_their_commands() -> None:
-    lines = [commands.resume_line("a"), commands.undo_line(2), commands.branch_line(None), commands.model_line("m")]
+    lines = [commands.resume_line("a"), commands.command_line(turns.undo, 2)]
     assert [found.name for line in lines if (found := commands.find(line))] == ["resume", "undo", "branch", "model"]
 
 

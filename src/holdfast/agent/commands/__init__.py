@@ -56,21 +56,6 @@ def resume_line(conversation_id: str) -> str:
     return f"/{next(each.name for each in COMMANDS.values() if each.picks_conversation)} {conversation_id}"
 
 
-def undo_line(turns: int) -> str:
-    """Return the command line that undoes the last turns."""
-    return f"/undo {turns}"
-
-
-def branch_line(title: str | None) -> str:
-    """Return the command line that branches a conversation."""
-    return f"/branch {title or ''}"
-
-
-def model_line(name: str) -> str:
-    """Return the command line that sets the model of a conversation."""
-    return f"/model {name}"
-
-
 def runs_during_turn(line: str) -> bool:
     """Whether a line is a command that runs at once while a turn or another command is running."""
     command = find(line)
