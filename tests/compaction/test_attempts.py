@@ -309,6 +309,52 @@ def test_the_pause_after_a_failure_begins_when_it_failed(how: str) -> None:
     stage.run(story)
 
 
+@pytest.mark.parametrize("cause", ["hidden messages", "a lost lease", "another compaction"])
+def test_paid_attempt_that_compacted_nothing_starts_a_cooldown(cause: str) -> None:
+    """Every step of a turn would pay for another summary otherwise."""
+
+    async def story(db: AsyncSessionDB) -> None:
+        async def meanwhile(request: base.SummaryRequest) -> str:
+            request.spent(types.Usage(900, 20))
+            if cause == "hidden messages":
+                await db.hide("talk", (await db.conversation("talk")).last_seq)
+            elif cause == "a lost lease":
+                (held,) = await db.leases()
+                await db.acquire_lease("talk", "compact", held.holder)
+            else:
+                await db.commit_compaction(await db.snapshot("talk"), summary="Theirs.", cut_seq=20)
+            return brief(request)
+
+        await filled(db)
+        clock = steps.Clock()
+        one = agent(db, writer := Writer(meanwhile), clock=clock)
+        assert (await one.compress_context()).outcome is Outcome.BUSY
+        is_cooling_down = (await one.compress_context()).outcome is Outcome.COOLING_DOWN
+        assert (is_cooling_down, len(writer.requests)) == (cause != "another compaction", 1)
+        clock.advance(policy.CompactionPolicy().cooldowns[0])
+        assert (await agent(db, clock=clock).compress_context()).outcome is not Outcome.COOLING_DOWN
+
+    stage.run(story)
+
+
+def test_no_summary_is_requested_after_the_lease_was_lost() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        works = db.pins
+
+        async def lose(*given: Any) -> Any:
+            (found,) = await db.leases()
+            await db.acquire_lease("talk", "compact", found.holder)
+            await asyncio.sleep(0.3)  # until a renewal finds out
+            return await works(*given)
+
+        db.pins = lose  # type: ignore[method-assign]
+        made = await agent(db, writer := Writer(), lease_ttl=0.3).compress_context()
+        assert (made.outcome, writer.requests) == (Outcome.BUSY, [])
+
+    stage.run(story, clock=steps.Clock())
+
+
 # --- what people are told ------------------------------------------------------------------------------
 
 

@@ -176,7 +176,10 @@ async def _attempt(job: Job, request: CompactionRequest, bill: _Bill) -> base.Co
         try:
             return await _run(job, request, held, bill)
         except (errors.LeaseLost, errors.Superseded) as error:
-            await _close_attempt(job, bill, budget.close_attempt)
+            # A paid summary that compacted nothing starts a cooldown: the next step would pay for another one.
+            is_compacted = isinstance(error, errors.Superseded) and error.head != held.snapshot.head_id
+            is_free = bill.total == types.Usage()
+            await _close_attempt(job, bill, budget.close_attempt if is_compacted or is_free else _failure(job, request))
             return _result(base.Outcome.BUSY, head, _explain_lost(error, held.snapshot.head_id))
         except Exception as error:  # noqa: BLE001 -- a failed compaction must not fail the turn
             await _close_attempt(job, bill, _failure(job, request))
@@ -232,6 +235,9 @@ async def _run(job: Job, request: CompactionRequest, held: held_lease.HeldLease,
 
 async def _cancel_if_lost(held: held_lease.HeldLease, work: Coroutine[Any, Any, T]) -> T:
     """Run the work, and cancel it when the lease is lost."""
+    if held.lost:
+        work.close()
+        raise errors.LeaseLost()
     task = asyncio.create_task(work)
     held.on_lost = task.cancel
     try:
