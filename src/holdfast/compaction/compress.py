@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast import errors, redaction, types
+from holdfast import errors, types
 from holdfast.compaction import (
     base,
     budget,
@@ -26,6 +26,7 @@ from holdfast.compaction import (
     ledger,
     must_keep,
     policy,
+    sentences,
     summary,
     time_slices,
 )
@@ -333,7 +334,7 @@ def _build_summary_request(
     job: Job, request: CompactionRequest, context: types.Context, plan: cut.Cut, bill: _Bill
 ) -> base.SummaryRequest:
     limit = _summary_budget(job, context, plan, request.force)
-    previous = redaction.redact(summary.remove_mark(context.summary)) if context.summary else None
+    previous = sentences.redact(summary.remove_mark(context.summary)) if context.summary else None
     going = tuple(map(_redact, plan.going))
     return base.SummaryRequest(
         messages=going,
@@ -349,14 +350,14 @@ def _redact(message: types.Message) -> types.Message:
     """Return the message without secrets, because summarizers may be custom code."""
     content = message.content
     if isinstance(content, str):
-        content = redaction.redact(content)
+        content = sentences.redact(content)
     else:
         content = [
-            {**part, "text": redaction.redact(part["text"])} if isinstance(part.get("text"), str) else part
+            {**part, "text": sentences.redact(part["text"])} if isinstance(part.get("text"), str) else part
             for part in content
         ]
     calls = [
-        msgspec.structs.replace(call, arguments=redaction.redact(call.arguments_text)) for call in message.tool_calls
+        msgspec.structs.replace(call, arguments=sentences.redact(call.arguments_text)) for call in message.tool_calls
     ]
     body = message_codec.encode(content, calls, message.tool_call_id)
     return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
