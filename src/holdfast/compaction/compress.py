@@ -36,6 +36,7 @@ from holdfast.store import async_db, held_lease, leases, message_codec
 logger = logging.getLogger("holdfast.compaction")
 T = TypeVar("T")
 
+MAX_CREDIBLE_USAGE = 10**12
 MIN_SUMMARY_TOKENS = 200
 MUST_KEEP_FRACTION = 4
 """A summary's budget is divided by this for the texts that it must contain."""
@@ -379,9 +380,20 @@ class _Bill:
         """The part that is not in the stored budget yet."""
 
     def add(self, usage: types.Usage) -> None:
-        """Add the usage of a model call."""
+        """Add the usage of a model call. Implausible figures of a custom summarizer are ignored."""
+        if not _is_credible(usage):
+            logger.warning("a summarizer reported an implausible usage")
+            return
         self.total += usage
         self.unrecorded += usage
+
+
+def _is_credible(usage: object) -> bool:
+    if not isinstance(usage, types.Usage):
+        return False
+    *counts, cost = msgspec.structs.astuple(usage)
+    are_counts = all(type(count) is int and 0 <= count < MAX_CREDIBLE_USAGE for count in counts)
+    return are_counts and (cost is None or (isinstance(cost, int | float) and 0 <= cost < MAX_CREDIBLE_USAGE))
 
 
 def _failure(job: Job, request: CompactionRequest) -> Callable[[budget.Budget], budget.Budget]:
