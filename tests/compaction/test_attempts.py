@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import base, budget, compress, policy, summary
+from holdfast.compaction import base, budget, compress, hooks, policy, summary
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from tests.agent import stage
@@ -229,6 +229,29 @@ def test_failing_callback_after_the_commit_leaves_the_outcome_compacted() -> Non
         job = msgspec.structs.replace(agent(db).compaction_job(), moved=fail_to_follow)
         made = await compress.compress(job, compress.CompactionRequest(force=True))
         assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
+
+    stage.run(story)
+
+
+def test_messages_of_a_compaction_are_complete_although_they_cannot_be_read_after_the_commit() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        await db.pin("talk", 3)
+
+        async def fail_to_read(*_: object) -> Any:
+            raise RuntimeError("a reader")
+
+        async def break_reading(_: str) -> None:
+            db.context = fail_to_read  # type: ignore[method-assign]
+
+        one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
+        made = await one.compress_context(force=True)
+        db.context = works  # type: ignore[method-assign]
+        assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
+        kept = (await db.context("talk")).messages
+        assert [(each.seq, each.uid, each.body) for each in made.messages] == [
+            (each.seq, each.uid, each.body) for each in kept
+        ]
 
     stage.run(story)
 

@@ -27,6 +27,7 @@ from holdfast.compaction import (
     must_keep,
     policy,
     sentences,
+    speaker,
     summary,
     time_slices,
 )
@@ -281,12 +282,17 @@ async def _commit(
     await _close_attempt(job, bill, lambda stored: budget.record_success(stored, job.clock()))
     await hooks.run(job.hooks.after, head.id, job.hooks.limit)
     remark = _remark(written, draft.problems)
+    uid, body = f"{speaker.SUMMARY}{held.snapshot.epoch + 1}", message_codec.encode_synthetic(written.text)
+    replacement = types.Message(plan.cut_seq, uid, head.id, "user", job.clock(), body)
+    pinned = [message for message in plan.staying if message.seq <= plan.cut_seq]
+    messages = (*pinned, replacement, *plan.staying[len(pinned) :])
     return base.CompactionResult(
         outcome=base.Outcome.COMPACTED,
         session_id=head.id,
+        messages=messages,
         reason=f"A summary now replaces {len(plan.going)} messages. {remark}".rstrip(),
         before=draft.before,
-        after=await time_slices.run_in_thread(job.size, [_as_message(written.text), *plan.staying]),
+        after=await time_slices.run_in_thread(job.size, messages),
         cut_seq=plan.cut_seq,
         model=written.by,
         remark=remark,
