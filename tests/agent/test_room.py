@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.model import ScriptedModel
@@ -65,10 +66,11 @@ def test_at_the_hard_threshold_the_turn_waits_and_goes_on_with_less() -> None:
     stage.run(story)
 
 
-def test_an_overflow_is_believed_compacted_away_and_asked_again() -> None:
+@pytest.mark.parametrize("overflow", [errors.ContextOverflow(), RuntimeError("context length exceeded")])
+def test_an_overflow_is_compacted_away_and_asked_again_even_if_a_custom_adapter_raises_it(overflow: Exception) -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=40)
-        model = ScriptedModel([errors.ContextOverflow(), "Now it fits."], window=200_000)
+        model = ScriptedModel([overflow, "Now it fits."], window=200_000)
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
         result = await agent.run_conversation("Hello")
         await agent.close()
@@ -81,11 +83,12 @@ def test_an_overflow_is_believed_compacted_away_and_asked_again() -> None:
 def test_an_overflow_that_nothing_helps_against_ends_after_a_few_calls() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=40)
-        model = ScriptedModel([errors.ContextOverflow()] * 50, window=WINDOW)
+        model = ScriptedModel([RuntimeError("Maximum context exceeded.")] * 50, window=WINDOW)
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
         result = await agent.run_conversation("Hello")
         await agent.close()
         assert (result.exit_reason, result.failed) == ("overflow", True)
+        assert "Type /compact" in (result.error or "")
         assert len(model.requests) <= 6
 
     stage.run(story)

@@ -250,7 +250,7 @@ def test_a_turn_that_waited_goes_on_with_what_the_compaction_beside_it_left(firs
 
         if first == "failed":
             db.commit_compaction = fails_once  # type: ignore[method-assign]
-        model, at_once = ScriptedModel(["ok"] * 3, window=WINDOW), policy.CompactionPolicy(cooldowns=(0.0,))
+        model, at_once = ScriptedModel(["ok"] * 3, window=WINDOW), policy.CompactionPolicy(cooldowns=(0.0, 30.0))
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow), compaction_policy=at_once)
         await agent.run_conversation("one")
         await reached.wait()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import base, budget, compress, policy, summary
+from holdfast.compaction import base, budget, compress, hooks, policy, summary
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from tests.agent import stage
@@ -233,6 +233,29 @@ def test_failing_callback_after_the_commit_leaves_the_outcome_compacted() -> Non
     stage.run(story)
 
 
+def test_messages_of_a_compaction_are_complete_although_they_cannot_be_read_after_the_commit() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        await db.pin("talk", 3)
+
+        async def fail_to_read(*_: object) -> Any:
+            raise RuntimeError("a reader")
+
+        async def break_reading(_: str) -> None:
+            db.context = fail_to_read  # type: ignore[method-assign]
+
+        one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
+        made = await one.compress_context(force=True)
+        db.context = works  # type: ignore[method-assign]
+        assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
+        kept = (await db.context("talk")).messages
+        assert [(each.seq, each.uid, each.body) for each in made.messages] == [
+            (each.seq, each.uid, each.body) for each in kept
+        ]
+
+    stage.run(story)
+
+
 def test_what_another_wrote_into_the_budget_meanwhile_is_read_before_it_is_counted() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
@@ -307,6 +330,52 @@ def test_the_pause_after_a_failure_begins_when_it_failed(how: str) -> None:
         assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
 
     stage.run(story)
+
+
+@pytest.mark.parametrize("cause", ["hidden messages", "a lost lease", "another compaction"])
+def test_paid_attempt_that_compacted_nothing_starts_a_cooldown(cause: str) -> None:
+    """Every step of a turn would pay for another summary otherwise."""
+
+    async def story(db: AsyncSessionDB) -> None:
+        async def meanwhile(request: base.SummaryRequest) -> str:
+            request.spent(types.Usage(900, 20))
+            if cause == "hidden messages":
+                await db.hide("talk", (await db.conversation("talk")).last_seq)
+            elif cause == "a lost lease":
+                (held,) = await db.leases()
+                await db.acquire_lease("talk", "compact", held.holder)
+            else:
+                await db.commit_compaction(await db.snapshot("talk"), summary="Theirs.", cut_seq=20)
+            return brief(request)
+
+        await filled(db)
+        clock = steps.Clock()
+        one = agent(db, writer := Writer(meanwhile), clock=clock)
+        assert (await one.compress_context()).outcome is Outcome.BUSY
+        is_cooling_down = (await one.compress_context()).outcome is Outcome.COOLING_DOWN
+        assert (is_cooling_down, len(writer.requests)) == (cause != "another compaction", 1)
+        clock.advance(policy.CompactionPolicy().cooldowns[0])
+        assert (await agent(db, clock=clock).compress_context()).outcome is not Outcome.COOLING_DOWN
+
+    stage.run(story)
+
+
+def test_no_summary_is_requested_after_the_lease_was_lost() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        works = db.pins
+
+        async def lose(*given: Any) -> Any:
+            (found,) = await db.leases()
+            await db.acquire_lease("talk", "compact", found.holder)
+            await asyncio.sleep(0.3)  # until a renewal finds out
+            return await works(*given)
+
+        db.pins = lose  # type: ignore[method-assign]
+        made = await agent(db, writer := Writer(), lease_ttl=0.3).compress_context()
+        assert (made.outcome, writer.requests) == (Outcome.BUSY, [])
+
+    stage.run(story, clock=steps.Clock())
 
 
 # --- what people are told ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors
 from holdfast.compaction import base, hooks
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
-from holdfast.store import leases
+from holdfast.store import leases, write_step
 from tests.agent import stage
 from tests.compaction import rivals
 from tests.compaction.test_compress import Writer, agent, filled
@@ -144,7 +144,11 @@ def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
 
 
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
-def test_turns_and_compactions_survive_the_loss_of_the_lease_table(backend: backends.Backend, tmp_path: Path) -> None:
+def test_turns_and_compactions_survive_the_loss_of_the_lease_table_and_restore_it(
+    backend: backends.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_step, "RESTORE_PAUSE_SECONDS", 0.0)
+
     async def story(db: AsyncSessionDB) -> None:
         def lose(*_: object) -> str:
             backends.break_leases(db.db, "missing")
@@ -154,19 +158,28 @@ def test_turns_and_compactions_survive_the_loss_of_the_lease_table(backend: back
             return await asyncio.to_thread(lose)
 
         await filled(db)
-        replies = [stage.calls("drop"), "One.", "Two.", "Three.", "Four.", "Five."]
+        replies = [stage.calls("drop"), "One.", stage.calls("drop"), "Two.", "Three.", "Four."]
         one = stage.agent(db, ScriptedModel(replies), session_id="talk", tools=[stage.tool("drop", drop)])
         answers = [await one.run_conversation(text) for text in ("First", "Second", "Third")]
         assert [answer.final_response for answer in answers] == ["One.", "Two.", "Three."]
-        assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
+        assert await db.leases() == []
+        assert (await agent(db, Writer(drop)).compress_context()).outcome is Outcome.COMPACTED
         assert (await one.run_conversation("Fourth")).error is None
-        with pytest.raises(errors.LeasesUnavailable):
-            await db.leases()
-        await db.admin.repair_schema()
-        assert (await one.run_conversation("Fifth")).error is None
         assert await db.leases() == []
 
     stage.run(story, str(backend.target(tmp_path, "store")))
+
+
+def test_lost_lease_table_is_restored_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    repairs = list[bool]()
+    with SessionDB(":memory:") as db:
+        steps.begin(db, "talk", "a")
+        backends.break_leases(db, "missing")
+        monkeypatch.setattr(db.driver, "repair_schema", lambda: repairs.append(True))
+        for _ in range(3):
+            with pytest.raises(errors.LeasesUnavailable):
+                db.acquire_lease("talk", "turn")
+    assert repairs == [True]
 
 
 def test_hooks_after_a_rotation_run_under_the_lease_and_one_that_hangs_is_stopped() -> None:

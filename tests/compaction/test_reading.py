@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import types
-from holdfast.compaction import must_keep, sentences
+from holdfast import redaction, types
+from holdfast.compaction import base, compress, extract, ledger, must_keep, sentences
 from tests.compaction import spoken
 
 TOKEN = "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
@@ -46,8 +46,37 @@ def test_for_any_place_of_a_secret_over_either_cut_no_part_of_it_is_read(
     assert not any(map(parts_of, must_keep.select([message], None, 2_000)))
 
 
+@pytest.mark.parametrize("secret", [KEY, LABELLED, PRIVATE, LONG], ids=["key", "labelled", "private", "long"])
+def test_redaction_in_chunks_finds_a_secret_across_their_ends(secret: str) -> None:
+    chunk, words = sentences.CHUNK, "word " * 10_000
+    for begin in (*range(max(0, chunk - len(secret) - 40), chunk + 40, 31 + len(secret) // 30), 2 * chunk - 9):
+        text = f"{words[:begin]} {secret} {words[begin:]}"
+        found = sentences.redact(text)
+        assert parts_of(found) == [], begin
+        assert found == redaction.redact(text), begin
+
+
+def test_compaction_redacts_long_texts_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A regular expression holds the GIL until it has searched the text, and the event loop waits for it."""
+    lengths, redact = list[int](), redaction.redact
+
+    def measure(text: str) -> str:
+        lengths.append(len(text))
+        return redact(text)
+
+    monkeypatch.setattr(redaction, "redact", measure)
+    text = "a word about the key " * 50_000
+    messages = [spoken.message(1, "user", text), spoken.calling(2, "shell", command=text)]
+    redacted = list(map(compress._redact, messages))
+    must_keep.select(redacted, text, 1_000)
+    extract.extract(base.SummaryRequest(messages=messages, budget=1_000, previous=text))
+    ledger.build(messages, [text])
+    assert 0 < max(lengths) <= sentences.CHUNK
+
+
 def test_a_text_full_of_secrets_is_read_without_any_of_them() -> None:
     text = f"{KEY} and then " * 3_000
+    assert parts_of(sentences.redact(text)) == []
     assert parts_of(sentences.message_text(spoken.message(1, "user", text))) == []
 
 

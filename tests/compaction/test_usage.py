@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast import AsyncSessionDB, content_parts, types
 from holdfast.agent import usage
 from holdfast.compaction import base, budget, policy, summary
@@ -208,5 +210,35 @@ def test_a_summarizer_that_says_nothing_of_its_cost_is_fine() -> None:
         made = await agent(db, Writer()).compress_context()
         assert (made.outcome, made.usage) == (Outcome.COMPACTED, types.Usage())
         assert "usage" not in (await db.budget("talk"))[1]
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        None,
+        "a lot",
+        types.Usage(-5),
+        types.Usage(10**30),
+        types.Usage(1, cost=float("nan")),
+        types.Usage(1, cost=float("inf")),
+        types.Usage(1, cost=-1.0),
+        types.Usage("many"),  # type: ignore[arg-type]
+        types.Usage(1, cost="dear"),  # type: ignore[arg-type]
+    ],
+)
+def test_implausible_usage_of_a_summarizer_is_ignored(reported: Any) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+
+        class CustomWriter(Writer):
+            async def summarize(self, request: base.SummaryRequest) -> str:
+                request.spent(reported)
+                return await super().summarize(request)
+
+        made = await agent(db, CustomWriter()).compress_context()
+        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, "writer", types.Usage())
+        assert await used(db) == types.Usage()
 
     stage.run(story)

@@ -187,6 +187,24 @@ def test_as_many_blocked_conversations_as_there_are_threads_hold_up_no_other(
     tell(address, story).close()
 
 
+@pytest.mark.parametrize("known", ["talk", "child", "neither"])
+def test_appends_to_several_ids_of_one_conversation_keep_the_order_of_the_calls(address: str, known: str) -> None:
+    """One id is the conversation's first session, the other its head; `known` was appended to before."""
+
+    async def story(adb: AsyncSessionDB) -> None:
+        await adb.create_session("talk", source="test")
+        lease = await adb.acquire_lease("talk", "compact", "me", 30)
+        await adb.commit_compaction(lease, child_id="child", cut_seq=0, seen_seq=0, summary="s")
+        if known != "neither":
+            await append(adb, known)
+        for _ in range(10):
+            receipts = await asyncio.gather(*(append(adb, name) for name in ("talk", "child", "talk", "child")))
+            numbers = [receipt.seq for receipt in receipts]
+            assert numbers == sorted(numbers)
+
+    tell(address, story).close()
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "with others"])
 def test_numbers_that_were_given_out_again_lead_to_nobody_elses_conversation(address: str, together: bool) -> None:
     """As after a failover that lost a conversation: its number is another's by now, and as long."""

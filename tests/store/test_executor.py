@@ -26,6 +26,20 @@ def test_every_call_has_its_own_answer(threads: executor.LoopExecutor) -> None:
     assert asyncio.run(ask()) == [n * n for n in range(1_000)]
 
 
+def test_results_that_are_ready_together_wake_the_loop_once(threads: executor.LoopExecutor) -> None:
+    async def ask() -> int:
+        loop, done, wakes = asyncio.get_running_loop(), threading.Event(), list[object]()
+        wake = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *given: (wakes.append(given), wake(*given))[1]  # type: ignore[method-assign]
+        calls = [threads.submit(int) for _ in range(200)]
+        calls += [threads.submit(done.set)]
+        done.wait(20)  # the loop delivers nothing meanwhile
+        await asyncio.gather(*calls)
+        return len(wakes)
+
+    assert asyncio.run(ask()) <= 4  # two threads may find at once that the loop has to be woken
+
+
 def test_what_a_call_raises_is_raised_where_it_is_awaited(threads: executor.LoopExecutor) -> None:
     def fail() -> None:
         raise KeyError("gone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -254,6 +255,21 @@ def test_writers_wait_for_a_scrub_and_not_for_a_reader_it_waits_for(folder: Path
             reader.driver.read(read)
         scrubbing.join()
         assert db.admin.unscrubbed_since() is None
+
+
+@pytest.mark.parametrize("operation", ["scrub", "shrink"])
+def test_rewrite_without_enough_free_space_is_refused_before_anything_is_written(
+    db: SessionDB, folder: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    fill(db, secret(30_000), 100)
+    disk = shutil.disk_usage(folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk._replace(free=100_000))
+    before = (folder / "store.db-wal").read_bytes()
+    with pytest.raises(errors.StoreFull, match=r"needs .* MB of free space; 0.1 MB are available"):
+        getattr(db.driver, operation)()
+    assert (folder / "store.db-wal").read_bytes() == before
+    monkeypatch.undo()
+    getattr(db.driver, operation)()
 
 
 def test_shrink_gives_room_back_and_changes_nothing_else(db: SessionDB, folder: Path) -> None:

@@ -330,7 +330,7 @@ class AIAgent:
                 messages = tuple(await self.context_cache.messages())
             except Exception as error:  # noqa: BLE001 -- the compaction is committed, so its outcome stays
                 logger.warning("the context after a compaction could not be read: %s", error)
-                messages = ()
+                messages = tuple(result.messages)
         return msgspec.structs.replace(result, messages=messages, session_id=self.session_id)
 
     # --- end -----------------------------------------------------------------------------------------

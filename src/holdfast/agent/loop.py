@@ -27,7 +27,7 @@ from holdfast.agent import (
 )
 from holdfast.compaction import speaker
 from holdfast.model import base as models
-from holdfast.model import reply_builder, tokens
+from holdfast.model import provider_errors, reply_builder, tokens
 from holdfast.store import async_db, held_lease, message_codec, validation
 from holdfast.tools import base as tools_base
 from holdfast.tools import registry
@@ -171,10 +171,13 @@ class TurnLoop:
         while True:
             try:
                 return await self._request()
-            except errors.ContextOverflow:
+            except Exception as error:
+                overflow = _as_overflow(error)
+                if overflow is None:
+                    raise
                 has_begun = self._gathered is not None and self._gathered.begun
                 if has_begun or not await self._window.shrink(self._emit):
-                    raise
+                    raise overflow from (None if overflow is error else error)
 
     async def _request(self) -> models.Reply:
         request = models.Request(
@@ -319,6 +322,16 @@ class TurnLoop:
         """Append a sentence of the program as the answer."""
         self.answer = sentence
         await self.append(types.NewMessage(role="assistant", content=sentence))
+
+
+def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
+    """Return a ContextOverflow, or another error as one if its text says so: a custom adapter may raise anything."""
+    if isinstance(error, errors.HoldfastError):
+        return error if isinstance(error, errors.ContextOverflow) else None
+    if not provider_errors.is_overflow(str(error)):
+        return None
+    text = provider_errors.redact(str(error)).rstrip(".")
+    return errors.ContextOverflow(f"The conversation is too large for the model: {text}. {provider_errors.COMPACT}")
 
 
 def steering_uid(uid: str | None = None) -> str:

@@ -65,7 +65,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     """The head session: the new one if this attempt created it, else the one that the caller expected."""
     messages: Sequence[types.Message] = ()
-    """The context after the attempt, set by `AIAgent.compress_context`."""
+    """The context after the attempt. `AIAgent.compress_context` adds the messages that were appended meanwhile."""
     reason: str = ""
     """One sentence for the user."""
     before: int = 0

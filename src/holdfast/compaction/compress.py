@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast import errors, redaction, types
+from holdfast import errors, types
 from holdfast.compaction import (
     base,
     budget,
@@ -26,6 +26,8 @@ from holdfast.compaction import (
     ledger,
     must_keep,
     policy,
+    sentences,
+    speaker,
     summary,
     time_slices,
 )
@@ -35,6 +37,7 @@ from holdfast.store import async_db, held_lease, leases, message_codec
 logger = logging.getLogger("holdfast.compaction")
 T = TypeVar("T")
 
+MAX_CREDIBLE_USAGE = 10**12
 MIN_SUMMARY_TOKENS = 200
 MUST_KEEP_FRACTION = 4
 """A summary's budget is divided by this for the texts that it must contain."""
@@ -176,7 +179,10 @@ async def _attempt(job: Job, request: CompactionRequest, bill: _Bill) -> base.Co
         try:
             return await _run(job, request, held, bill)
         except (errors.LeaseLost, errors.Superseded) as error:
-            await _close_attempt(job, bill, budget.close_attempt)
+            # A paid summary that compacted nothing starts a cooldown: the next step would pay for another one.
+            is_compacted = isinstance(error, errors.Superseded) and error.head != held.snapshot.head_id
+            is_free = bill.total == types.Usage()
+            await _close_attempt(job, bill, budget.close_attempt if is_compacted or is_free else _failure(job, request))
             return _result(base.Outcome.BUSY, head, _explain_lost(error, held.snapshot.head_id))
         except Exception as error:  # noqa: BLE001 -- a failed compaction must not fail the turn
             await _close_attempt(job, bill, _failure(job, request))
@@ -232,6 +238,9 @@ async def _run(job: Job, request: CompactionRequest, held: held_lease.HeldLease,
 
 async def _cancel_if_lost(held: held_lease.HeldLease, work: Coroutine[Any, Any, T]) -> T:
     """Run the work, and cancel it when the lease is lost."""
+    if held.lost:
+        work.close()
+        raise errors.LeaseLost()
     task = asyncio.create_task(work)
     held.on_lost = task.cancel
     try:
@@ -273,12 +282,17 @@ async def _commit(
     await _close_attempt(job, bill, lambda stored: budget.record_success(stored, job.clock()))
     await hooks.run(job.hooks.after, head.id, job.hooks.limit)
     remark = _remark(written, draft.problems)
+    uid, body = f"{speaker.SUMMARY}{held.snapshot.epoch + 1}", message_codec.encode_synthetic(written.text)
+    replacement = types.Message(plan.cut_seq, uid, head.id, "user", job.clock(), body)
+    pinned = [message for message in plan.staying if message.seq <= plan.cut_seq]
+    messages = (*pinned, replacement, *plan.staying[len(pinned) :])
     return base.CompactionResult(
         outcome=base.Outcome.COMPACTED,
         session_id=head.id,
+        messages=messages,
         reason=f"A summary now replaces {len(plan.going)} messages. {remark}".rstrip(),
         before=draft.before,
-        after=await time_slices.run_in_thread(job.size, [_as_message(written.text), *plan.staying]),
+        after=await time_slices.run_in_thread(job.size, messages),
         cut_seq=plan.cut_seq,
         model=written.by,
         remark=remark,
@@ -327,7 +341,7 @@ def _build_summary_request(
     job: Job, request: CompactionRequest, context: types.Context, plan: cut.Cut, bill: _Bill
 ) -> base.SummaryRequest:
     limit = _summary_budget(job, context, plan, request.force)
-    previous = redaction.redact(summary.remove_mark(context.summary)) if context.summary else None
+    previous = sentences.redact(summary.remove_mark(context.summary)) if context.summary else None
     going = tuple(map(_redact, plan.going))
     return base.SummaryRequest(
         messages=going,
@@ -343,14 +357,14 @@ def _redact(message: types.Message) -> types.Message:
     """Return the message without secrets, because summarizers may be custom code."""
     content = message.content
     if isinstance(content, str):
-        content = redaction.redact(content)
+        content = sentences.redact(content)
     else:
         content = [
-            {**part, "text": redaction.redact(part["text"])} if isinstance(part.get("text"), str) else part
+            {**part, "text": sentences.redact(part["text"])} if isinstance(part.get("text"), str) else part
             for part in content
         ]
     calls = [
-        msgspec.structs.replace(call, arguments=redaction.redact(call.arguments_text)) for call in message.tool_calls
+        msgspec.structs.replace(call, arguments=sentences.redact(call.arguments_text)) for call in message.tool_calls
     ]
     body = message_codec.encode(content, calls, message.tool_call_id)
     return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
@@ -372,9 +386,20 @@ class _Bill:
         """The part that is not in the stored budget yet."""
 
     def add(self, usage: types.Usage) -> None:
-        """Add the usage of a model call."""
+        """Add the usage of a model call. Implausible figures of a custom summarizer are ignored."""
+        if not _is_credible(usage):
+            logger.warning("a summarizer reported an implausible usage")
+            return
         self.total += usage
         self.unrecorded += usage
+
+
+def _is_credible(usage: object) -> bool:
+    if not isinstance(usage, types.Usage):
+        return False
+    *counts, cost = msgspec.structs.astuple(usage)
+    are_counts = all(type(count) is int and 0 <= count < MAX_CREDIBLE_USAGE for count in counts)
+    return are_counts and (cost is None or (isinstance(cost, int | float) and 0 <= cost < MAX_CREDIBLE_USAGE))
 
 
 def _failure(job: Job, request: CompactionRequest) -> Callable[[budget.Budget], budget.Budget]:

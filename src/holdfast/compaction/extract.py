@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast import redaction, types
+from holdfast import types
 from holdfast.compaction import base, must_keep, sentences, speaker, summary_format
 from holdfast.model import tokens
 
@@ -39,7 +39,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 def extract(request: base.SummaryRequest, estimate: Estimate = tokens.estimate) -> str:
     """Return a summary within the budget; empty if there is nothing to quote or nothing fits."""
     messages = sentences.drop_summaries(request.messages)
-    previous = redaction.redact(_find_previous(request))
+    previous = sentences.redact(_find_previous(request))
     cached_estimate = lru_cache(maxsize=None)(estimate)
     pool = _collect(messages, summary_format.parse(previous))
     last = max((each.seq for each in pool), default=0) or 1
@@ -125,7 +125,7 @@ def _list_commands(messages: Sequence[types.Message]) -> list[sentences.Sentence
         for call in message.tool_calls:
             arguments = must_keep.text_arguments(call)
             command = next((arguments[name] for name in _COMMAND_ARGUMENTS if arguments.get(name)), "")
-            text = sentences.clip(sentences.fold(redaction.redact(command)[:2_000]), MAX_COMMAND_LENGTH)
+            text = sentences.clip(sentences.fold(sentences.redact(command)[:2_000]), MAX_COMMAND_LENGTH)
             if text:
                 commands.setdefault(text, message.seq)
         if len(commands) >= MAX_COMMANDS:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import redaction, types
+from holdfast import types
 from holdfast.compaction import must_keep, sentences
 
 MAX_RANGES, MAX_TOOLS, MAX_FILES, MAX_ASKS, MAX_NOTES = 64, 64, 128, 32, 16
@@ -52,7 +52,7 @@ def build(messages: Sequence[types.Message], notes: Sequence[str] = ()) -> dict[
 
 def clip_note(note: str) -> str:
     """Make a note short, redacted and storable: a summarizer may raise any text."""
-    return sentences.clip(sentences.fold(redaction.redact(note)), MAX_LENGTH).encode(errors="replace").decode()
+    return sentences.clip(sentences.fold(sentences.redact(note)), MAX_LENGTH).encode(errors="replace").decode()
 
 
 def _join_ranges(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:

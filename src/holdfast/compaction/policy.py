@@ -30,7 +30,7 @@ class CompactionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     an_hour: int = 6
     """How many compactions a conversation may have per hour; manual ones count, but are never refused."""
     cooldowns: tuple[float, ...] = (30.0, 120.0, 600.0)
-    """Seconds to wait after the first failure in a row, the second, and so on; the last value repeats."""
+    """Seconds to wait after the first failure in a row, the second, and so on; the last one, above 0, repeats."""
     deadline: float = 60.0
     """Seconds that all summarizers together may take."""
     reserved_output: int | None = None
@@ -46,9 +46,7 @@ class CompactionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def cooldown(self, failures: int) -> float:
         """Return the seconds to wait after this many failures in a row."""
-        if not failures or not self.cooldowns:
-            return 0.0
-        return self.cooldowns[min(failures, len(self.cooldowns)) - 1]
+        return self.cooldowns[min(failures, len(self.cooldowns)) - 1] if failures else 0.0
 
 
 def _find_problem(policy: CompactionPolicy) -> str:
@@ -64,6 +62,8 @@ def _find_problem(policy: CompactionPolicy) -> str:
         return f"`an_hour` must be from 1 to {MAX_PER_HOUR}."
     if not policy.deadline > 0 or not all(0 <= seconds <= HOUR for seconds in policy.cooldowns):
         return "`deadline` must be above 0 seconds, and `cooldowns` must be from 0 to 3,600 seconds each."
+    if not policy.cooldowns or not policy.cooldowns[-1]:
+        return "`cooldowns` must not be empty, and its last value must be above 0: it limits failing attempts."
     if policy.reserved_output is not None and policy.reserved_output < 0:
         return "`reserved_output` must not be negative."
     return ""

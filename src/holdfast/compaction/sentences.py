@@ -17,6 +17,9 @@ from holdfast.compaction import speaker
 MESSAGE_ENDS = {"user": (6_000, 2_000), "assistant": (4_000, 2_000), "tool": (1_000, 1_000), "system": (1_000, 0)}
 """How many characters are read at the beginning and at the end of a long message, by role."""
 MIN_LENGTH, MAX_LENGTH = 3, 320
+# A long text is redacted in chunks. Around a cut, MAX_SECRET characters are checked, more than a key has.
+CHUNK, MAX_SECRET = 16_384, 4_096
+MAX_KEY_BLOCK = 65_536
 MAX_SENTENCES = 1_500
 """How many sentences are ranked; the least promising ones above that are skipped."""
 
@@ -64,8 +67,41 @@ def escape_tags(text: str) -> str:
 def message_text(message: types.Message) -> str:
     """Return the text of a message, shortened and redacted. Redaction comes first: half a key is not recognised."""
     head, tail = MESSAGE_ENDS[speaker.role_of(message)]
-    text = redaction.redact(content_parts.text(message.content))
+    text = redact(_keep_ends(content_parts.text(message.content), head, tail))
     return f"{text[:head]}\n{text[len(text) - tail :]}" if len(text) > head + tail else text
+
+
+def redact(text: str) -> str:
+    """Redact the secrets in a text of any length, in chunks: other threads cannot run during one search."""
+    chunks, begin = [], 0
+    while len(text) - begin > CHUNK:
+        end = _find_safe_cut(text, begin + CHUNK, MAX_SECRET)
+        chunks.append(redaction.redact(text[begin:end]))
+        begin = end
+    return "".join([*chunks, redaction.redact(text[begin:])])
+
+
+def _keep_ends(text: str, head: int, tail: int) -> str:
+    """Return the two ends of a very long text, with at least `head` and `tail` characters."""
+    if len(text) <= CHUNK:
+        return text
+    first, last = _find_safe_cut(text, head, MAX_SECRET), _find_safe_cut(text, len(text) - tail, -MAX_SECRET)
+    return f"{text[:first]}\n{text[last:]}" if first < last else text
+
+
+def _find_safe_cut(text: str, index: int, step: int) -> int:
+    """Return the first index, in steps from `index`, at which a cut splits no secret."""
+    while 0 < index < len(text):
+        around = text[max(0, index - MAX_SECRET) : index + MAX_SECRET]
+        if not _is_within_key_block(text, index) and redaction.redact(around) == around:
+            break
+        index += step
+    return min(max(0, index), len(text))
+
+
+def _is_within_key_block(text: str, index: int) -> bool:
+    begin = text.rfind("-----BEGIN ", max(0, index - MAX_KEY_BLOCK), index)
+    return begin >= 0 and text.find("-----END ", begin, index) < 0
 
 
 def drop_summaries(messages: Iterable[types.Message]) -> list[types.Message]:

@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from holdfast import content_parts, errors, redaction, types
+from holdfast import content_parts, errors, types
 from holdfast.compaction import base, hooks, ledger, sentences, speaker, summary_format, time_slices
 from holdfast.model import base as models
 from holdfast.model import reply_builder, tokens
@@ -237,4 +237,4 @@ def _render_message(message: types.Message, max_length: int) -> str:
         text = f"{text[: max_length // 2]} […] {text[-max_length // 4 :]}"
     calls = "".join(f" [calls {call.name} {call.arguments_text[:MAX_ARGUMENTS_LENGTH]}]" for call in message.tool_calls)
     # Messages are redacted before they get here; a custom caller may not have done so.
-    return f"[{message.seq} {speaker.role_of(message)}] " + sentences.escape_tags(redaction.redact(text + calls))
+    return f"[{message.seq} {speaker.role_of(message)}] " + sentences.escape_tags(sentences.redact(text + calls))

@@ -8,7 +8,7 @@ time. PostgreSQL has several:
 - A write that has to wait longer, or that needs more than the statement can do, runs in a transaction of its own, so
   that it delays no other.
 
-Appends to one session id, and steps that name the same queue, run in the order of the calls. Each write is
+Appends to one conversation, and steps that name the same queue, run in the order of the calls. Each write is
 acknowledged after its commit. Cancelling the task that waits for a write does not cancel the write.
 """
 
@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast import errors
-from holdfast.store import executor, log, write_step
+from holdfast.store import conversation_row, executor, log, write_step
 from holdfast.store.driver import Driver, Tx
 
 T = TypeVar("T")
@@ -33,6 +33,8 @@ MAX_GROUPS = 4
 # A group that takes longer most likely waits for another process. It does not count towards MAX_GROUPS.
 BLOCKED_AFTER = 0.05
 MAX_THREADS = 32
+# Session ids whose conversation is remembered.
+MAX_SESSIONS = 4096
 # After one of these, a write to the same queue most likely fails as well, after another `write_timeout` seconds.
 UNAVAILABLE = (errors.StoreBusy, errors.StoreUnreachable, errors.StoreUnusable)
 
@@ -87,17 +89,20 @@ class GroupCommit:
         self._appends = self._steps = _Lane(1, MAX_GROUP)
         if self._concurrent:
             self._appends, self._steps = _Lane(MAX_GROUPS, MAX_GROUP), _Lane(MAX_GROUPS, MAX_STEPS)
+        self._conversations: dict[str, str] = {}
+        self._unresolved: list[tuple[str, Pending]] = []
+        """The first append whose conversation is not known, and all later ones."""
         self._calls = set[asyncio.Future[Any]]()
         """Calls on other threads whose callbacks have not run yet."""
 
     async def write(self, step: write_step.WriteStep[T]) -> T:
-        lane, queue = self._steps, step.queue
-        if isinstance(step.run, log.AppendRequest):
-            lane, queue = self._appends, step.run.session_id
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._driver.write_timeout
-        pending = Pending(step, queue if self._concurrent else None, loop.create_future(), deadline)
-        self._put(lane, pending)
+        pending = Pending(step, step.queue if self._concurrent else None, loop.create_future(), deadline)
+        if self._concurrent and isinstance(step.run, log.AppendRequest):
+            self._put_append(step.run.session_id, pending)
+        else:
+            self._put(self._steps, pending)
         result: T = await pending.future
         return result
 
@@ -115,6 +120,53 @@ class GroupCommit:
         self._calls.add(call)
         call.add_done_callback(callback)
         call.add_done_callback(self._calls.discard)
+
+    # --- the conversation of an append ---------------------------------------------------------------
+
+    def _put_append(self, session_id: str, pending: Pending) -> None:
+        """Queue an append. Those to one conversation keep the order of the calls, even under different session ids."""
+        conversation = self._conversations.get(session_id)
+        if conversation is not None and not self._unresolved:
+            self._put(self._appends, pending._replace(queue=conversation))
+            return
+        self._unresolved.append((session_id, pending))
+        if len(self._unresolved) == 1:
+            self._resolve()
+
+    def _resolve(self) -> None:
+        """Queue appends up to the first whose conversation is not known; look up that of the others."""
+        while self._unresolved and (conversation := self._conversations.get(self._unresolved[0][0])):
+            _, pending = self._unresolved.pop(0)
+            self._put(self._appends, pending._replace(queue=conversation))
+        if not self._unresolved:
+            return
+        ids = [session_id for session_id, _ in self._unresolved[:MAX_GROUP]]
+        call = self._threads.submit(partial(self._find_conversations, ids))
+        self._on_done(call, partial(self._queue_resolved, ids))
+
+    def _find_conversations(self, session_ids: list[str]) -> list[str | None]:
+        queries = [("read_conversation", {"id": each}) for each in session_ids]
+        found = self._driver.read(lambda tx: tx.batch(*queries))
+        return [conversation_row.ConversationRow(*rows[0]).id if rows else None for rows in found]
+
+    def _queue_resolved(self, session_ids: list[str], call: asyncio.Future[list[str | None]]) -> None:
+        """Queue the appends whose conversations were looked up, in the order of the calls."""
+        resolved, self._unresolved = self._unresolved[: len(session_ids)], self._unresolved[len(session_ids) :]
+        try:
+            found = call.result()
+        except BaseException as error:  # noqa: BLE001 -- delivered to the tasks that await the appends
+            for _, pending in resolved:
+                executor.settle(pending.future, error)
+            self._unresolved = [each for each in self._unresolved if not self._fail_overdue(each[1], error)]
+        else:
+            for (session_id, pending), conversation in zip(resolved, found, strict=True):
+                if conversation is not None:
+                    self._conversations[session_id] = conversation
+                # Without a conversation, the append creates it or fails.
+                self._put(self._appends, pending._replace(queue=conversation or session_id))
+            while len(self._conversations) > MAX_SESSIONS:
+                self._conversations.pop(next(iter(self._conversations)))
+        self._resolve()
 
     # --- groups --------------------------------------------------------------------------------------
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import logging
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from holdfast import errors
 from holdfast.store.driver import Driver, Tx
 
+logger = logging.getLogger("holdfast.store")
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -21,6 +25,9 @@ STORE_WIDE = (
     errors.StoreClosed,
     errors.StoreForked,
 )
+# Between two attempts to restore the schema of one store.
+RESTORE_PAUSE_SECONDS = 60.0
+_restored: weakref.WeakKeyDictionary[Driver, float] = weakref.WeakKeyDictionary()
 
 
 class WriteStep(NamedTuple, Generic[T]):
@@ -37,14 +44,28 @@ class WriteStep(NamedTuple, Generic[T]):
 
 
 def execute(driver: Driver, step: WriteStep[T]) -> T:
-    """Run a step in a transaction of its own."""
+    """Run a step in a transaction of its own. If the lease table is lost, restore it for the next step."""
     try:
         return driver.write(step.operation, step.run, durable=step.durable)
+    except errors.LeasesUnavailable:
+        _restore_schema(driver)
+        raise
     except errors.StoreRefused:
         if step.refused is None:
             raise
     # Outside of the handler: the driver's error may quote the row that was refused.
     raise step.refused
+
+
+def _restore_schema(driver: Driver) -> None:
+    """Restore the declared schema, at most once in RESTORE_PAUSE_SECONDS."""
+    now = time.monotonic()
+    if now - _restored.get(driver, -RESTORE_PAUSE_SECONDS) >= RESTORE_PAUSE_SECONDS:
+        _restored[driver] = now
+        try:
+            driver.repair_schema()
+        except errors.StoreError as error:
+            logger.info("The schema could not be restored: %s", error)
 
 
 def shareable(prepare: Callable[Concatenate[Any, P], WriteStep[T]]) -> Callable[Concatenate[Any, P], T]:

@@ -82,9 +82,9 @@ class RetentionAdmin(export.ExportAdmin):
 
         SQLite: other processes can read, and wait to write while the database is rewritten, which needs as much space
         again. PostgreSQL: tables are rewritten one by one, other processes wait for each, and only the owner of the
-        tables may do it. Raises
-        StoreBusy if a long read prevented it: call it again. Without `files`, only attachments and words in the
-        search index are removed, which blocks no process. Backups, archives and exports are not changed.
+        tables may do it. Raises StoreFull if there is too little space, and StoreBusy if a long read prevented it: call
+        it again, which rewrites the database again. Without `files`, only attachments and words in the search index are
+        removed, which blocks no process. Backups, archives and exports are not changed.
         """
         with atomic_file.translate_errors(self.blobs.files.folder):
             collected = blobs.collect(self.driver, self.blobs.files, float("-inf"), float("-inf"))

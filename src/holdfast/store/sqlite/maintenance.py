@@ -7,6 +7,8 @@ content of a database in one transaction: other processes see the old content or
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -124,8 +126,21 @@ class Maintenance(OpenDatabase):
     def _rewrite(self, operation: str) -> None:
         """Write all pages anew."""
         with self._exclusive():
+            if self.has_file:
+                self._check_free_space()
             self._run_in_queue(self._vacuum, operation)
             self._prepare_schema()
+
+    def _check_free_space(self) -> None:
+        """Raise StoreFull unless the WAL has space for all pages that are in use."""
+        pages = self._writer.pragma("page_count") - self._writer.pragma("freelist_count")
+        needed = pages * self._writer.pragma("page_size")
+        free = shutil.disk_usage(os.path.dirname(self.path)).free
+        if free < needed:
+            raise errors.StoreFull(
+                f"Rewriting {self.path} needs {needed / 1e6:,.1f} MB of free space; "
+                f"{free / 1e6:,.1f} MB are available. Nothing was written. Free some space and try again."
+            )
 
     def _vacuum(self, operation: str) -> None:
         fault_points.reach(operation, "begun")
