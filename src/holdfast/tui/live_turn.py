@@ -52,7 +52,7 @@ class StreamedReply:
 
 
 # With each frame, only entries that have changed are drawn.
-_draw_entry = lru_cache(maxsize=128)(entry_rows.draw_entry)
+_draw_entry = lru_cache(maxsize=2_000)(entry_rows.draw_entry)
 
 
 class LiveTurn:
