@@ -9,12 +9,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import hypothesis
 import pytest
 
+from holdfast import AsyncSessionDB
 from tests import postgres
+from tests.agent import stage
 
 _COMMON = {
     "deadline": None,
@@ -62,3 +64,15 @@ def _keep_files_in_memory() -> None:
 def pytest_runtest_teardown() -> Iterator[None]:
     yield
     postgres.give_back()
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def db() -> AsyncIterator[AsyncSessionDB]:
+    """An empty store in memory, checked after the test."""
+    async with stage.store() as opened:
+        yield opened

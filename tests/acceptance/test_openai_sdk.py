@@ -47,59 +47,53 @@ def client_of(address: str, token: str = "token-of-ann-0123456789") -> openai.As
     return openai.AsyncOpenAI(base_url=f"{address}/v1", api_key=token, max_retries=0)
 
 
-def test_openai_s_client_has_a_conversation_of_several_turns() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with served(db, ScriptedModel([count] * 9)) as address, client_of(address) as client:
-            assert [each.id async for each in client.models.list()] == ["holdfast"]
-            raw = await client.chat.completions.with_raw_response.create(
-                model="holdfast", messages=[{"role": "user", "content": "one"}]
+async def test_openai_s_client_has_a_conversation_of_several_turns(db: AsyncSessionDB) -> None:
+    async with served(db, ScriptedModel([count] * 9)) as address, client_of(address) as client:
+        assert [each.id async for each in client.models.list()] == ["holdfast"]
+        raw = await client.chat.completions.with_raw_response.create(
+            model="holdfast", messages=[{"role": "user", "content": "one"}]
+        )
+        first = raw.parse()
+        assert (first.choices[0].message.content, first.choices[0].finish_reason) == ("1: one", "stop")
+        assert first.usage is not None
+        name = {"X-Conversation-Id": raw.headers["x-conversation-id"]}
+        second = await client.chat.completions.create(
+            model="holdfast", messages=[{"role": "user", "content": "two"}], extra_headers=name
+        )
+        assert second.choices[0].message.content == "2: two"
+        assert await streamed(client, "three", name) == "3: three"
+        history: list[Any] = [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "1: one"},
+            {"role": "user", "content": "two"},
+        ]
+        fresh = await client.chat.completions.create(model="holdfast", messages=history)
+        assert fresh.choices[0].message.content == "2: two"
+        for _ in range(2):
+            same = await client.chat.completions.create(
+                model="holdfast",
+                messages=[{"role": "user", "content": "x"}],
+                user="seven",
+                max_completion_tokens=50,
             )
-            first = raw.parse()
-            assert (first.choices[0].message.content, first.choices[0].finish_reason) == ("1: one", "stop")
-            assert first.usage is not None
-            name = {"X-Conversation-Id": raw.headers["x-conversation-id"]}
-            second = await client.chat.completions.create(
-                model="holdfast", messages=[{"role": "user", "content": "two"}], extra_headers=name
-            )
-            assert second.choices[0].message.content == "2: two"
-            assert await streamed(client, "three", name) == "3: three"
-            history: list[Any] = [
-                {"role": "user", "content": "one"},
-                {"role": "assistant", "content": "1: one"},
-                {"role": "user", "content": "two"},
-            ]
-            fresh = await client.chat.completions.create(model="holdfast", messages=history)
-            assert fresh.choices[0].message.content == "2: two"
-            for _ in range(2):
-                same = await client.chat.completions.create(
-                    model="holdfast",
-                    messages=[{"role": "user", "content": "x"}],
-                    user="seven",
-                    max_completion_tokens=50,
-                )
-                assert same.choices[0].message.content == "1: x"
-
-    stage.run(story)
+            assert same.choices[0].message.content == "1: x"
 
 
-def test_openai_s_client_that_stops_a_stream_stops_its_turn() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = Held("One. Two.", "2: next")
-        async with served(db, model) as address, client_of(address) as client:
-            asked: list[Any] = [{"role": "user", "content": "one"}]
-            async with await client.chat.completions.create(model="holdfast", messages=asked, stream=True) as stream:
-                async for chunk in stream:
-                    if chunk.choices[0].delta.content:
-                        break
-            await stage.until(lambda: is_settled(db))
-            model.released.set()
-            asked += [{"role": "assistant", "content": "One."}, {"role": "user", "content": "next"}]
-            after = await client.chat.completions.create(model="holdfast", messages=asked)
-            assert after.choices[0].message.content == "2: next"
-        (only,) = await db.list_sessions()
-        assert [words(each) for each in await db.transcript(only.id)] == ["one", "One. Two.", "next", "2: next"]
-
-    stage.run(story)
+async def test_openai_s_client_that_stops_a_stream_stops_its_turn(db: AsyncSessionDB) -> None:
+    model = Held("One. Two.", "2: next")
+    async with served(db, model) as address, client_of(address) as client:
+        asked: list[Any] = [{"role": "user", "content": "one"}]
+        async with await client.chat.completions.create(model="holdfast", messages=asked, stream=True) as stream:
+            async for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    break
+        await stage.until(lambda: is_settled(db))
+        model.released.set()
+        asked += [{"role": "assistant", "content": "One."}, {"role": "user", "content": "next"}]
+        after = await client.chat.completions.create(model="holdfast", messages=asked)
+        assert after.choices[0].message.content == "2: next"
+    (only,) = await db.list_sessions()
+    assert [words(each) for each in await db.transcript(only.id)] == ["one", "One. Two.", "next", "2: next"]
 
 
 async def is_settled(db: AsyncSessionDB) -> bool:
@@ -123,29 +117,26 @@ async def streamed(client: openai.AsyncOpenAI, text: str, headers: dict[str, str
     return "".join(each.choices[0].delta.content or "" for each in found if each.choices)
 
 
-def test_openai_s_client_raises_what_fits() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        asked: dict[str, Any] = {"model": "holdfast", "messages": [{"role": "user", "content": "Hi"}]}
-        async with served(db, ScriptedModel([])) as address, client_of(address) as client:
-            with pytest.raises(openai.BadRequestError) as refused:
-                await client.chat.completions.create(**asked, n=2)
-            assert refused.value.param == "n"
-            wrong = {"X-Conversation-Id": "20260101_000000_abcdef"}
-            with pytest.raises(openai.NotFoundError):
-                await client.chat.completions.create(**asked, extra_headers=wrong)
-            async with client_of(address, "token-of-nobody-at-all") as nobody:
-                with pytest.raises(openai.AuthenticationError):
-                    await nobody.models.list()
-            once = {"Idempotency-Key": "k"}
-            with pytest.raises(openai.InternalServerError):
-                await client.chat.completions.create(**asked, extra_headers=once)
-            with pytest.raises(openai.UnprocessableEntityError):
-                await client.chat.completions.create(**asked, max_tokens=5, extra_headers=once)
-            async with await client.chat.completions.create(**asked, stream=True) as stream:
-                with pytest.raises(openai.APIError, match="failed"):
-                    [each async for each in stream]
-
-    stage.run(story)
+async def test_openai_s_client_raises_what_fits(db: AsyncSessionDB) -> None:
+    asked: dict[str, Any] = {"model": "holdfast", "messages": [{"role": "user", "content": "Hi"}]}
+    async with served(db, ScriptedModel([])) as address, client_of(address) as client:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(**asked, n=2)
+        assert refused.value.param == "n"
+        wrong = {"X-Conversation-Id": "20260101_000000_abcdef"}
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(**asked, extra_headers=wrong)
+        async with client_of(address, "token-of-nobody-at-all") as nobody:
+            with pytest.raises(openai.AuthenticationError):
+                await nobody.models.list()
+        once = {"Idempotency-Key": "k"}
+        with pytest.raises(openai.InternalServerError):
+            await client.chat.completions.create(**asked, extra_headers=once)
+        with pytest.raises(openai.UnprocessableEntityError):
+            await client.chat.completions.create(**asked, max_tokens=5, extra_headers=once)
+        async with await client.chat.completions.create(**asked, stream=True) as stream:
+            with pytest.raises(openai.APIError, match="failed"):
+                [each async for each in stream]
 
 
 @pytest.fixture(scope="module")

@@ -253,16 +253,24 @@ async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
 Story = Callable[[Editor], Awaitable[None]]
 
 
-def run(story: Story, script: Any = (), *, model: Any = None, **given: Any) -> None:
-    """Tell a story of one editor; after it all doors are closed, and the store is sound."""
-
-    async def told(db: AsyncSessionDB) -> None:
+@asynccontextmanager
+async def editor(script: Any = (), *, model: Any = None, **given: Any) -> AsyncIterator[Editor]:
+    """Open an editor on a store of its own; afterwards every session is closed and the store is checked."""
+    async with stage.store() as db:
         program = House(db, model or ScriptedModel(script), **given)
         async with seated(program) as person:
-            await story(person)
+            yield person
         assert program.open == 0
 
-    stage.run(told)
+
+def run(story: Story, script: Any = (), **given: Any) -> None:
+    """Run a coroutine function with an editor, in an event loop of its own."""
+
+    async def with_editor() -> None:
+        async with editor(script, **given) as person:
+            await story(person)
+
+    asyncio.run(with_editor())
 
 
 async def so(condition: Callable[[], object]) -> None:

@@ -66,20 +66,14 @@ def test_an_answer_that_is_none_and_an_editor_that_is_gone_are_told() -> None:
     assert "has disconnected" in str(told(raised(BrokenPipeError())))
 
 
-def test_one_that_does_not_answer_is_not_waited_for_for_ever() -> None:
-    async def work() -> None:
-        with pytest.raises(errors.ToolFailed, match=r"did not answer within 0\.01 s"):
-            await client.request(asyncio.Event().wait(), 0.01)
-
-    asyncio.run(work())
+async def test_one_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+    with pytest.raises(errors.ToolFailed, match=r"did not answer within 0\.01 s"):
+        await client.request(asyncio.Event().wait(), 0.01)
 
 
-def test_who_is_cancelled_is_cancelled() -> None:
-    async def work() -> None:
-        waiting = asyncio.ensure_future(client.request(asyncio.Event().wait(), None))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    asyncio.run(work())
+async def test_who_is_cancelled_is_cancelled() -> None:
+    waiting = asyncio.ensure_future(client.request(asyncio.Event().wait(), None))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

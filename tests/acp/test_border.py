@@ -16,7 +16,6 @@ from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.store import async_db
 from tests.acp import seat
-from tests.agent import stage
 
 
 class Unclosable(seat.House):
@@ -40,8 +39,8 @@ class Unreachable(seat.House):
 
 
 @pytest.mark.parametrize("first", ["the frames", "the input"])
-def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixture, first: str) -> None:
-    async def story(person: seat.Editor) -> None:
+async def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixture, first: str) -> None:
+    async with seat.editor() as person:
         db = person.program.db
         await db.create_session("talk", source="test")
         for number in range(3):
@@ -54,56 +53,47 @@ def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixture, fi
         await seat.so(person.is_heard)
         person.reads.set()
         await asyncio.wait([person.serving])
-
-    seat.run(story)
     assert caplog.records == []
 
 
-def test_another_connection_that_is_lost_is_a_fault_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(db: async_db.AsyncSessionDB) -> None:
-        async with seat.seated(Unreachable(db, ScriptedModel([]))) as person:
-            answer = await person.asking("session/new", cwd="/", mcpServers=[])
-            assert answer["error"]["code"] == -32603
-            assert "1234" not in str(answer)
-
-    stage.run(story)
+async def test_another_connection_that_is_lost_is_a_fault_and_logged(
+    caplog: pytest.LogCaptureFixture, db: async_db.AsyncSessionDB
+) -> None:
+    async with seat.seated(Unreachable(db, ScriptedModel([]))) as person:
+        answer = await person.asking("session/new", cwd="/", mcpServers=[])
+        assert answer["error"]["code"] == -32603
+        assert "1234" not in str(answer)
     assert "port 1234" in caplog.text
 
 
-def test_a_session_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(db: async_db.AsyncSessionDB) -> None:
-        program = Unclosable(db, ScriptedModel([]))
-        async with seat.seated(program) as person:
-            for _ in range(2):
-                await person.new()
-        assert program.open == 0
-
-    stage.run(story)
+async def test_a_session_that_cannot_be_closed_keeps_no_other_open(
+    caplog: pytest.LogCaptureFixture, db: async_db.AsyncSessionDB
+) -> None:
+    program = Unclosable(db, ScriptedModel([]))
+    async with seat.seated(program) as person:
+        for _ in range(2):
+            await person.new()
+    assert program.open == 0
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
 
 
-def test_whoever_was_served_is_not_turned_away_afterwards() -> None:
-    async def story(db: async_db.AsyncSessionDB) -> None:
-        person = seat.Editor(seat.House(db, None))
-        wire = channel.EditorChannel(person, "1.0")
-        person.asking("initialize", protocolVersion=1)
-        assert await wire.wait_initialized()
-        serving = asyncio.create_task(server.serve(server.EditorServer(person.program), wire))
-        await person.ask("session/list")
-        serving.cancel()
-        await asyncio.wait([serving])
-        async with asyncio.timeout(60):
-            await wire.refuse_all("The store could not be closed.")
-
-    stage.run(story)
+async def test_whoever_was_served_is_not_turned_away_afterwards(db: async_db.AsyncSessionDB) -> None:
+    person = seat.Editor(seat.House(db, None))
+    wire = channel.EditorChannel(person, "1.0")
+    person.asking("initialize", protocolVersion=1)
+    assert await wire.wait_initialized()
+    serving = asyncio.create_task(server.serve(server.EditorServer(person.program), wire))
+    await person.ask("session/list")
+    serving.cancel()
+    await asyncio.wait([serving])
+    async with asyncio.timeout(60):
+        await wire.refuse_all("The store could not be closed.")
 
 
-def test_mcp_server_with_the_acp_transport_is_reported_with_the_next_prompt() -> None:
-    async def story(person: seat.Editor) -> None:
+async def test_mcp_server_with_the_acp_transport_is_reported_with_the_next_prompt() -> None:
+    async with seat.editor(["A", "B"]) as person:
         given = {"type": "acp", "name": "inner", "serverId": "1"}
         made = await person.ask("session/new", cwd="/", mcpServers=[given])
         await person.prompt(made["sessionId"], "hello")
         await person.prompt(made["sessionId"], "again")
         assert person.text("agent_thought_chunk").count("'inner' is ignored") == 1
-
-    seat.run(story, ["A", "B"])

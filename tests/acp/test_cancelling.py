@@ -11,10 +11,10 @@ from tests.agent import house, stage
 from tests.compaction.test_compress import WINDOW, filled
 
 
-def test_cancelling_in_the_middle_of_an_answer_keeps_what_was_said() -> None:
+async def test_cancelling_in_the_middle_of_an_answer_keeps_what_was_said() -> None:
     model = stage.Trickle("so far ")
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(model=model) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "hello")
         await model.stuck.reached.wait()
@@ -24,13 +24,11 @@ def test_cancelling_in_the_middle_of_an_answer_keeps_what_was_said() -> None:
         assert [each.role for each in said] == ["user", "assistant"]
         assert "so far" in str(said[1].content)
 
-    seat.run(story, model=model)
 
-
-def test_cancelling_in_the_middle_of_a_tool_stops_it_and_closes_the_call() -> None:
+async def test_cancelling_in_the_middle_of_a_tool_stops_it_and_closes_the_call() -> None:
     stuck = stage.Stuck()
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor([stage.calls("wait")], tools=[stage.tool("wait", stuck)]) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "go")
         await stuck.reached.wait()
@@ -39,11 +37,9 @@ def test_cancelling_in_the_middle_of_a_tool_stops_it_and_closes_the_call() -> No
         assert stuck.cancelled
         assert editor.open_calls(session) == set()
 
-    seat.run(story, [stage.calls("wait")], tools=[stage.tool("wait", stuck)])
 
-
-def test_cancelling_a_question_leaves_nothing_open() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_cancelling_a_question_leaves_nothing_open() -> None:
+    async with seat.editor([house.runs("make test"), "here I am"]) as editor:
         editor.answer = lambda _: None
         session = await editor.new()
         prompting = editor.prompting(session, "go")
@@ -54,11 +50,9 @@ def test_cancelling_a_question_leaves_nothing_open() -> None:
         assert editor.open_calls(session) == set()
         assert await editor.prompt(session, "hello") == "end_turn"
 
-    seat.run(story, [house.runs("make test"), "here I am"])
 
-
-def test_a_question_that_was_settled_before_it_could_be_asked_is_not_asked() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_question_that_was_settled_before_it_could_be_asked_is_not_asked() -> None:
+    async with seat.editor([house.runs("make test")]) as editor:
         session = await editor.new()
         await editor.until("available_commands_update")
         (door,) = editor.program.doors
@@ -72,22 +66,18 @@ def test_a_question_that_was_settled_before_it_could_be_asked_is_not_asked() -> 
         assert editor.questions == []
         assert editor.open_calls(session) == set()
 
-    seat.run(story, [house.runs("make test")])
 
-
-def test_cancelling_at_once_cancels_what_waits_too() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_cancelling_at_once_cancels_what_waits_too() -> None:
+    async with seat.editor(["here I am"] * 3) as editor:
         session = await editor.new()
         asked = [editor.prompting(session, "one"), editor.prompting(session, "two")]
         editor.tell("session/cancel", sessionId=session)
         assert [seat.result(await each)["stopReason"] for each in asked] == ["cancelled", "cancelled"]
         assert await editor.prompt(session, "three") == "end_turn"
 
-    seat.run(story, ["here I am"] * 3)
 
-
-def test_a_prompt_after_a_cancel_is_answered_however_slow_the_store_is() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_prompt_after_a_cancel_is_answered_however_slow_the_store_is() -> None:
+    async with seat.editor(["here I am"]) as editor:
         session, db, reading, read_on = await editor.new(), editor.program.db, asyncio.Event(), asyncio.Event()
         waiting = db.mail.inbox_entries
 
@@ -109,73 +99,59 @@ def test_a_prompt_after_a_cancel_is_answered_however_slow_the_store_is() -> None
         said = await db.transcript(session)
         assert [content_parts.text(each.content) for each in said] == ["two", "here I am"]
 
-    seat.run(story, ["here I am"])
 
-
-def test_a_request_that_is_not_wanted_any_more_is_cancelled() -> None:
+async def test_a_request_that_is_not_wanted_any_more_is_cancelled() -> None:
     model = stage.Trickle("so far ")
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(model=model) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "hello")
         await model.stuck.reached.wait()
         editor.tell("$/cancel_request", requestId=3)
         assert seat.result(await prompting) == {"stopReason": "cancelled"}
 
-    seat.run(story, model=model)
 
-
-def test_cancelling_what_is_not_there_is_silent() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_cancelling_what_is_not_there_is_silent() -> None:
+    async with seat.editor(["hi"]) as editor:
         session = await editor.new()
         editor.tell("session/cancel", sessionId="nobody")
         editor.tell("session/cancel", sessionId=session)
         editor.tell("$/cancel_request", requestId=99)
         assert await editor.prompt(session, "hello") == "end_turn"
 
-    seat.run(story, ["hi"])
 
-
-def test_a_command_that_takes_long_can_be_cancelled() -> None:
+async def test_a_command_that_takes_long_can_be_cancelled(db: AsyncSessionDB) -> None:
     model = stage.Trickle()
 
-    async def told(db: AsyncSessionDB) -> None:
-        session = "talk"
-        await filled(db)
-        program = seat.House(db, model)
-        model.window = WINDOW
-        async with seat.seated(program) as editor:
-            await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
-            prompting = editor.prompting(session, "/compact")
-            await model.stuck.reached.wait()
-            editor.tell("session/cancel", sessionId=session)
-            assert seat.result(await prompting) == {"stopReason": "cancelled"}
-            assert (await db.context(session)).cut_seq == 0
-
-    stage.run(told)
+    session = "talk"
+    await filled(db)
+    program = seat.House(db, model)
+    model.window = WINDOW
+    async with seat.seated(program) as editor:
+        await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
+        prompting = editor.prompting(session, "/compact")
+        await model.stuck.reached.wait()
+        editor.tell("session/cancel", sessionId=session)
+        assert seat.result(await prompting) == {"stopReason": "cancelled"}
+        assert (await db.context(session)).cut_seq == 0
 
 
-def test_a_request_that_is_not_wanted_before_it_is_begun_is_cancelled() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_request_that_is_not_wanted_before_it_is_begun_is_cancelled() -> None:
+    async with seat.editor(model=stage.Trickle("so far ")) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "hello")
         editor.tell("$/cancel_request", requestId=editor.number)
         assert seat.result(await prompting) == {"stopReason": "cancelled"}
 
-    seat.run(story, model=stage.Trickle("so far "))
 
-
-def test_a_prompt_is_answered_when_the_program_is_asked_to_leave() -> None:
+async def test_a_prompt_is_answered_when_the_program_is_asked_to_leave(db: AsyncSessionDB) -> None:
     model = stage.Trickle("so far ")
 
-    async def told(db: AsyncSessionDB) -> None:
-        program = seat.House(db, model)
-        async with seat.seated(program) as editor:
-            session = await editor.new()
-            prompting = editor.prompting(session, "hello")
-            await model.stuck.reached.wait()
-            editor.serving.cancel()
-            assert seat.result(await prompting) == {"stopReason": "cancelled"}
-            await asyncio.wait([editor.serving])
-
-    stage.run(told)
+    program = seat.House(db, model)
+    async with seat.seated(program) as editor:
+        session = await editor.new()
+        prompting = editor.prompting(session, "hello")
+        await model.stuck.reached.wait()
+        editor.serving.cancel()
+        assert seat.result(await prompting) == {"stopReason": "cancelled"}
+        await asyncio.wait([editor.serving])

@@ -245,14 +245,10 @@ print(sorted(heavy & {*sys.modules}))
 # --- sending -------------------------------------------------------------------------------------------
 
 
-def test_frames_go_out_in_the_order_they_were_sent() -> None:
+async def test_frames_go_out_in_the_order_they_were_sent() -> None:
     carrier = Lines()
-
-    async def story() -> None:
-        wire = channel.EditorChannel(carrier, "1.0")
-        await asyncio.gather(*(wire.send({"id": number, "result": None}) for number in range(100)))
-
-    asyncio.run(story())
+    wire = channel.EditorChannel(carrier, "1.0")
+    await asyncio.gather(*(wire.send({"id": number, "result": None}) for number in range(100)))
     assert [each["id"] for each in carrier.sent] == [*range(100)]
 
 
@@ -271,21 +267,18 @@ def test_what_was_asked_wrongly_is_not_sent_back() -> None:
     assert carrier.sent[0]["error"]["data"]["errors"] == [{"loc": ["prompt", 0], "msg": "no"}] * 20
 
 
-def test_nothing_more_comes_from_one_who_reads_nothing_more() -> None:
+async def test_nothing_more_comes_from_one_who_reads_nothing_more() -> None:
     class Deaf(Lines):
         async def unread(self) -> None:
             return
 
-    async def story() -> None:
-        wire = channel.EditorChannel(Deaf(line(HELLO), line(NEW)), "1.0")
-        assert not await wire.wait_initialized()
-        assert await wire.receive() is None
-        await wire.refuse_all("The store cannot be opened.")
-
-    asyncio.run(story())
+    wire = channel.EditorChannel(Deaf(line(HELLO), line(NEW)), "1.0")
+    assert not await wire.wait_initialized()
+    assert await wire.receive() is None
+    await wire.refuse_all("The store cannot be opened.")
 
 
-def test_where_nobody_can_tell_whether_it_is_read_all_is_served() -> None:
+async def test_where_nobody_can_tell_whether_it_is_read_all_is_served() -> None:
     class Unknown(Lines):
         async def receive(self) -> bytes | None:
             await asyncio.sleep(0)
@@ -294,12 +287,9 @@ def test_where_nobody_can_tell_whether_it_is_read_all_is_served() -> None:
         async def unread(self) -> None:
             raise AttributeError("poll")
 
-    async def story() -> None:
-        wire = channel.EditorChannel(Unknown(line(HELLO), line(NEW)), "1.0")
-        assert await wire.wait_initialized()
-        assert [await wire.receive(), await wire.receive()] == [NEW, None]
-
-    asyncio.run(story())
+    wire = channel.EditorChannel(Unknown(line(HELLO), line(NEW)), "1.0")
+    assert await wire.wait_initialized()
+    assert [await wire.receive(), await wire.receive()] == [NEW, None]
 
 
 def test_whoever_is_gone_is_a_lost_connection() -> None:
@@ -320,16 +310,12 @@ def test_a_notification_nobody_knows_is_silent(method: str) -> None:
     assert read(line({"jsonrpc": "2.0", "method": method})) == ([], [])
 
 
-def test_whoever_is_turned_away_is_told_why_whatever_is_asked() -> None:
+async def test_whoever_is_turned_away_is_told_why_whatever_is_asked() -> None:
     cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "x"}}
     carrier = Lines(line(NEW), line(cancel), line(HELLO | {"id": 3}), line(NEW | {"id": 4}))
-
-    async def story() -> None:
-        wire = channel.EditorChannel(carrier, "1.0")
-        assert await wire.wait_initialized()
-        await wire.refuse_all("The store cannot be opened.")
-
-    asyncio.run(story())
+    wire = channel.EditorChannel(carrier, "1.0")
+    assert await wire.wait_initialized()
+    await wire.refuse_all("The store cannot be opened.")
     assert [each["id"] for each in carrier.sent] == [2, 3, 4]
     assert [each.get("error") for each in carrier.sent] == [
         {"code": -32603, "message": "The store cannot be opened."},

@@ -159,7 +159,7 @@ def test_a_terminal_is_shown_by_its_id() -> None:
     }
 
 
-def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_path: Path) -> None:
+async def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(1, 200)]
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
     asked = {"path": "a.txt", "old_text": "line 150\n", "new_text": "x" * 400 + "\n"}
@@ -173,7 +173,7 @@ def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_p
         "newText": "\n".join([*around[0], "x" * 400, *around[1]]),
     }
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor([call, "Done."], tools=file_tools.file_tools([str(tmp_path)])) as editor:
         session = await editor.new(str(tmp_path))
         await editor.prompt(session, "edit it")
         question = editor.questions[0]["toolCall"]
@@ -187,8 +187,6 @@ def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_p
         await editor.ask("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])
         again = [each["update"] for each in editor.updates[told:] if each["update"].get("toolCallId")]
         assert again[-1]["content"] == [difference]
-
-    seat.run(story, [call, "Done."], tools=file_tools.file_tools([str(tmp_path)]))
 
 
 @pytest.mark.parametrize("number", ["9" * 10, "9" * 5000])

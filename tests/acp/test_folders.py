@@ -44,10 +44,10 @@ async def kept(db: AsyncSessionDB, name: str, folder: str | None) -> None:
     await db.append_message(name, role="user", content="hi")
 
 
-def test_a_session_is_listed_in_its_own_folder_and_in_no_other(homes: tuple[str, str]) -> None:
+async def test_a_session_is_listed_in_its_own_folder_and_in_no_other(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A", "B"]) as editor:
         first, second = await editor.new(f"{one}/../one/"), await editor.new(two)
         await editor.prompt(first, "a")
         await editor.prompt(second, "b")
@@ -56,56 +56,50 @@ def test_a_session_is_listed_in_its_own_folder_and_in_no_other(homes: tuple[str,
         assert await listed(editor) == {first: one, second: two}
         assert (await editor.program.db.conversation(first)).folder == one
 
-    seat.run(story, ["A", "B"])
 
-
-def test_a_conversation_of_no_folder_is_listed_in_each(homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_of_no_folder_is_listed_in_each(
+    homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = homes
     monkeypatch.chdir(two)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor() as editor:
         await kept(editor.program.db, "nowhere", None)
         assert await listed(editor, cwd=one) == {"nowhere": one}
         assert await listed(editor) == {"nowhere": two}
 
-    seat.run(story)
 
-
-def test_one_that_cannot_be_moved_is_listed_where_it_is_open(homes: tuple[str, str]) -> None:
+async def test_one_that_cannot_be_moved_is_listed_where_it_is_open(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor() as editor:
         await kept(editor.program.db, "nowhere", None)
         await editor.ask("session/load", sessionId="nowhere", cwd=one, mcpServers=[])
         await editor.program.db.set_session_folder("nowhere", None)
         assert await listed(editor) == await listed(editor, cwd=two) == {"nowhere": one}
 
-    seat.run(story)
 
-
-def test_what_was_begun_in_a_folder_that_is_gone_is_listed(tmp_path: Path) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_was_begun_in_a_folder_that_is_gone_is_listed(tmp_path: Path) -> None:
+    async with seat.editor() as editor:
         gone = str(tmp_path / "gone")
         await kept(editor.program.db, "talk", gone)
         assert await listed(editor, cwd=gone) == {"talk": gone}
         assert await listed(editor, cwd=str(tmp_path)) == {}
 
-    seat.run(story)
-
 
 @pytest.mark.parametrize("cwd", ["here", "/\0", "/" + "x" * 5000])
-def test_a_list_of_what_is_no_path_is_refused(cwd: str) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_list_of_what_is_no_path_is_refused(cwd: str) -> None:
+    async with seat.editor() as editor:
         assert (await seat.refusal(editor.ask("session/list", cwd=cwd))).code == -32602
-
-    seat.run(story)
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-def test_session_belongs_to_the_folder_it_was_continued_in_and_says_so(homes: tuple[str, str], method: str) -> None:
+async def test_session_belongs_to_the_folder_it_was_continued_in_and_says_so(
+    homes: tuple[str, str], method: str
+) -> None:
     one, two = homes
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A", "B"]) as editor:
         session = await editor.new(one)
         await editor.prompt(session, "a")
         before = await editor.program.db.conversation(session)
@@ -116,11 +110,9 @@ def test_session_belongs_to_the_folder_it_was_continued_in_and_says_so(homes: tu
         assert (await editor.program.db.conversation(session)).epoch == before.epoch
         assert f"It continues in {two}." in str(editor.frames)
 
-    seat.run(story, ["A", "B"])
 
-
-def test_a_session_that_moves_is_answered_before_anything_else_is_told(homes: tuple[str, str]) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_session_that_moves_is_answered_before_anything_else_is_told(homes: tuple[str, str]) -> None:
+    async with seat.editor(["A"]) as editor:
         session = await editor.new(homes[0])
         await editor.prompt(session, "a")
         await editor.until("available_commands_update")
@@ -131,15 +123,13 @@ def test_a_session_that_moves_is_answered_before_anything_else_is_told(homes: tu
             await editor.until("available_commands_update")
             await editor.until("session_info_update")
 
-    seat.run(story, ["A"])
-
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_opening_a_session_writes_nothing(homes: tuple[str, str], tmp_path: Path, elsewhere: bool) -> None:
+async def test_opening_a_session_writes_nothing(homes: tuple[str, str], tmp_path: Path, elsewhere: bool) -> None:
     one, two = homes
     there, store = two if elsewhere else one, str(tmp_path / "holdfast.db")
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(store, write_timeout=0.5) as db:
         program = seat.House(db, ScriptedModel(["A", "B"]))
         async with seat.seated(program) as editor:
             session = await editor.new(one)
@@ -150,24 +140,20 @@ def test_opening_a_session_writes_nothing(homes: tuple[str, str], tmp_path: Path
             assert program.places[-1].folders == (there + "/",)
             assert await listed(editor) == {session: there}
 
-    stage.run(story, store, write_timeout=0.5)
 
-
-def test_a_session_that_has_not_begun_begins_where_it_was_opened_last(homes: tuple[str, str]) -> None:
+async def test_a_session_that_has_not_begun_begins_where_it_was_opened_last(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A"]) as editor:
         session = await editor.new(one)
         await editor.ask("session/resume", sessionId=session, cwd=two, mcpServers=[])
         await editor.prompt(session, "a")
         assert await listed(editor) == {session: two}
 
-    seat.run(story, ["A"])
-
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-def test_what_is_not_opened_stays_where_it_is(
-    homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch, method: str
+async def test_what_is_not_opened_stays_where_it_is(
+    homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch, method: str, db: AsyncSessionDB
 ) -> None:
     one, two = homes
 
@@ -177,23 +163,20 @@ def test_what_is_not_opened_stays_where_it_is(
                 raise errors.SettingInvalid("There are no more models.")
             return await super().models()
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with seat.seated(Few(db, ScriptedModel(["A"]))) as editor:
-            await kept(db, "talk", one)
-            await editor.new(one)
-            for most, code in ((1, -32600), (2, -32603)):
-                monkeypatch.setattr(server, "MAX_SESSIONS", most)
-                asked = editor.ask(method, sessionId="talk", cwd=two, mcpServers=[])
-                assert (await seat.refusal(asked)).code == code
-                assert await listed(editor, cwd=one) == {"talk": one}
-
-    stage.run(story)
+    async with seat.seated(Few(db, ScriptedModel(["A"]))) as editor:
+        await kept(db, "talk", one)
+        await editor.new(one)
+        for most, code in ((1, -32600), (2, -32603)):
+            monkeypatch.setattr(server, "MAX_SESSIONS", most)
+            asked = editor.ask(method, sessionId="talk", cwd=two, mcpServers=[])
+            assert (await seat.refusal(asked)).code == code
+            assert await listed(editor, cwd=one) == {"talk": one}
 
 
-def test_a_fork_is_at_home_where_it_was_made(homes: tuple[str, str]) -> None:
+async def test_a_fork_is_at_home_where_it_was_made(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A", "B"]) as editor:
         empty, session = await editor.new(one), await editor.new(one)
         await editor.prompt(session, "a")
         forks = [
@@ -205,14 +188,12 @@ def test_a_fork_is_at_home_where_it_was_made(homes: tuple[str, str]) -> None:
         assert (await listed(editor, cwd=two)).keys() == {*forks}
         assert await listed(editor, cwd=one) == {session: one}
 
-    seat.run(story, ["A", "B"])
 
-
-def test_pages_of_a_folder_have_each_of_its_conversations_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_of_a_folder_have_each_of_its_conversations_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PAGE_SIZE", 3)
     homes = ("/one", "/two", "/two", None, "/two")
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor() as editor:
         db = editor.program.db
         for number in range(35):
             await kept(db, f"talk{number}", homes[number % 5])
@@ -226,18 +207,14 @@ def test_pages_of_a_folder_have_each_of_its_conversations_once(monkeypatch: pyte
             asked["cursor"] = page["nextCursor"]
         assert seen == [f"talk{number}" for number in reversed(range(35)) if number % 5 in (0, 3)]
 
-    seat.run(story)
 
-
-def test_a_move_and_a_list_at_once_are_both_done(homes: tuple[str, str]) -> None:
+async def test_a_move_and_a_list_at_once_are_both_done(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A", "B"]) as editor:
         session = await editor.new(one)
         await editor.prompt(session, "a")
         await editor.ask("session/load", sessionId=session, cwd=two, mcpServers=[])
         _, seen = await asyncio.gather(editor.prompt(session, "b"), listed(editor))
         assert seen in ({session: one}, {session: two})
         assert await listed(editor) == {session: two}
-
-    seat.run(story, ["A", "B"])

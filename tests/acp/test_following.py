@@ -31,10 +31,10 @@ def leash() -> Iterator[leashes.Leash]:
         yield found
 
 
-def test_what_is_hinted_to_nobody_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_hinted_to_nobody_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A"]) as editor:
         here = await editor.new()
         # As with a database that tells of what other processes write, and this is none.
         await editor.prompt(here, "hello")
@@ -42,11 +42,10 @@ def test_what_is_hinted_to_nobody_is_told_all_the_same(monkeypatch: pytest.Monke
         await editor.until("user_message_chunk")
         assert editor.text("user_message_chunk") == "from the terminal"
 
-    seat.run(story, ["A"])
 
-
-def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
+    async with seat.editor(["A"]) as editor:
         db = editor.program.db
         here = await editor.new()
         await editor.prompt(here, "hello")
@@ -61,15 +60,12 @@ def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytest.Monk
         await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
         await seat.so(lambda: "from the terminal" in editor.text("user_message_chunk"))
 
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
-    seat.run(story, ["A"])
 
-
-def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "LOG_PAGE", 1)
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A"]) as editor:
         db, asked = editor.program.db, list[tuple[Any, ...]]()
         here = await editor.new()
         await editor.prompt(here, "hello")
@@ -90,14 +86,14 @@ def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: p
         await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
         assert editor.text("user_message_chunk") == "one two three"
 
-    seat.run(story, ["A"])
 
-
-def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
     monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.0)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A", "B"]) as editor:
         db = editor.program.db
         here = await editor.new()
         await editor.prompt(here, "hello")
@@ -114,33 +110,30 @@ def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monke
         await seat.so(lambda: editor.text("user_message_chunk").endswith("four"))
         assert editor.text("user_message_chunk") == "one three four"
 
-    seat.run(story, ["A", "B"])
 
-
-def test_a_message_of_another_process_within_a_turn_is_sent_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_of_another_process_within_a_turn_is_sent_after_it(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def told(db: AsyncSessionDB) -> None:
-        async def interrupt(_: dict[str, Any]) -> str:
-            await db.append_message(sessions_of[0], role="user", content="from the terminal")
-            return "It ran."
+    async def interrupt(_: dict[str, Any]) -> str:
+        await db.append_message(sessions_of[0], role="user", content="from the terminal")
+        return "It ran."
 
-        sessions_of = list[str]()
-        program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", interrupt)])
-        async with seat.seated(program) as editor:
-            sessions_of.append(await editor.new())
-            assert await editor.prompt(sessions_of[0], "go") == "end_turn"
-            await seat.so(lambda: editor.text("user_message_chunk"))
-            await editor.prompt(sessions_of[0], "/help")
-            assert editor.text("user_message_chunk") == "from the terminal"
-
-    stage.run(told)
+    sessions_of = list[str]()
+    program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", interrupt)])
+    async with seat.seated(program) as editor:
+        sessions_of.append(await editor.new())
+        assert await editor.prompt(sessions_of[0], "go") == "end_turn"
+        await seat.so(lambda: editor.text("user_message_chunk"))
+        await editor.prompt(sessions_of[0], "/help")
+        assert editor.text("user_message_chunk") == "from the terminal"
 
 
-def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A"]) as editor:
         here = await editor.new()
         await editor.prompt(here, "hello")
         picture = {"type": "image", "media_type": "image/png", "blob": "nonsense"}
@@ -151,8 +144,6 @@ def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monkeypatc
         await seat.so(lambda: editor.text("user_message_chunk") == "look at it and on")
         assert await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
         assert editor.text("user_message_chunk").endswith("hellolook at it and on")
-
-    seat.run(story, ["A"])
 
 
 # --- a store that does not answer ----------------------------------------------------------------------
@@ -176,10 +167,10 @@ async def silent(db: AsyncSessionDB) -> AsyncIterator[None]:
         await asyncio.gather(*working)
 
 
-def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.001)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A", "B"]) as editor:
         db = editor.program.db
         here = await editor.new()
         await editor.prompt(here, "hello")
@@ -196,64 +187,60 @@ def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.MonkeyPat
         await asked
         assert await editor.prompt(here, "and now?") == "end_turn"
 
-    seat.run(story, ["A", "B"])
 
-
-def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_its_result(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_its_result(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.01)
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
 
-    async def told(db: AsyncSessionDB) -> None:
-        async def go(_: dict[str, Any]) -> str:
-            await answers_nothing.enter_async_context(silent(db))
-            return "It ran."
+    async def go(_: dict[str, Any]) -> str:
+        await answers_nothing.enter_async_context(silent(db))
+        return "It ran."
 
-        program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", go)])
-        async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
-            here = await editor.new()
-            prompting = editor.prompting(here, "go")
-            async with asyncio.timeout(60):
-                ended = await editor.until("tool_call_update", status="completed")
-            assert "It ran." in str(ended)
-            await answers_nothing.aclose()
-            assert seat.result(await prompting) == {"stopReason": "end_turn"}
-
-    stage.run(told)
+    program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", go)])
+    async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
+        here = await editor.new()
+        prompting = editor.prompting(here, "go")
+        async with asyncio.timeout(60):
+            ended = await editor.until("tool_call_update", status="completed")
+        assert "It ran." in str(ended)
+        await answers_nothing.aclose()
+        assert seat.result(await prompting) == {"stopReason": "end_turn"}
 
 
-def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_another(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.2)
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
     stuck = stage.Stuck()
 
-    async def told(db: AsyncSessionDB) -> None:
-        async def go(_: dict[str, Any]) -> str:
-            if not stuck.reached.is_set():
-                await stuck()
-            await answers_nothing.enter_async_context(silent(db))
-            return "It ran."
+    async def go(_: dict[str, Any]) -> str:
+        if not stuck.reached.is_set():
+            await stuck()
+        await answers_nothing.enter_async_context(silent(db))
+        return "It ran."
 
-        script = [stage.calls("make"), stage.calls("make"), "done"]
-        program = seat.House(db, ScriptedModel(script), [stage.tool("make", go)])
-        async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
-            here = await editor.new()
-            first = editor.prompting(here, "go")
-            await stuck.reached.wait()
-            editor.tell("session/cancel", sessionId=here)
-            assert seat.result(await first) == {"stopReason": "cancelled"}
-            second = editor.prompting(here, "again")
-            async with asyncio.timeout(60):
-                ended = await editor.until("tool_call_update", status="completed")
-            assert "It ran." in str(ended)
-            await answers_nothing.aclose()
-            assert seat.result(await second) == {"stopReason": "end_turn"}
-
-    stage.run(told)
+    script = [stage.calls("make"), stage.calls("make"), "done"]
+    program = seat.House(db, ScriptedModel(script), [stage.tool("make", go)])
+    async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
+        here = await editor.new()
+        first = editor.prompting(here, "go")
+        await stuck.reached.wait()
+        editor.tell("session/cancel", sessionId=here)
+        assert seat.result(await first) == {"stopReason": "cancelled"}
+        second = editor.prompting(here, "again")
+        async with asyncio.timeout(60):
+            ended = await editor.until("tool_call_update", status="completed")
+        assert "It ran." in str(ended)
+        await answers_nothing.aclose()
+        assert seat.result(await second) == {"stopReason": "end_turn"}
 
 
-def test_a_prompt_that_is_cancelled_is_answered_though_its_turn_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_prompt_that_is_cancelled_is_answered_though_its_turn_cannot_end(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(sessions, "STOP_SECONDS", 0.01)
     over = asyncio.Event()
 
@@ -267,22 +254,19 @@ def test_a_prompt_that_is_cancelled_is_answered_though_its_turn_cannot_end(monke
 
     stopped = asyncio.Event()
 
-    async def told(db: AsyncSessionDB) -> None:
-        script = [stage.calls("stay"), "B"]
-        async with seat.seated(seat.House(db, ScriptedModel(script), [stage.tool("stay", stays)])) as editor:
-            here = await editor.new()
-            first = editor.prompting(here, "go")
-            await editor.until("tool_call")
-            editor.tell("session/cancel", sessionId=here)
-            assert seat.result(await first) == {"stopReason": "cancelled"}
-            assert stopped.is_set()
-            second = editor.prompting(here, "and now?")
-            over.set()
-            assert seat.result(await second) == {"stopReason": "end_turn"}
-            assert editor.text() == "B"
-            assert editor.open_calls(here) == set()
-
-    stage.run(told)
+    script = [stage.calls("stay"), "B"]
+    async with seat.seated(seat.House(db, ScriptedModel(script), [stage.tool("stay", stays)])) as editor:
+        here = await editor.new()
+        first = editor.prompting(here, "go")
+        await editor.until("tool_call")
+        editor.tell("session/cancel", sessionId=here)
+        assert seat.result(await first) == {"stopReason": "cancelled"}
+        assert stopped.is_set()
+        second = editor.prompting(here, "and now?")
+        over.set()
+        assert seat.result(await second) == {"stopReason": "end_turn"}
+        assert editor.text() == "B"
+        assert editor.open_calls(here) == set()
 
 
 # --- as it was told then -------------------------------------------------------------------------------
@@ -303,10 +287,10 @@ def called(name: str, arguments: str) -> base.Reply:
         (plans.NAME, '{"steps": [{"step": "a\\ud800", "status": "pending"}]}'),
     ],
 )
-def test_a_call_with_odd_arguments_is_told_and_its_conversation_can_be_loaded(tool: str, arguments: str) -> None:
+async def test_a_call_with_odd_arguments_is_told_and_its_conversation_can_be_loaded(tool: str, arguments: str) -> None:
     kinds = ("tool_call", "tool_call_update", "plan")
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor([called(tool, arguments), "done"]) as editor:
         here = await editor.new()
         assert await editor.prompt(here, "go") == "end_turn"
         then = editor.told(*kinds)
@@ -317,24 +301,19 @@ def test_a_call_with_odd_arguments_is_told_and_its_conversation_can_be_loaded(to
         assert now[0] == then[0]
         assert now[-1] == then[-1]
 
-    seat.run(story, [called(tool, arguments), "done"])
 
-
-def test_a_message_that_cannot_be_read_keeps_no_conversation_from_being_loaded(tmp_path: Path) -> None:
+async def test_a_message_that_cannot_be_read_keeps_no_conversation_from_being_loaded(tmp_path: Path) -> None:
     place = str(tmp_path / "store.db")
 
-    async def told() -> None:
-        async with AsyncSessionDB(SessionDB(place)) as db, asyncio.timeout(60):
-            for number in range(1, 4):
-                await db.append_message("talk", role="user", content=f"message {number}", create=new)
-            damage(place)
-            async with seat.seated(seat.House(db, ScriptedModel())) as editor:
-                await editor.ask("session/load", sessionId="talk", cwd="/", mcpServers=[])
-                assert editor.text("user_message_chunk") == "message 1message 3"
-                assert "Message 2 cannot be shown" in editor.text("agent_thought_chunk")
-
     new = types.NewConversation(source="test")
-    asyncio.run(told())
+    async with AsyncSessionDB(SessionDB(place)) as db, asyncio.timeout(60):
+        for number in range(1, 4):
+            await db.append_message("talk", role="user", content=f"message {number}", create=new)
+        damage(place)
+        async with seat.seated(seat.House(db, ScriptedModel())) as editor:
+            await editor.ask("session/load", sessionId="talk", cwd="/", mcpServers=[])
+            assert editor.text("user_message_chunk") == "message 1message 3"
+            assert "Message 2 cannot be shown" in editor.text("agent_thought_chunk")
 
 
 def damage(place: str) -> None:

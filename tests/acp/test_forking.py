@@ -13,8 +13,8 @@ from tests.acp import seat
 from tests.agent import stage
 
 
-def test_a_fork_has_what_was_said_and_a_life_of_its_own() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_fork_has_what_was_said_and_a_life_of_its_own() -> None:
+    async with seat.editor(["A"]) as editor:
         db = editor.program.db
         session = await editor.new()
         await editor.prompt(session, "one")
@@ -26,13 +26,11 @@ def test_a_fork_has_what_was_said_and_a_life_of_its_own() -> None:
         assert len(await db.transcript(session)) == 2
         assert len(await db.transcript(fork)) == 4
 
-    seat.run(story, ["A"])
 
-
-def test_a_fork_in_the_middle_of_a_turn_is_refused() -> None:
+async def test_a_fork_in_the_middle_of_a_turn_is_refused() -> None:
     model = stage.Trickle("so far ")
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(model=model) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "one")
         await model.stuck.reached.wait()
@@ -41,10 +39,10 @@ def test_a_fork_in_the_middle_of_a_turn_is_refused() -> None:
         editor.tell("session/cancel", sessionId=session)
         await prompting
 
-    seat.run(story, model=model)
 
-
-def test_a_fork_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fork_that_is_refused_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(server, "MAX_SESSIONS", 2)
 
     class Full(seat.House):
@@ -53,23 +51,20 @@ def test_a_fork_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.Monkey
                 raise errors.SettingInvalid("There are no more models.")
             return await super().models()
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with seat.seated(Full(db, ScriptedModel(["A"]))) as editor:
-            session = await editor.new()
-            await editor.prompt(session, "one")
-            fork = {"sessionId": session, "cwd": "/", "mcpServers": []}
-            # There is room for it, and it cannot be opened all the same.
-            assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32603
-            assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
-            monkeypatch.setattr(server, "MAX_SESSIONS", 1)
-            assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32600
-            assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
-            assert await db.branches(session) == []
-
-    stage.run(story)
+    async with seat.seated(Full(db, ScriptedModel(["A"]))) as editor:
+        session = await editor.new()
+        await editor.prompt(session, "one")
+        fork = {"sessionId": session, "cwd": "/", "mcpServers": []}
+        # There is room for it, and it cannot be opened all the same.
+        assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32603
+        assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
+        monkeypatch.setattr(server, "MAX_SESSIONS", 1)
+        assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32600
+        assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
+        assert await db.branches(session) == []
 
 
-def test_a_branch_is_made_when_it_can_be_opened() -> None:
+async def test_a_branch_is_made_when_it_can_be_opened(db: AsyncSessionDB) -> None:
     class Watching(seat.House):
         async def models(self) -> Sequence[str]:
             seen.append([each.id for each in await self.db.list_sessions()])
@@ -77,24 +72,19 @@ def test_a_branch_is_made_when_it_can_be_opened() -> None:
 
     seen = list[list[str]]()
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with seat.seated(Watching(db, ScriptedModel(["A"]))) as editor:
-            session = await editor.new()
-            await editor.prompt(session, "one")
-            await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[])
-            # Whoever sees it may write to it, and nobody could take it back any more.
-            assert seen == [[], [session]]
-            assert len(await db.branches(session)) == 1
-
-    stage.run(story)
-
-
-def test_a_fork_has_the_last_place_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
-
-    async def story(editor: seat.Editor) -> None:
+    async with seat.seated(Watching(db, ScriptedModel(["A"]))) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
         await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[])
+        # Whoever sees it may write to it, and nobody could take it back any more.
+        assert seen == [[], [session]]
+        assert len(await db.branches(session)) == 1
 
-    seat.run(story, ["A"])
+
+async def test_a_fork_has_the_last_place_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
+
+    async with seat.editor(["A"]) as editor:
+        session = await editor.new()
+        await editor.prompt(session, "one")
+        await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[])

@@ -93,10 +93,10 @@ async def typed(method: str, params: Any, answering: Awaitable[Any]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_odd_requests_get_the_protocols_answers_and_harm_nobody(seed: int) -> None:
+async def test_odd_requests_get_the_protocols_answers_and_harm_nobody(seed: int) -> None:
     rng = random.Random(seed)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["ok"] * 1000) as editor:
         safe, session = await editor.new(), await editor.new()
         assert await editor.prompt(safe, "Hello") == "end_turn"
         assert await editor.prompt(session, "Hello") == "end_turn"
@@ -113,8 +113,6 @@ def test_odd_requests_get_the_protocols_answers_and_harm_nobody(seed: int) -> No
             await typed(*each)
         assert await editor.prompt(safe, "Still there?") == "end_turn"
 
-    seat.run(story, ["ok"] * 1000)
-
 
 def broken(rng: random.Random, number: int) -> bytes:
     """A line that was sound, with a few bytes changed."""
@@ -128,10 +126,10 @@ def broken(rng: random.Random, number: int) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_broken_lines_are_answered_and_harm_nobody(seed: int) -> None:
+async def test_broken_lines_are_answered_and_harm_nobody(seed: int) -> None:
     rng = random.Random(seed)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["ok"] * 1000) as editor:
         session = await editor.new()
         for number in range(CALLS):
             line = broken(rng, number)
@@ -142,5 +140,3 @@ def test_broken_lines_are_answered_and_harm_nobody(seed: int) -> None:
         codes = [each["error"]["code"] for each in editor.frames if "error" in each]
         assert {*codes} <= TYPED | {-32700}
         assert codes.count(-32700) > CALLS // 3
-
-    seat.run(story, ["ok"] * 1000)

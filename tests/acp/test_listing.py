@@ -9,10 +9,10 @@ from holdfast.acp import server
 from tests.acp import seat
 
 
-def test_conversations_are_listed_a_page_at_a_time_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_conversations_are_listed_a_page_at_a_time_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PAGE_SIZE", 3)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor() as editor:
         for number in range(7):
             await editor.program.db.create_session(f"talk{number}", source="test")
             await editor.program.db.append_message(f"talk{number}", role="user", content="hi")
@@ -27,11 +27,9 @@ def test_conversations_are_listed_a_page_at_a_time_each_once(monkeypatch: pytest
         assert sorted(seen) == [f"talk{number}" for number in range(7)]
         assert (await seat.refusal(editor.ask("session/list", cursor="?"))).code == -32602
 
-    seat.run(story)
 
-
-def test_conversations_of_others_are_not_listed() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_conversations_of_others_are_not_listed() -> None:
+    async with seat.editor() as editor:
         await editor.program.db.create_session("theirs", source="test", owner="telegram:7")
         await editor.program.db.append_message("theirs", role="user", content="hi")
         assert (await editor.ask("session/list"))["sessions"] == []
@@ -39,8 +37,6 @@ def test_conversations_of_others_are_not_listed() -> None:
             refused = await seat.refusal(editor.ask(method, sessionId="theirs", cwd="/", mcpServers=[]))
             assert refused.code == -32002
         assert editor.updates == []
-
-    seat.run(story)
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "-1", "1.5", "١", "9" * 16])

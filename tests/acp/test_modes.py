@@ -38,8 +38,8 @@ def test_the_strictest_mode_is_the_one_that_does_least() -> None:
 
 @pytest.mark.parametrize("mode", get_args(approvals.Mode))
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-def test_what_is_opened_anew_while_it_is_open_keeps_its_mode(mode: str, method: str) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_is_opened_anew_while_it_is_open_keeps_its_mode(mode: str, method: str) -> None:
+    async with seat.editor(["hello"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         await editor.ask("session/set_mode", sessionId=session, modeId=mode)
@@ -50,12 +50,10 @@ def test_what_is_opened_anew_while_it_is_open_keeps_its_mode(mode: str, method: 
         later = await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
         assert later["modes"]["currentModeId"] == modes.DEFAULT
 
-    seat.run(story, ["hello"])
-
 
 @pytest.mark.parametrize(("mode", "forked"), [("read-only", "read-only"), ("ask", "ask"), ("code", "ask")])
-def test_a_fork_does_no_more_than_what_it_came_from(mode: str, forked: str) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_fork_does_no_more_than_what_it_came_from(mode: str, forked: str) -> None:
+    async with seat.editor(["hello"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         await editor.ask("session/set_mode", sessionId=session, modeId=mode)
@@ -63,11 +61,9 @@ def test_a_fork_does_no_more_than_what_it_came_from(mode: str, forked: str) -> N
         assert fork["modes"]["currentModeId"] == forked
         assert editor.program.doors[-1].approvals.mode == forked
 
-    seat.run(story, ["hello"])
 
-
-def test_a_question_that_is_open_when_read_only_is_chosen_is_taken_back() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_question_that_is_open_when_read_only_is_chosen_is_taken_back() -> None:
+    async with seat.editor([house.runs("make"), "a pity"]) as editor:
         editor.answer = lambda _: None
         session = await editor.new()
         prompting = editor.prompting(session, "go")
@@ -76,5 +72,3 @@ def test_a_question_that_is_open_when_read_only_is_chosen_is_taken_back() -> Non
         assert seat.result(await prompting)["stopReason"] == "end_turn"
         assert editor.program.shell.ran == []
         assert editor.told("tool_call_update")[-1]["status"] == "failed"
-
-    seat.run(story, [house.runs("make"), "a pity"])

@@ -14,12 +14,12 @@ from tests.agent import stage
 LONG = "word " * 400
 
 
-def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     # Who begins to listen is known to others after a while only.
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.05)
     dsn = postgres.fresh()
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(dsn) as db:
         script = [f"Answer {number}. {LONG}" for number in range(1, 7)]
         async with (
             AsyncSessionDB(SessionDB(dsn)) as elsewhere,
@@ -44,5 +44,3 @@ def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest.Monke
             before = len(one.told("user_message_chunk"))
             await one.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
             assert len(one.told("user_message_chunk")) == before + 6
-
-    stage.run(story, dsn)

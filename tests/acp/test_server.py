@@ -22,19 +22,17 @@ from tests.agent import house, stage
 UNKNOWN = "20200101_000000_abcdef"
 
 
-def test_opening_and_closing_leaves_nothing_behind() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_opening_and_closing_leaves_nothing_behind() -> None:
+    async with seat.editor() as editor:
         session = await editor.new()
         assert await editor.ask("session/close", sessionId=session) == {}
         with pytest.raises(errors.NoSuchSession):
             await editor.program.db.head(session)
         assert (await editor.ask("session/list"))["sessions"] == []
 
-    seat.run(story)
 
-
-def test_a_new_session_says_what_there_is_to_choose() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_new_session_says_what_there_is_to_choose() -> None:
+    async with seat.editor() as editor:
         made = await editor.ask("session/new", cwd="/", mcpServers=[])
         assert made["modes"]["currentModeId"] == "ask"
         assert [each["id"] for each in made["modes"]["availableModes"]] == ["ask", "code", "read-only"]
@@ -43,62 +41,53 @@ def test_a_new_session_says_what_there_is_to_choose() -> None:
         assert (model["id"], model["currentValue"]) == ("model", "scripted/model")
         assert [each["value"] for each in model["options"]] == ["scripted/model", "other/model"]
 
-    seat.run(story)
 
-
-def test_a_session_works_in_its_own_folders(tmp_path: Path) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_session_works_in_its_own_folders(tmp_path: Path) -> None:
+    async with seat.editor() as editor:
         await editor.new(str(tmp_path), additionalDirectories=["/"])
         (place,) = editor.program.places
         assert place.folders == (str(tmp_path), "/")
 
-    seat.run(story)
-
 
 @pytest.mark.parametrize("folder", ["relative", "/no/such/folder/anywhere", "/\0", ""])
-def test_a_folder_that_is_none_is_refused(folder: str) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_folder_that_is_none_is_refused(folder: str) -> None:
+    async with seat.editor() as editor:
         assert (await seat.refusal(editor.new(folder))).code == -32602
         assert (await seat.refusal(editor.new("/", additionalDirectories=[folder]))).code == -32602
-
-    seat.run(story)
 
 
 # --- again ---------------------------------------------------------------------------------------------
 
 
-def test_loading_tells_everything_before_it_answers() -> None:
+async def test_loading_tells_everything_before_it_answers(db: AsyncSessionDB) -> None:
     script = [house.runs("make test"), "first", "second"]
 
-    async def story(db: AsyncSessionDB) -> None:
-        program = seat.House(db, ScriptedModel(script))
-        async with seat.seated(program) as editor:
-            session = await editor.new()
-            await editor.prompt(session, "one")
-            await editor.prompt(session, "two")
-        async with seat.seated(program) as editor:
-            loading = editor.asking("session/load", sessionId=session, cwd="/", mcpServers=[])
-            answer = await loading
-            before = editor.frames[: editor.frames.index(answer)]
-            kinds = [each["params"]["update"]["sessionUpdate"] for each in before if "method" in each]
-            assert kinds == [
-                "user_message_chunk",
-                "tool_call",
-                "tool_call_update",
-                "agent_message_chunk",
-                "user_message_chunk",
-                "agent_message_chunk",
-            ]
-            assert editor.text("user_message_chunk") == "onetwo"
-            assert editor.text() == "firstsecond"
-            await editor.until("available_commands_update")
-            assert (await editor.until("session_info_update"))["title"]
-
-    stage.run(story)
+    program = seat.House(db, ScriptedModel(script))
+    async with seat.seated(program) as editor:
+        session = await editor.new()
+        await editor.prompt(session, "one")
+        await editor.prompt(session, "two")
+    async with seat.seated(program) as editor:
+        loading = editor.asking("session/load", sessionId=session, cwd="/", mcpServers=[])
+        answer = await loading
+        before = editor.frames[: editor.frames.index(answer)]
+        kinds = [each["params"]["update"]["sessionUpdate"] for each in before if "method" in each]
+        assert kinds == [
+            "user_message_chunk",
+            "tool_call",
+            "tool_call_update",
+            "agent_message_chunk",
+            "user_message_chunk",
+            "agent_message_chunk",
+        ]
+        assert editor.text("user_message_chunk") == "onetwo"
+        assert editor.text() == "firstsecond"
+        await editor.until("available_commands_update")
+        assert (await editor.until("session_info_update"))["title"]
 
 
-def test_a_call_that_nobody_finished_is_not_open_when_it_is_loaded() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_call_that_nobody_finished_is_not_open_when_it_is_loaded() -> None:
+    async with seat.editor() as editor:
         db = editor.program.db
         call = types.ToolCall("c1", "shell", {"command": "make"})
         await db.create_session("talk", source="test")
@@ -108,13 +97,11 @@ def test_a_call_that_nobody_finished_is_not_open_when_it_is_loaded() -> None:
         assert editor.told("tool_call")
         assert editor.open_calls("talk") == set()
 
-    seat.run(story)
 
-
-def test_a_call_that_another_process_finishes_later_is_told_as_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_another_process_finishes_later_is_told_as_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor() as editor:
         db = editor.program.db
         call = types.ToolCall("c1", "shell", {"command": "make"})
         await db.create_session("talk", source="test")
@@ -125,11 +112,9 @@ def test_a_call_that_another_process_finishes_later_is_told_as_finished(monkeypa
         told = await editor.until("tool_call_update", status="completed")
         assert "built" in str(told["content"])
 
-    seat.run(story)
 
-
-def test_resuming_tells_nothing_and_goes_on() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_resuming_tells_nothing_and_goes_on() -> None:
+    async with seat.editor(["A", "B"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
         await editor.ask("session/close", sessionId=session)
@@ -139,13 +124,11 @@ def test_resuming_tells_nothing_and_goes_on() -> None:
         await editor.prompt(session, "two")
         assert [each.role for each in await editor.program.db.transcript(session)] == ["user", "assistant"] * 2
 
-    seat.run(story, ["A", "B"])
 
-
-def test_loading_what_is_open_opens_it_anew_and_answers_what_ran() -> None:
+async def test_loading_what_is_open_opens_it_anew_and_answers_what_ran() -> None:
     model = stage.Trickle("so far ")
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(model=model) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "one")
         await model.stuck.reached.wait()
@@ -153,11 +136,9 @@ def test_loading_what_is_open_opens_it_anew_and_answers_what_ran() -> None:
         assert seat.result(await prompting) == {"stopReason": "cancelled"}
         assert editor.program.open == 1
 
-    seat.run(story, model=model)
 
-
-def test_any_id_the_conversation_ever_had_opens_it() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_any_id_the_conversation_ever_had_opens_it() -> None:
+    async with seat.editor(["A"]) as editor:
         db = editor.program.db
         await db.create_session("talk", source="test")
         await db.append_message("talk", role="user", content="one")
@@ -166,10 +147,8 @@ def test_any_id_the_conversation_ever_had_opens_it() -> None:
         await editor.prompt(head, "two")
         assert editor.text(session=head) == "A"
 
-    seat.run(story, ["A"])
 
-
-def test_an_id_nobody_has_is_not_found_whatever_is_asked_of_it() -> None:
+async def test_an_id_nobody_has_is_not_found_whatever_is_asked_of_it() -> None:
     where: dict[str, Any] = {"cwd": "/", "mcpServers": []}
     methods: dict[str, dict[str, Any]] = {
         "session/load": where,
@@ -181,17 +160,15 @@ def test_an_id_nobody_has_is_not_found_whatever_is_asked_of_it() -> None:
         "session/set_config_option": {"configId": "mode", "value": "ask"},
     }
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor() as editor:
         for method, params in methods.items():
             for name in (UNKNOWN, "x" * 5_000, "", "../../etc"):
                 refused = await seat.refusal(editor.ask(method, sessionId=name, **params))
                 assert refused.code == -32002, (method, name)
 
-    seat.run(story)
 
-
-def test_a_deleted_conversation_is_not_found() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_deleted_conversation_is_not_found() -> None:
+    async with seat.editor(["A"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
         await editor.ask("session/close", sessionId=session)
@@ -199,11 +176,9 @@ def test_a_deleted_conversation_is_not_found() -> None:
         refused = await seat.refusal(editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[]))
         assert refused.code == -32002
 
-    seat.run(story, ["A"])
 
-
-def test_what_has_not_begun_is_opened_again_all_the_same() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_has_not_begun_is_opened_again_all_the_same() -> None:
+    async with seat.editor(["A", "B"]) as editor:
         session = await editor.new()
         for method in ("session/load", "session/resume"):
             await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
@@ -211,22 +186,18 @@ def test_what_has_not_begun_is_opened_again_all_the_same() -> None:
         assert fork != session
         assert [await editor.prompt(each, "hello") for each in (session, fork)] == ["end_turn", "end_turn"]
 
-    seat.run(story, ["A", "B"])
 
-
-def test_a_prompt_to_a_conversation_that_was_deleted_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_prompt_to_a_conversation_that_was_deleted_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async with seat.editor(["A"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
         await editor.program.db.delete_conversation(session)
         refused = await seat.refusal(editor.prompt(session, "two"))
         assert "deleted" in str(refused)
-
-    seat.run(story, ["A"])
     assert not [each for each in caplog.records if each.exc_info]
 
 
-def test_what_closes_slowly_keeps_no_other_session_waiting() -> None:
+async def test_what_closes_slowly_keeps_no_other_session_waiting(db: AsyncSessionDB) -> None:
     leave = asyncio.Event()
 
     class Slow(seat.House):
@@ -239,22 +210,19 @@ def test_what_closes_slowly_keeps_no_other_session_waiting() -> None:
             if place is self.places[0]:
                 await leave.wait()
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with seat.seated(Slow(db, ScriptedModel([]))) as editor:
-            closing = editor.asking("session/close", sessionId=await editor.new())
-            await editor.ask("session/close", sessionId=await editor.new())
-            assert not closing.done()
-            leave.set()
-            assert seat.result(await closing) == {}
-
-    stage.run(story)
+    async with seat.seated(Slow(db, ScriptedModel([]))) as editor:
+        closing = editor.asking("session/close", sessionId=await editor.new())
+        await editor.ask("session/close", sessionId=await editor.new())
+        assert not closing.done()
+        leave.set()
+        assert seat.result(await closing) == {}
 
 
 # --- how a session behaves -----------------------------------------------------------------------------
 
 
-def test_read_only_runs_nothing_and_asks_nothing() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_read_only_runs_nothing_and_asks_nothing() -> None:
+    async with seat.editor([house.runs("make test"), "a pity"]) as editor:
         session = await editor.new()
         assert await editor.ask("session/set_mode", sessionId=session, modeId="read-only") == {}
         told = await editor.until("config_option_update")
@@ -263,11 +231,9 @@ def test_read_only_runs_nothing_and_asks_nothing() -> None:
         assert editor.program.shell.ran == []
         assert editor.questions == []
 
-    seat.run(story, [house.runs("make test"), "a pity"])
 
-
-def test_a_mode_chosen_as_an_option_is_the_same_mode() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_mode_chosen_as_an_option_is_the_same_mode() -> None:
+    async with seat.editor() as editor:
         session, other = await editor.new(), await editor.new()
         given = await editor.ask("session/set_config_option", sessionId=session, configId="mode", value="code")
         assert given["configOptions"][0]["currentValue"] == "code"
@@ -275,11 +241,9 @@ def test_a_mode_chosen_as_an_option_is_the_same_mode() -> None:
         looked = await editor.ask("session/set_config_option", sessionId=other, configId="model", value="other/model")
         assert looked["configOptions"][0]["currentValue"] == "ask"
 
-    seat.run(story)
 
-
-def test_another_model_answers_from_the_next_turn_on() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_another_model_answers_from_the_next_turn_on() -> None:
+    async with seat.editor(["A"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
         given = await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")
@@ -287,24 +251,20 @@ def test_another_model_answers_from_the_next_turn_on() -> None:
         await editor.prompt(session, "two")
         assert editor.text() == "Athe other one"
 
-    seat.run(story, ["A"])
 
-
-def test_a_model_chosen_by_a_command_is_told_of() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_model_chosen_by_a_command_is_told_of() -> None:
+    async with seat.editor() as editor:
         session = await editor.new()
         await editor.prompt(session, "/model other/model")
         told = await editor.until("config_option_update")
         assert told["configOptions"][1]["currentValue"] == "other/model"
 
-    seat.run(story)
-
 
 @pytest.mark.parametrize(
     ("option", "value"), [("mode", "yolo"), ("model", "no/such"), ("model", ""), ("colour", "red"), ("mode", "")]
 )
-def test_what_cannot_be_chosen_is_refused_and_changes_nothing(option: str, value: str) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_cannot_be_chosen_is_refused_and_changes_nothing(option: str, value: str) -> None:
+    async with seat.editor() as editor:
         session = await editor.new()
         asked = editor.ask("session/set_config_option", sessionId=session, configId=option, value=value)
         assert (await seat.refusal(asked)).code == -32602
@@ -312,17 +272,13 @@ def test_what_cannot_be_chosen_is_refused_and_changes_nothing(option: str, value
         given = await editor.ask("session/set_config_option", sessionId=session, configId="mode", value="ask")
         assert given["configOptions"][1]["currentValue"] == "scripted/model"
 
-    seat.run(story)
-
 
 # --- what is refused -----------------------------------------------------------------------------------
 
 
-def test_there_is_nothing_to_log_in_to() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_there_is_nothing_to_log_in_to() -> None:
+    async with seat.editor() as editor:
         assert (await seat.refusal(editor.ask("authenticate", methodId="oauth"))).code == -32602
-
-    seat.run(story)
 
 
 @pytest.mark.parametrize(
@@ -336,54 +292,46 @@ def test_there_is_nothing_to_log_in_to() -> None:
         ("_own/method", {}, -32601),
     ],
 )
-def test_what_is_asked_wrongly_gets_the_protocols_error(method: str, params: dict[str, Any], code: int) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_is_asked_wrongly_gets_the_protocols_error(method: str, params: dict[str, Any], code: int) -> None:
+    async with seat.editor() as editor:
         assert (await seat.refusal(editor.ask(method, **params))).code == code
         await editor.new()
 
-    seat.run(story)
-
 
 @pytest.mark.parametrize("params", [{}, {"params": None}, {"params": {}}])
-def test_what_can_all_be_left_out_may_be(params: dict[str, Any]) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_can_all_be_left_out_may_be(params: dict[str, Any]) -> None:
+    async with seat.editor() as editor:
         editor.say({"jsonrpc": "2.0", "id": "bare", "method": "session/list", **params})
         await seat.so(lambda: [each for each in editor.frames if each.get("id") == "bare"])
         assert editor.frames[-1]["result"] == {"sessions": []}
 
-    seat.run(story)
 
-
-def test_more_sessions_than_there_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_sessions_than_there_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_SESSIONS", 2)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor() as editor:
         one, _ = await editor.new(), await editor.new()
         assert (await seat.refusal(editor.new())).code == -32600
         await editor.ask("session/close", sessionId=one)
         await editor.new()
 
-    seat.run(story)
 
-
-def test_a_fault_of_ours_is_told_without_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_ours_is_told_without_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(_: seat.House) -> list[str]:
         raise RuntimeError("secret inner thing")
 
     monkeypatch.setattr(seat.House, "models", broken)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor() as editor:
         answer = await editor.asking("session/new", cwd="/", mcpServers=[])
         assert answer["error"]["code"] == -32603
         assert "secret" not in str(answer)
 
-    seat.run(story)
 
-
-def test_closing_in_a_turn_answers_its_prompt_first() -> None:
+async def test_closing_in_a_turn_answers_its_prompt_first() -> None:
     model = stage.Trickle("so far ")
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(model=model) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "one")
         await model.stuck.reached.wait()
@@ -392,42 +340,34 @@ def test_closing_in_a_turn_answers_its_prompt_first() -> None:
         assert seat.result(await closing) == {}
         assert editor.program.open == 0
 
-    seat.run(story, model=model)
 
-
-def test_what_a_tool_tells_the_editor_never_overtakes_its_call() -> None:
+async def test_what_a_tool_tells_the_editor_never_overtakes_its_call(db: AsyncSessionDB) -> None:
     from acp import helpers
 
     from holdfast.tools import base as tools
 
-    async def story(db: AsyncSessionDB) -> None:
-        async def run(_: dict[str, Any]) -> str:
-            shown = helpers.update_tool_call(tools.current().call_id, content=[helpers.tool_terminal_ref("t1")])
-            await program.clients[0].session_update(session_id=program.places[0].session_id, update=shown)
-            return "It ran."
+    async def run(_: dict[str, Any]) -> str:
+        shown = helpers.update_tool_call(tools.current().call_id, content=[helpers.tool_terminal_ref("t1")])
+        await program.clients[0].session_update(session_id=program.places[0].session_id, update=shown)
+        return "It ran."
 
-        program = seat.House(db, ScriptedModel([stage.calls("look"), "done"]), tools=[stage.tool("look", run)])
-        async with seat.seated(program) as editor:
-            session = await editor.new()
-            await editor.prompt(session, "go")
-            calls = editor.told("tool_call", "tool_call_update")
-            assert [each["sessionUpdate"] for each in calls] == ["tool_call", "tool_call_update", "tool_call_update"]
-            assert calls[2]["content"] == [{"type": "terminal", "terminalId": "t1"}]
-            assert calls[2]["status"] == "completed"
-
-    stage.run(story)
+    program = seat.House(db, ScriptedModel([stage.calls("look"), "done"]), tools=[stage.tool("look", run)])
+    async with seat.seated(program) as editor:
+        session = await editor.new()
+        await editor.prompt(session, "go")
+        calls = editor.told("tool_call", "tool_call_update")
+        assert [each["sessionUpdate"] for each in calls] == ["tool_call", "tool_call_update", "tool_call_update"]
+        assert calls[2]["content"] == [{"type": "terminal", "terminalId": "t1"}]
+        assert calls[2]["status"] == "completed"
 
 
-def test_two_editors_in_one_conversation_take_turns_and_lose_nothing() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        one, two = seat.House(db, ScriptedModel(["A", "C"])), seat.House(db, ScriptedModel(["B"]))
-        async with seat.seated(one) as here, seat.seated(two) as there:
-            session = await here.new()
-            await here.prompt(session, "one")
-            await there.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
-            both = await asyncio.gather(here.prompt(session, "two"), there.prompt(session, "three"))
-            assert both == ["end_turn", "end_turn"]
-        said = await db.transcript(session)
-        assert [each.role for each in said] == ["user", "assistant"] * 3
-
-    stage.run(story)
+async def test_two_editors_in_one_conversation_take_turns_and_lose_nothing(db: AsyncSessionDB) -> None:
+    one, two = seat.House(db, ScriptedModel(["A", "C"])), seat.House(db, ScriptedModel(["B"]))
+    async with seat.seated(one) as here, seat.seated(two) as there:
+        session = await here.new()
+        await here.prompt(session, "one")
+        await there.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        both = await asyncio.gather(here.prompt(session, "two"), there.prompt(session, "three"))
+        assert both == ["end_turn", "end_turn"]
+    said = await db.transcript(session)
+    assert [each.role for each in said] == ["user", "assistant"] * 3

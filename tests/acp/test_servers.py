@@ -52,19 +52,15 @@ async def called(tool: base.Tool, **arguments: Any) -> types.Content | base.Resu
     return await plan.go()
 
 
-def test_a_program_of_the_editors_is_there_for_its_session_and_gone_with_it(
+async def test_a_program_of_the_editors_is_there_for_its_session_and_gone_with_it(
     tmp_path: Path, leash: leashes.Leash
 ) -> None:
     mark = leash.environment[leashes.NAME]
-
-    async def work() -> None:
-        async with mcp_servers.open_servers([raw(**{leashes.NAME: mark})], tmp_path) as source:
-            tools = await ready(source, "raw__echo")
-            assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
-            assert leash.at_large()
-        leashes.until(lambda: not leash.at_large(), "it is gone")
-
-    stage.run(work)
+    async with mcp_servers.open_servers([raw(**{leashes.NAME: mark})], tmp_path) as source:
+        tools = await ready(source, "raw__echo")
+        assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
+        assert leash.at_large()
+    leashes.until(lambda: not leash.at_large(), "it is gone")
 
 
 def test_what_it_was_given_in_confidence_is_not_told() -> None:
@@ -73,13 +69,10 @@ def test_what_it_was_given_in_confidence_is_not_told() -> None:
     assert "hunter2" not in repr(known)
 
 
-def test_nothing_is_started_where_nothing_is_brought(tmp_path: Path) -> None:
-    async def work() -> None:
-        for given in ([], None):
-            async with mcp_servers.open_servers(given, tmp_path) as none:
-                assert none is None
-
-    stage.run(work)
+async def test_nothing_is_started_where_nothing_is_brought(tmp_path: Path) -> None:
+    for given in ([], None):
+        async with mcp_servers.open_servers(given, tmp_path) as none:
+            assert none is None
 
 
 def test_two_of_one_name_are_told_apart() -> None:
@@ -87,56 +80,45 @@ def test_two_of_one_name_are_told_apart() -> None:
     assert [each.name for each in known] == ["a b", "a b-2", "a b-2-2", "c"]
 
 
-def test_those_of_the_settings_keep_their_names_and_are_not_had_twice(tmp_path: Path) -> None:
+async def test_those_of_the_settings_keep_their_names_and_are_not_had_twice(tmp_path: Path) -> None:
     own = mcp_servers.convert_servers([raw("raw"), raw("other", "ten")])
     (known,) = mcp_servers.convert_servers([raw("as the editor calls it"), raw("raw", "ten", "elsewhere")], own)
     assert known.name == "raw-2"
-
-    async def work() -> None:
-        async with mcp_servers.open_servers([raw("raw", "ten", str(tmp_path / "log"))], tmp_path, own[:1]) as both:
-            tools = await ready(both, "raw-2__t1")
-            tools = await ready(both, "raw__echo") | tools
-            assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
-
-    stage.run(work)
+    async with mcp_servers.open_servers([raw("raw", "ten", str(tmp_path / "log"))], tmp_path, own[:1]) as both:
+        tools = await ready(both, "raw-2__t1")
+        tools = await ready(both, "raw__echo") | tools
+        assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
 
 
-def test_prompts_of_the_editors_servers_are_commands_of_the_session(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with mcp_servers.open_servers([raw()], tmp_path) as brought:
-            await ready(brought, "raw__echo")
-            assert brought is not None
-            assert "raw:greet" in {each.name for each in brought.listed()}
-            assert await brought.text("raw:greet", "who=you") is not None
-
-    stage.run(work)
+async def test_prompts_of_the_editors_servers_are_commands_of_the_session(tmp_path: Path) -> None:
+    async with mcp_servers.open_servers([raw()], tmp_path) as brought:
+        await ready(brought, "raw__echo")
+        assert brought is not None
+        assert "raw:greet" in {each.name for each in brought.listed()}
+        assert await brought.text("raw:greet", "who=you") is not None
 
 
-def test_one_that_cannot_be_had_is_told_and_keeps_nothing_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        through = schema.AcpMcpServer(type="acp", name="through", server_id="1")
-        broken = schema.McpServerStdio(name="broken", command=str(tmp_path / "nothing"), args=[], env=[])
-        async with mcp_servers.open_servers([through, broken, raw()], tmp_path) as source:
-            assert await called((await ready(source, "raw__echo"))["raw__echo"], text="a") == '{"text": "a"}'
-            assert source is not None
-            assert any("broken" in remark for remark in (await source.offer()).remarks)
-
-    stage.run(work)
+async def test_one_that_cannot_be_had_is_told_and_keeps_nothing_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    through = schema.AcpMcpServer(type="acp", name="through", server_id="1")
+    broken = schema.McpServerStdio(name="broken", command=str(tmp_path / "nothing"), args=[], env=[])
+    async with mcp_servers.open_servers([through, broken, raw()], tmp_path) as source:
+        assert await called((await ready(source, "raw__echo"))["raw__echo"], text="a") == '{"text": "a"}'
+        assert source is not None
+        assert any("broken" in remark for remark in (await source.offer()).remarks)
     assert "through" in caplog.text
 
 
-def test_an_address_is_spoken_to_with_its_headers(tmp_path: Path) -> None:
-    async def work() -> None:
-        with web.serving() as there:
-            given = schema.HttpMcpServer(
-                type="http", name="web", url=there.url, headers=[schema.HttpHeader(name="x-key", value="secret-value")]
-            )
-            (known,) = mcp_servers.convert_servers([given])
-            assert (known.headers, known.given) == ({"x-key": "secret-value"}, (("x-key", "secret-value"),))
-            async with mcp_servers.open_servers([given], tmp_path) as source:
-                assert await called((await ready(source, "web__ok"))["web__ok"]) == "fine"
-
-    stage.run(work)
+async def test_an_address_is_spoken_to_with_its_headers(tmp_path: Path) -> None:
+    with web.serving() as there:
+        given = schema.HttpMcpServer(
+            type="http", name="web", url=there.url, headers=[schema.HttpHeader(name="x-key", value="secret-value")]
+        )
+        (known,) = mcp_servers.convert_servers([given])
+        assert (known.headers, known.given) == ({"x-key": "secret-value"}, (("x-key", "secret-value"),))
+        async with mcp_servers.open_servers([given], tmp_path) as source:
+            assert await called((await ready(source, "web__ok"))["web__ok"]) == "fine"
 
 
 # --- the older way ---------------------------------------------------------------------------------------
@@ -200,21 +182,18 @@ def events() -> Iterator[tuple[str, type[Events]]]:
         server.server_close()
 
 
-def test_an_address_of_the_older_way_is_spoken_to_and_tried_again_when_its_stream_ends(tmp_path: Path) -> None:
-    async def work() -> None:
-        with events() as (url, there):
-            headers = [schema.HttpHeader(name="x-key", value="secret-value")]
-            given = schema.SseMcpServer(type="sse", name="old", url=url, headers=headers)
-            async with mcp_servers.open_servers([given], tmp_path) as source:
-                tool = (await ready(source, "old__ok"))["old__ok"]
-                assert await called(tool) == "fine"
-                assert set(there.keys) == {"secret-value"}
-                there.said.put(None)
-                async with asyncio.timeout(stage.PATIENCE):
-                    while await attempt(lambda: called(tool)) != "fine":
-                        await asyncio.sleep(0.02)
-
-    stage.run(work)
+async def test_an_address_of_the_older_way_is_spoken_to_and_tried_again_when_its_stream_ends(tmp_path: Path) -> None:
+    with events() as (url, there):
+        headers = [schema.HttpHeader(name="x-key", value="secret-value")]
+        given = schema.SseMcpServer(type="sse", name="old", url=url, headers=headers)
+        async with mcp_servers.open_servers([given], tmp_path) as source:
+            tool = (await ready(source, "old__ok"))["old__ok"]
+            assert await called(tool) == "fine"
+            assert set(there.keys) == {"secret-value"}
+            there.said.put(None)
+            async with asyncio.timeout(stage.PATIENCE):
+                while await attempt(lambda: called(tool)) != "fine":
+                    await asyncio.sleep(0.02)
 
 
 async def attempt(call: Callable[[], Awaitable[object]]) -> object:

@@ -23,8 +23,8 @@ from tests.tools import test_pictures
 BIG = "x" * 2_000_000
 
 
-def test_a_prompt_is_answered_after_all_that_came_of_it() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_prompt_is_answered_after_all_that_came_of_it() -> None:
+    async with seat.editor(["hello yourself"]) as editor:
         session = await editor.new()
         assert await editor.prompt(session, "hello") == "end_turn"
         assert editor.text() == "hello yourself"
@@ -32,21 +32,18 @@ def test_a_prompt_is_answered_after_all_that_came_of_it() -> None:
         assert response["result"] == {"stopReason": "end_turn"}
         assert usage["params"]["update"]["sessionUpdate"] == "usage_update"
 
-    seat.run(story, ["hello yourself"])
 
-
-def test_what_a_model_thinks_is_told_as_thoughts() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_a_model_thinks_is_told_as_thoughts() -> None:
+    async with seat.editor([[base.ThinkingDelta("hm"), base.ContentDelta("so"), base.FinishDelta("stop")]]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         assert editor.text("agent_thought_chunk") == "hm"
         assert editor.text() == "so"
 
-    seat.run(story, [[base.ThinkingDelta("hm"), base.ContentDelta("so"), base.FinishDelta("stop")]])
 
-
-def test_a_reader_that_is_slow_misses_nothing() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_reader_that_is_slow_misses_nothing() -> None:
+    words = [*(base.ContentDelta(f"{n} ") for n in range(500)), base.FinishDelta("stop")]
+    async with seat.editor([words]) as editor:
         session = await editor.new()
         editor.reads.clear()
         prompting = editor.prompting(session, "hello")
@@ -55,35 +52,28 @@ def test_a_reader_that_is_slow_misses_nothing() -> None:
         await prompting
         assert editor.text() == "".join(f"{n} " for n in range(500))
 
-    words = [*(base.ContentDelta(f"{n} ") for n in range(500)), base.FinishDelta("stop")]
-    seat.run(story, [words])
 
-
-def test_two_prompts_at_once_are_answered_in_their_order() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_two_prompts_at_once_are_answered_in_their_order() -> None:
+    async with seat.editor(["A", "B"]) as editor:
         session = await editor.new()
         first, second = editor.prompting(session, "one"), editor.prompting(session, "two")
         assert [seat.result(await each)["stopReason"] for each in (first, second)] == ["end_turn", "end_turn"]
         assert editor.text() == "AB"
 
-    seat.run(story, ["A", "B"])
 
-
-def test_sessions_do_not_hear_of_each_other() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_sessions_do_not_hear_of_each_other() -> None:
+    async with seat.editor(["A", "B"]) as editor:
         one, two = await editor.new(), await editor.new()
         await editor.prompt(one, "hello")
         await editor.prompt(two, "hello")
         assert (editor.text(session=one), editor.text(session=two)) == ("A", "B")
 
-    seat.run(story, ["A", "B"])
-
 
 # --- what goes with a prompt ---------------------------------------------------------------------------
 
 
-def test_what_comes_along_is_in_the_message_and_comes_back_as_it_was() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_comes_along_is_in_the_message_and_comes_back_as_it_was() -> None:
+    async with seat.editor(["I see"]) as editor:
         session = await editor.new()
         blocks: list[dict[str, Any]] = [
             {"type": "text", "text": "Look at "},
@@ -105,11 +95,9 @@ def test_what_comes_along_is_in_the_message_and_comes_back_as_it_was() -> None:
         assert shown[2]["resource"] == {"uri": "file:///c.txt", "text": "the code is 42"}
         assert shown[3]["data"] == blocks[3]["data"]
 
-    seat.run(story, ["I see"])
 
-
-def test_what_was_typed_is_kept_to_the_letter() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_was_typed_is_kept_to_the_letter() -> None:
+    async with seat.editor(["A", "B", "C"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "    indented\nnext\n")
         blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": "  two"}]
@@ -119,25 +107,21 @@ def test_what_was_typed_is_kept_to_the_letter() -> None:
         assert said[0][-1] == {"type": "text", "text": "    indented\nnext\n"}
         assert said[1:] == [blocks, "  /no command "]
 
-    seat.run(story, ["A", "B", "C"])
-
 
 @pytest.mark.parametrize("words", ["", "I must not say"])
-def test_what_a_provider_refuses_is_a_refusal(words: str) -> None:
+async def test_what_a_provider_refuses_is_a_refusal(words: str) -> None:
     said = (content_parts.Text(words),) if words else ()
     refused = base.Reply(said, (), "refused", types.Usage(), "scripted/model")
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor([refused, "well"]) as editor:
         session = await editor.new()
         assert await editor.prompt(session, "go") == "refusal"
         assert (words or "declined") in editor.text()
         assert await editor.prompt(session, "and now?") == "end_turn"
 
-    seat.run(story, [refused, "well"])
 
-
-def test_a_huge_resource_is_kept_whole() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_huge_resource_is_kept_whole() -> None:
+    async with seat.editor(["Much."]) as editor:
         session = await editor.new()
         blocks = [
             {"type": "text", "text": "What is it?"},
@@ -146,8 +130,6 @@ def test_a_huge_resource_is_kept_whole() -> None:
         await editor.ask("session/prompt", sessionId=session, prompt=blocks)
         (said, _) = await editor.program.db.transcript(session)
         assert BIG in str(said.content)
-
-    seat.run(story, ["Much."])
 
 
 @pytest.mark.parametrize(
@@ -160,22 +142,20 @@ def test_a_huge_resource_is_kept_whole() -> None:
         [{"type": "image", "data": "AAAA", "mimeType": "image/png"}],
     ],
 )
-def test_a_prompt_that_cannot_be_read_is_refused_and_leaves_nothing(prompt: list[dict[str, Any]]) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_prompt_that_cannot_be_read_is_refused_and_leaves_nothing(prompt: list[dict[str, Any]]) -> None:
+    async with seat.editor() as editor:
         session = await editor.new()
         refused = await seat.refusal(editor.ask("session/prompt", sessionId=session, prompt=prompt))
         assert refused.code == -32602
         with pytest.raises(errors.NoSuchSession):
             await editor.program.db.head(session)
 
-    seat.run(story)
-
 
 # --- tools and questions -------------------------------------------------------------------------------
 
 
-def test_a_question_shows_the_call_and_its_answer_lets_it_run() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_question_shows_the_call_and_its_answer_lets_it_run() -> None:
+    async with seat.editor([house.runs("make test"), "done"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         (asked,) = editor.questions
@@ -190,12 +170,10 @@ def test_a_question_shows_the_call_and_its_answer_lets_it_run() -> None:
         states = [each.get("status") for each in editor.told("tool_call", "tool_call_update")]
         assert states == ["in_progress", "pending", "in_progress", "completed"]
 
-    seat.run(story, [house.runs("make test"), "done"])
-
 
 @pytest.mark.parametrize("answer", ["deny", "whatever", None])
-def test_whatever_is_not_a_yes_is_a_no(answer: str | None) -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_whatever_is_not_a_yes_is_a_no(answer: str | None) -> None:
+    async with seat.editor([house.runs("make test"), "a pity"]) as editor:
         outcome = {"outcome": "selected", "optionId": answer} if answer else {"outcome": "cancelled"}
         editor.answer = lambda _: {"outcome": outcome}
         session = await editor.new()
@@ -203,21 +181,19 @@ def test_whatever_is_not_a_yes_is_a_no(answer: str | None) -> None:
         assert editor.program.shell.ran == []
         assert editor.told("tool_call_update")[-1]["status"] == "failed"
 
-    seat.run(story, [house.runs("make test"), "a pity"])
 
-
-def test_an_editor_that_answers_nonsense_has_denied() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_an_editor_that_answers_nonsense_has_denied() -> None:
+    async with seat.editor([house.runs("make test"), "a pity"]) as editor:
         editor.answer = lambda _: {"outcome": 7}
         session = await editor.new()
         assert await editor.prompt(session, "go") == "end_turn"
         assert editor.program.shell.ran == []
 
-    seat.run(story, [house.runs("make test"), "a pity"])
 
-
-def test_a_remembered_answer_is_not_asked_for_again() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_remembered_answer_is_not_asked_for_again() -> None:
+    async with seat.editor(
+        [house.runs("make test"), "1", house.runs("make test"), "2", house.runs("make test"), "3"]
+    ) as editor:
         editor.answer = lambda _: {"outcome": {"outcome": "selected", "optionId": "conversation"}}
         session = await editor.new()
         await editor.prompt(session, "go")
@@ -228,14 +204,9 @@ def test_a_remembered_answer_is_not_asked_for_again() -> None:
         assert editor.program.shell.ran == ["make test"] * 3
         assert len(editor.questions) == 1
 
-    seat.run(
-        story,
-        [house.runs("make test"), "1", house.runs("make test"), "2", house.runs("make test"), "3"],
-    )
 
-
-def test_calls_that_a_provider_names_alike_are_told_apart_then_and_later() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_calls_that_a_provider_names_alike_are_told_apart_then_and_later() -> None:
+    async with seat.editor([house.runs("make"), "1", house.runs("make"), "2"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         await editor.prompt(session, "again")
@@ -245,24 +216,20 @@ def test_calls_that_a_provider_names_alike_are_told_apart_then_and_later() -> No
         await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
         assert [each["toolCallId"] for each in editor.told("tool_call")[2:]] == then
 
-    seat.run(story, [house.runs("make"), "1", house.runs("make"), "2"])
 
-
-def test_what_is_dangerous_cannot_be_remembered() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_is_dangerous_cannot_be_remembered() -> None:
+    async with seat.editor([house.runs("rm -rf /"), "done"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         (asked,) = editor.questions
         assert [each["optionId"] for each in asked["options"]] == ["once", "deny"]
 
-    seat.run(story, [house.runs("rm -rf /"), "done"])
 
-
-def test_a_plan_is_shown_as_a_plan_and_as_nothing_else() -> None:
+async def test_a_plan_is_shown_as_a_plan_and_as_nothing_else() -> None:
     steps = [{"step": "look", "status": "completed"}, {"step": "leap", "status": "pending", "priority": "high"}]
     call = base.Reply(calls=(types.ToolCall("p1", "update_plan", {"steps": steps}),), usage=types.Usage(10, 5))
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor([call, "done"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
@@ -272,14 +239,12 @@ def test_a_plan_is_shown_as_a_plan_and_as_nothing_else() -> None:
         assert [each["status"] for each in shown[0]["entries"]] == ["completed", "pending"]
         assert not editor.told("tool_call", "tool_call_update")
 
-    seat.run(story, [call, "done"])
-
 
 # --- how a turn ends -----------------------------------------------------------------------------------
 
 
-def test_a_turn_that_failed_is_an_error_that_says_why_and_the_prompt_is_kept() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_turn_that_failed_is_an_error_that_says_why_and_the_prompt_is_kept() -> None:
+    async with seat.editor([errors.KeyRefused("The key was refused."), "now"]) as editor:
         session = await editor.new()
         refused = await seat.refusal(editor.prompt(session, "hello"))
         assert refused.code == -32603
@@ -287,40 +252,33 @@ def test_a_turn_that_failed_is_an_error_that_says_why_and_the_prompt_is_kept() -
         assert [each.role for each in await editor.program.db.transcript(session)] == ["user"]
         assert await editor.prompt(session, "again") == "end_turn"
 
-    seat.run(story, [errors.KeyRefused("The key was refused."), "now"])
 
-
-def test_a_client_that_vanishes_in_a_turn_loses_nothing() -> None:
+async def test_a_client_that_vanishes_in_a_turn_loses_nothing(db: AsyncSessionDB) -> None:
     model = stage.Trickle("so far ")
 
-    async def story(db: AsyncSessionDB) -> None:
-        program = seat.House(db, model)
-        async with seat.seated(program) as editor:
-            session = await editor.new()
-            editor.prompting(session, "hello")
-            editor.prompting(session, "this one waits")
-            await model.stuck.reached.wait()
-            editor.vanish()
-            await asyncio.wait([editor.serving])
-        assert program.open == 0
-        said = await db.transcript(session)
-        assert [each.role for each in said] == ["user", "assistant"]
-
-    stage.run(story)
+    program = seat.House(db, model)
+    async with seat.seated(program) as editor:
+        session = await editor.new()
+        editor.prompting(session, "hello")
+        editor.prompting(session, "this one waits")
+        await model.stuck.reached.wait()
+        editor.vanish()
+        await asyncio.wait([editor.serving])
+    assert program.open == 0
+    said = await db.transcript(session)
+    assert [each.role for each in said] == ["user", "assistant"]
 
 
 # --- commands ------------------------------------------------------------------------------------------
 
 
-def test_commands_are_told_after_the_session_is_known_and_those_of_other_places_are_not() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_commands_are_told_after_the_session_is_known_and_those_of_other_places_are_not() -> None:
+    async with seat.editor() as editor:
         await editor.new()
         told = await editor.until("available_commands_update")
         names = {each["name"] for each in told["availableCommands"]}
         assert {"compact", "status", "undo", "model", "branch"} <= names
         assert not names & {"quit", "new", "reset", "resume"}
-
-    seat.run(story)
 
 
 class Later:
@@ -340,11 +298,11 @@ async def nothing(_: commands.Invocation) -> None:
     pass
 
 
-def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     later = Later()
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["Hello Ann"], prompt_commands=later) as editor:
         here = await editor.new()
         await editor.until("available_commands_update")
         later.brought.append(commands.SlashCommand(name="wiki:greet", help="Greets.", run=nothing, argument="NAME"))
@@ -358,11 +316,9 @@ def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pyte
         (said, _) = await editor.program.db.transcript(here)
         assert "Greet Ann" in str(said.content)
 
-    seat.run(story, ["Hello Ann"], prompt_commands=later)
 
-
-def test_a_command_answers_and_is_no_message() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_command_answers_and_is_no_message() -> None:
+    async with seat.editor() as editor:
         session = await editor.new()
         assert await editor.prompt(session, "/status") == "end_turn"
         assert "model" in editor.text()
@@ -373,42 +329,35 @@ def test_a_command_answers_and_is_no_message() -> None:
         with pytest.raises(errors.NoSuchSession):
             await editor.program.db.head(session)
 
-    seat.run(story)
 
-
-def test_two_slashes_say_that_it_is_no_command() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_two_slashes_say_that_it_is_no_command() -> None:
+    async with seat.editor(["what?"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "//status")
         (said, _) = await editor.program.db.transcript(session)
         assert "/status" in str(said.content)
         assert "//status" not in str(said.content)
 
-    seat.run(story, ["what?"])
+
+async def test_compact_is_the_same_as_everywhere_and_the_whole_transcript_comes_back(db: AsyncSessionDB) -> None:
+    session = "talk"
+    await filled(db)
+    before = len(await db.transcript(session))
+    program = seat.House(db, ScriptedModel(["A summary of it all."] * 3, window=WINDOW))
+    async with seat.seated(program) as editor:
+        await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
+        assert await editor.prompt(session, "/compact") == "end_turn"
+        assert (await db.context(session)).cut_seq > 0
+        assert "Summarizing" in editor.text("agent_thought_chunk")
+        assert "Compacted up to" in editor.text()
+    async with seat.seated(program) as editor:
+        await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        shown = editor.told("user_message_chunk", "agent_message_chunk", "tool_call", "tool_call_update")
+        assert len(shown) >= before
 
 
-def test_compact_is_the_same_as_everywhere_and_the_whole_transcript_comes_back() -> None:
-    async def told(db: AsyncSessionDB) -> None:
-        session = "talk"
-        await filled(db)
-        before = len(await db.transcript(session))
-        program = seat.House(db, ScriptedModel(["A summary of it all."] * 3, window=WINDOW))
-        async with seat.seated(program) as editor:
-            await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
-            assert await editor.prompt(session, "/compact") == "end_turn"
-            assert (await db.context(session)).cut_seq > 0
-            assert "Summarizing" in editor.text("agent_thought_chunk")
-            assert "Compacted up to" in editor.text()
-        async with seat.seated(program) as editor:
-            await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
-            shown = editor.told("user_message_chunk", "agent_message_chunk", "tool_call", "tool_call_update")
-            assert len(shown) >= before
-
-    stage.run(told)
-
-
-def test_retry_is_a_turn_of_its_own() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_retry_is_a_turn_of_its_own() -> None:
+    async with seat.editor(["A", "B"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         assert await editor.prompt(session, "/retry") == "end_turn"
@@ -417,11 +366,9 @@ def test_retry_is_a_turn_of_its_own() -> None:
         replayed = editor.told("user_message_chunk")
         assert [each["content"]["text"] for each in replayed] == ["hello"]
 
-    seat.run(story, ["A", "B"])
 
-
-def test_a_branch_is_told_of_and_the_session_stays() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_a_branch_is_told_of_and_the_session_stays() -> None:
+    async with seat.editor(["A", "B"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         await editor.prompt(session, "/branch")
@@ -431,14 +378,12 @@ def test_a_branch_is_told_of_and_the_session_stays() -> None:
         listed = (await editor.ask("session/list"))["sessions"]
         assert len(listed) == 2
 
-    seat.run(story, ["A", "B"])
-
 
 # --- what others do ------------------------------------------------------------------------------------
 
 
-def test_what_others_say_in_the_conversation_is_told_before_what_comes_after_it() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_others_say_in_the_conversation_is_told_before_what_comes_after_it() -> None:
+    async with seat.editor(["A", "B"]) as editor:
         db = editor.program.db
         session = await editor.new()
         await editor.prompt(session, "hello")
@@ -448,11 +393,9 @@ def test_what_others_say_in_the_conversation_is_told_before_what_comes_after_it(
         assert editor.text("user_message_chunk") == "from the terminal"
         assert editor.text() == "Ato the terminalB"
 
-    seat.run(story, ["A", "B"])
 
-
-def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_reads() -> None:
-    async def story(editor: seat.Editor) -> None:
+async def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_reads() -> None:
+    async with seat.editor(["A"]) as editor:
         here = await editor.new()
         await editor.until("available_commands_update")
         editor.reads.clear()
@@ -468,30 +411,26 @@ def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_rea
         assert editor.told("user_message_chunk") == []
         assert editor.text() == "A"
 
-    seat.run(story, ["A"])
 
-
-def test_prompt_is_answered_although_the_usage_cannot_be_read_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prompt_is_answered_although_the_usage_cannot_be_read_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(usage, "read", hang)
     monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.01)
 
-    async def story(editor: seat.Editor) -> None:
+    async with seat.editor(["A"]) as editor:
         async with asyncio.timeout(30):
             assert await editor.prompt(await editor.new(), "hello") == "end_turn"
 
-    seat.run(story, ["A"])
 
-
-def test_what_another_process_writes_is_told_without_being_asked(
+async def test_what_another_process_writes_is_told_without_being_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     place = str(tmp_path / "store.db")
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(place) as db:
         program = seat.House(db, ScriptedModel(["A"]))
         async with seat.seated(program) as editor, AsyncSessionDB(SessionDB(place)) as other:
             here = await editor.new()
@@ -503,5 +442,3 @@ def test_what_another_process_writes_is_told_without_being_asked(
             await editor.until("agent_message_chunk")
             assert editor.text("user_message_chunk") == "from the terminal"
             assert editor.text() == "Ato the terminal"
-
-    stage.run(story, place)

@@ -187,7 +187,7 @@ def test_a_terminal_that_comes_too_late_is_let_go_of(
     assert not (tmp_path / "done").exists()
 
 
-def test_terminal_that_is_created_together_with_a_cancellation_is_released() -> None:
+async def test_terminal_that_is_created_together_with_a_cancellation_is_released() -> None:
     released: list[str] = []
 
     class Client:
@@ -198,18 +198,14 @@ def test_terminal_that_is_created_together_with_a_cancellation_is_released() -> 
         async def release_terminal(self, _session_id: str, terminal_id: str) -> None:
             released.append(terminal_id)
 
-    async def work() -> None:
-        nonlocal running
-        conn: Any = Client()
-        running = asyncio.create_task(client_terminals.ClientTerminals(conn, desk.SESSION)._create("script", "/"))
-        await asyncio.wait([running])
-        assert running.cancelled()
-        async with asyncio.timeout(60):
-            while not released:
-                await asyncio.sleep(0)
-
     running: asyncio.Task[str]
-    asyncio.run(work())
+    conn: Any = Client()
+    running = asyncio.create_task(client_terminals.ClientTerminals(conn, desk.SESSION)._create("script", "/"))
+    await asyncio.wait([running])
+    assert running.cancelled()
+    async with asyncio.timeout(60):
+        while not released:
+            await asyncio.sleep(0)
 
 
 def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(
@@ -251,7 +247,7 @@ def test_what_a_command_leaves_is_stopped_and_told(tmp_path: Path, leash: leashe
 
 
 @pytest.mark.parametrize("how", ["late", "cancelled", "gone"])
-def test_nothing_runs_on_whatever_the_editor_does(
+async def test_nothing_runs_on_whatever_the_editor_does(
     tmp_path: Path, place: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(client_terminals, "KILL_SECONDS", 0.05)
@@ -261,23 +257,20 @@ def test_nothing_runs_on_whatever_the_editor_does(
         if method in ("kill", "release"):
             await asyncio.Event().wait()
 
-    async def run() -> None:
-        editor.before = nothing
-        async with desk.connected(editor) as conn, opened(conn, tmp_path, leash) as tool:
-            command = "setsid sleep 600 & touch begun; sleep 600"
-            doing = desk.Doing([tool])("shell", command=command, timeout=1 if how == "late" else 600)
-            running = asyncio.create_task(doing)
-            async with asyncio.timeout(60):
-                while not running.done() and (not (tmp_path / "begun").exists() or "wait" not in editor.asked):
-                    await asyncio.sleep(0.01)
-            if how == "cancelled":
-                running.cancel()
-            if how == "gone":
-                await conn.close()
-            await asyncio.wait([running])
-            assert leash.at_large() == []
-
-    asyncio.run(run())
+    editor.before = nothing
+    async with desk.connected(editor) as conn, opened(conn, tmp_path, leash) as tool:
+        command = "setsid sleep 600 & touch begun; sleep 600"
+        doing = desk.Doing([tool])("shell", command=command, timeout=1 if how == "late" else 600)
+        running = asyncio.create_task(doing)
+        async with asyncio.timeout(60):
+            while not running.done() and (not (tmp_path / "begun").exists() or "wait" not in editor.asked):
+                await asyncio.sleep(0.01)
+        if how == "cancelled":
+            running.cancel()
+        if how == "gone":
+            await conn.close()
+        await asyncio.wait([running])
+        assert leash.at_large() == []
     assert list(place.iterdir()) == []
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
@@ -14,16 +15,22 @@ from holdfast.tools import base as tools
 T = TypeVar("T")
 
 
-def run(story: Callable[[AsyncSessionDB], Awaitable[T]], target: str = ":memory:", **store: Any) -> T:
-    """Tell a story with a store; none of them may take for ever."""
+@asynccontextmanager
+async def store(target: str = ":memory:", **options: Any) -> AsyncIterator[AsyncSessionDB]:
+    """Open a store for a test, and check it afterwards."""
+    async with AsyncSessionDB(SessionDB(target, **options)) as db:
+        yield db
+        assert (await db.admin.fsck()).ok
 
-    async def told() -> T:
-        async with AsyncSessionDB(SessionDB(target, **store)) as db, asyncio.timeout(60):
-            value = await story(db)
-            assert (await db.admin.fsck()).ok
-            return value
 
-    return asyncio.run(told())
+def run(story: Callable[[AsyncSessionDB], Awaitable[T]], target: str = ":memory:", **options: Any) -> T:
+    """Run a coroutine function with a store, in an event loop of its own."""
+
+    async def with_store() -> T:
+        async with store(target, **options) as db, asyncio.timeout(60):
+            return await story(db)
+
+    return asyncio.run(with_store())
 
 
 class LoopClock:

@@ -35,37 +35,31 @@ def test_the_environment_is_asked_only_where_no_conversation_was_set(monkeypatch
     assert current_session_id() is None
 
 
-def test_lease_of_a_turn_or_a_compaction_names_its_agent() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async def look(_: object) -> str:
-            (lease,) = await db.leases()
-            return lease.agent
+async def test_lease_of_a_turn_or_a_compaction_names_its_agent(db: AsyncSessionDB) -> None:
+    async def look(_: object) -> str:
+        (lease,) = await db.leases()
+        return lease.agent
 
-        model = ScriptedModel([stage.calls("look"), "Done.", stage.calls("look"), "Done."])
-        agent = stage.agent(db, model, source="desk", session_id="talk", tools=[stage.tool("look", look)])
-        for _ in range(2):  # the one that begins the conversation, and another
-            result = await agent.run_conversation("Who?")
-            assert (result.completed, result.messages[2].content) == (True, agent.name)
-        assert agent.name.startswith("desk#")
-
-    stage.run(story)
+    model = ScriptedModel([stage.calls("look"), "Done.", stage.calls("look"), "Done."])
+    agent = stage.agent(db, model, source="desk", session_id="talk", tools=[stage.tool("look", look)])
+    for _ in range(2):  # the one that begins the conversation, and another
+        result = await agent.run_conversation("Who?")
+        assert (result.completed, result.messages[2].content) == (True, agent.name)
+    assert agent.name.startswith("desk#")
 
 
-def test_two_tasks_do_not_see_each_others_conversation() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        seen: dict[str, str | None] = {}
+async def test_two_tasks_do_not_see_each_others_conversation(db: AsyncSessionDB) -> None:
+    seen: dict[str, str | None] = {}
 
-        async def look(_: object) -> str:
-            await asyncio.sleep(0)
-            here = agent_current_session.current_conversation_id()
-            seen[str(here)] = await asyncio.to_thread(current_session_id)
-            return "ok"
+    async def look(_: object) -> str:
+        await asyncio.sleep(0)
+        here = agent_current_session.current_conversation_id()
+        seen[str(here)] = await asyncio.to_thread(current_session_id)
+        return "ok"
 
-        async def turn(name: str) -> None:
-            model = ScriptedModel([stage.calls("look"), "Done."])
-            await stage.agent(db, model, session_id=name, tools=[stage.tool("look", look)]).run_conversation("Go")
+    async def turn(name: str) -> None:
+        model = ScriptedModel([stage.calls("look"), "Done."])
+        await stage.agent(db, model, session_id=name, tools=[stage.tool("look", look)]).run_conversation("Go")
 
-        await asyncio.gather(turn("one"), turn("two"))
-        assert seen == {"one": "one", "two": "two"}
-
-    stage.run(story)
+    await asyncio.gather(turn("one"), turn("two"))
+    assert seen == {"one": "one", "two": "two"}

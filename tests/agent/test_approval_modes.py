@@ -119,42 +119,38 @@ def test_read_only_runs_what_says_that_it_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_what_is_asked_for_when_read_only_is_chosen_is_not_done(late: bool) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make"), "a pity"])
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(heard)
-                if late:
-                    # Somebody has said yes, and nothing has come of it yet.
-                    await home.approvals.answer("talk", events.Approve(question.request_id, "once", "me"))
-                home.approvals.set_mode("read-only")
-                await done
-        assert home.shell.ran == []
-        assert await house.audit(db) == [("make", False, "mode: read-only", None)]
-
-    stage.run(story)
+async def test_what_is_asked_for_when_read_only_is_chosen_is_not_done(late: bool, db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make"), "a pity"])
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(heard)
+            if late:
+                # Somebody has said yes, and nothing has come of it yet.
+                await home.approvals.answer("talk", events.Approve(question.request_id, "once", "me"))
+            home.approvals.set_mode("read-only")
+            await done
+    assert home.shell.ran == []
+    assert await house.audit(db) == [("make", False, "mode: read-only", None)]
 
 
-def test_what_a_rule_allows_is_not_done_where_read_only_is_chosen_while_it_is_written_down() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        shell, permissions = house.Shell(), approvals.Approvals(db.permissions, law=house.law(allow=["shell"]))
-        begin = db.permissions.begin_audit
+async def test_what_a_rule_allows_is_not_done_where_read_only_is_chosen_while_it_is_written_down(
+    db: AsyncSessionDB,
+) -> None:
+    shell, permissions = house.Shell(), approvals.Approvals(db.permissions, law=house.law(allow=["shell"]))
+    begin = db.permissions.begin_audit
 
-        async def chosen_meanwhile(*given: Any) -> int:
-            permissions.set_mode("read-only")
-            return await begin(*given)
+    async def chosen_meanwhile(*given: Any) -> int:
+        permissions.set_mode("read-only")
+        return await begin(*given)
 
-        db.permissions.begin_audit = chosen_meanwhile  # type: ignore[method-assign]
-        model = ScriptedModel([house.runs("make"), "a pity"])
-        await stage.agent(db, model, tools=[shell.tool], approvals=permissions).run_conversation("go")
-        assert shell.ran == []
-        refused, begun = await db.permissions.audit_log()
-        assert (refused.allowed, refused.by) == (False, "mode: read-only")
-        assert (begun.allowed, begun.ok) == (True, False)
-
-    stage.run(story)
+    db.permissions.begin_audit = chosen_meanwhile  # type: ignore[method-assign]
+    model = ScriptedModel([house.runs("make"), "a pity"])
+    await stage.agent(db, model, tools=[shell.tool], approvals=permissions).run_conversation("go")
+    assert shell.ran == []
+    refused, begun = await db.permissions.audit_log()
+    assert (refused.allowed, refused.by) == (False, "mode: read-only")
+    assert (begun.allowed, begun.ok) == (True, False)
 
 
 def test_code_changes_files_and_runs_nothing_unasked() -> None:

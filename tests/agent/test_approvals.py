@@ -26,52 +26,43 @@ from tests.compaction.test_compress import WINDOW, Writer, filled
 # --- rules ---------------------------------------------------------------------------------------------
 
 
-def test_a_rule_that_allows_asks_nobody_and_is_named_in_the_audit() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("git diff"), "Done."], law=house.law(allow=["shell(git diff)"]))
-        async with home.door as door:
+async def test_a_rule_that_allows_asks_nobody_and_is_named_in_the_audit(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("git diff"), "Done."], law=house.law(allow=["shell(git diff)"]))
+    async with home.door as door:
+        assert (await door.submit("talk", events.Submit("go"))).completed
+    assert home.shell.ran == ["git diff"]
+    assert await house.audit(db) == [("git diff", True, "rule: allow shell(git diff)", True)]
+
+
+async def test_a_rule_that_forbids_is_told_to_the_model_and_nobody_is_asked(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("git push"), "Well."], law=house.law(deny=["shell(git push)"]), yes=True)
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
             assert (await door.submit("talk", events.Submit("go"))).completed
-        assert home.shell.ran == ["git diff"]
-        assert await house.audit(db) == [("git diff", True, "rule: allow shell(git diff)", True)]
-
-    stage.run(story)
-
-
-def test_a_rule_that_forbids_is_told_to_the_model_and_nobody_is_asked() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("git push"), "Well."], law=house.law(deny=["shell(git push)"]), yes=True)
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                assert (await door.submit("talk", events.Submit("go"))).completed
-                seen = [each.event for each in await until(heard, events.TurnFinished)]
-        assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
-        assert home.shell.ran == []
-        assert "A rule in the settings forbids it (deny shell(git push))." in home.results[0]
-        assert await house.audit(db) == [("git push", False, "rule: deny shell(git push)", None)]
-
-    stage.run(story)
+            seen = [each.event for each in await until(heard, events.TurnFinished)]
+    assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
+    assert home.shell.ran == []
+    assert "A rule in the settings forbids it (deny shell(git push))." in home.results[0]
+    assert await house.audit(db) == [("git push", False, "rule: deny shell(git push)", None)]
 
 
-def test_a_tool_that_only_looks_is_forbidden_by_rule_too() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        looks = stage.says("read_file", "the content")
-        spec = types.ToolSpec("read_file", "Reads.", {"type": "object", "properties": {"path": {"type": "string"}}})
-        closed = rules.Policy(house.law(deny=["read_file(**/private/**)"]).rules, "/work")
-        calls = [
-            base.Reply(calls=(types.ToolCall(name, "read_file", {"path": name}),), usage=types.Usage(1, 1))
-            for name in ("private/x", "other/../private/x", "/work/private/x", "public/x")
-        ]
-        model = ScriptedModel([*calls, "Done."])
-        reader = tools.Tool(spec, looks.run)
-        agent = stage.agent(db, model, tools=[reader], approvals=approvals.Approvals(db.permissions, law=closed))
-        await agent.run_conversation("go")
-        results = [str(each.content) for each in model.requests[-1].messages if each.role == "tool"]
-        assert ["Not allowed" in each for each in results] == [True, True, True, False]
-        by = "rule: deny read_file(**/private/**)"
-        named = ("private/x", "other/../private/x", "/work/private/x")
-        assert await house.audit(db) == [(f"read_file '{name}'.", False, by, None) for name in named]
-
-    stage.run(story)
+async def test_a_tool_that_only_looks_is_forbidden_by_rule_too(db: AsyncSessionDB) -> None:
+    looks = stage.says("read_file", "the content")
+    spec = types.ToolSpec("read_file", "Reads.", {"type": "object", "properties": {"path": {"type": "string"}}})
+    closed = rules.Policy(house.law(deny=["read_file(**/private/**)"]).rules, "/work")
+    calls = [
+        base.Reply(calls=(types.ToolCall(name, "read_file", {"path": name}),), usage=types.Usage(1, 1))
+        for name in ("private/x", "other/../private/x", "/work/private/x", "public/x")
+    ]
+    model = ScriptedModel([*calls, "Done."])
+    reader = tools.Tool(spec, looks.run)
+    agent = stage.agent(db, model, tools=[reader], approvals=approvals.Approvals(db.permissions, law=closed))
+    await agent.run_conversation("go")
+    results = [str(each.content) for each in model.requests[-1].messages if each.role == "tool"]
+    assert ["Not allowed" in each for each in results] == [True, True, True, False]
+    by = "rule: deny read_file(**/private/**)"
+    named = ("private/x", "other/../private/x", "/work/private/x")
+    assert await house.audit(db) == [(f"read_file '{name}'.", False, by, None) for name in named]
 
 
 def files_at(tmp_path: Path, db: AsyncSessionDB, calls: list[tuple[str, dict[str, str]]], **said: list[str]) -> AIAgent:
@@ -89,7 +80,7 @@ def files_at(tmp_path: Path, db: AsyncSessionDB, calls: list[tuple[str, dict[str
     )
 
 
-def test_a_search_shows_nothing_below_a_path_that_is_forbidden(tmp_path: Path) -> None:
+async def test_a_search_shows_nothing_below_a_path_that_is_forbidden(tmp_path: Path, db: AsyncSessionDB) -> None:
     for name in ("private", "public", "closed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("the word")
@@ -101,260 +92,221 @@ def test_a_search_shows_nothing_below_a_path_that_is_forbidden(tmp_path: Path) -
         ("find_files", {"pattern": "*", "folder": "private"}),
     ]
 
-    async def story(db: AsyncSessionDB) -> None:
-        agent = files_at(tmp_path, db, calls, deny=rules)
-        await agent.run_conversation("go")
-        assert isinstance(agent.model, ScriptedModel)
-        found = [str(each.content) for each in agent.model.requests[-1].messages if each.role == "tool"]
-        assert found[0] == "public/a.txt:1: the word"
-        assert sorted(found[1].splitlines()) == ["closed/a.txt", "public/a.txt"]
-        assert ["Not allowed" in each for each in found[2:]] == [True, True]
-        assert [what for what, *_ in await house.audit(db)] == ["search_files 'private'.", "find_files 'private'."]
-
-    stage.run(story)
+    agent = files_at(tmp_path, db, calls, deny=rules)
+    await agent.run_conversation("go")
+    assert isinstance(agent.model, ScriptedModel)
+    found = [str(each.content) for each in agent.model.requests[-1].messages if each.role == "tool"]
+    assert found[0] == "public/a.txt:1: the word"
+    assert sorted(found[1].splitlines()) == ["closed/a.txt", "public/a.txt"]
+    assert ["Not allowed" in each for each in found[2:]] == [True, True]
+    assert [what for what, *_ in await house.audit(db)] == ["search_files 'private'.", "find_files 'private'."]
 
 
-def test_what_a_tool_itself_refuses_is_in_the_audit(tmp_path: Path) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        calls = [
-            ("write_file", {"path": ".git/hooks/x", "content": "x"}),
-            ("write_file", {"path": "a", "content": "x"}),
-        ]
-        await files_at(tmp_path, db, calls).run_conversation("go")
-        assert (await house.audit(db))[0] == ("write_file '.git/hooks/x'.", False, "the tool: never", None)
-        assert [allowed for _, allowed, _, _ in await house.audit(db)] == [False, True]
-
-    stage.run(story)
+async def test_what_a_tool_itself_refuses_is_in_the_audit(tmp_path: Path, db: AsyncSessionDB) -> None:
+    calls = [
+        ("write_file", {"path": ".git/hooks/x", "content": "x"}),
+        ("write_file", {"path": "a", "content": "x"}),
+    ]
+    await files_at(tmp_path, db, calls).run_conversation("go")
+    assert (await house.audit(db))[0] == ("write_file '.git/hooks/x'.", False, "the tool: never", None)
+    assert [allowed for _, allowed, _, _ in await house.audit(db)] == [False, True]
 
 
 # --- asking --------------------------------------------------------------------------------------------
 
 
-def test_whoever_listens_is_asked_and_a_yes_lets_it_run_once() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make it"), house.runs("make it", "c2"), "Done."])
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                first = await house.asked(heard)
-                assert (first.tool, first.detail, first.call_id) == ("shell", "make it", "c1")
-                assert home.shell.ran == []
-                await door.send("talk", events.Approve(first.request_id, "once", "me"))
-                settled = (await until(heard, events.ApprovalSettled))[-1].event
-                assert settled == events.ApprovalSettled(first.request_id, True, "me: once")
-                second = await house.asked(heard)
-                await door.send("talk", events.Approve(second.request_id, "deny", "me", "not twice"))
-                assert (await done).completed
-        assert home.shell.ran == ["make it"]
-        assert home.results == [
-            "It ran.",
-            "Error: Not allowed: Run make it. The person denied it. They said: not twice",
-        ]
-        assert await house.audit(db) == [("make it", True, "me: once", True), ("make it", False, "me: no", None)]
-        assert await db.permissions.grants("", "talk") == []
-
-    stage.run(story)
+async def test_whoever_listens_is_asked_and_a_yes_lets_it_run_once(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make it"), house.runs("make it", "c2"), "Done."])
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            first = await house.asked(heard)
+            assert (first.tool, first.detail, first.call_id) == ("shell", "make it", "c1")
+            assert home.shell.ran == []
+            await door.send("talk", events.Approve(first.request_id, "once", "me"))
+            settled = (await until(heard, events.ApprovalSettled))[-1].event
+            assert settled == events.ApprovalSettled(first.request_id, True, "me: once")
+            second = await house.asked(heard)
+            await door.send("talk", events.Approve(second.request_id, "deny", "me", "not twice"))
+            assert (await done).completed
+    assert home.shell.ran == ["make it"]
+    assert home.results == [
+        "It ran.",
+        "Error: Not allowed: Run make it. The person denied it. They said: not twice",
+    ]
+    assert await house.audit(db) == [("make it", True, "me: once", True), ("make it", False, "me: no", None)]
+    assert await db.permissions.grants("", "talk") == []
 
 
 @pytest.mark.parametrize("answer", ["conversation", "always"])
-def test_a_lasting_yes_is_remembered_where_it_was_meant(answer: events.Answered) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        script = [
-            house.runs("git diff a"),
-            house.runs("git diff b", "c2"),
-            "Done.",
-            house.runs("git diff c", "c3"),
-            "Done.",
-        ]
-        home = house.House(db, script)
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(heard)
-                assert question.remembers == "shell(git diff) in /"
-                await door.send("talk", events.Approve(question.request_id, answer, "me"))
-                assert (await done).completed
-            assert home.shell.ran == ["git diff a", "git diff b"]
-            assert (await door.submit("other", events.Submit("go"))).completed
-        assert len(home.shell.ran) == (3 if answer == "always" else 2)
-        (grant,) = await db.permissions.grants("", "talk")
-        assert (grant.rule, grant.conversation_id) == (
-            "shell(git diff) in /",
-            "talk" if answer == "conversation" else None,
-        )
-
-    stage.run(story)
+async def test_a_lasting_yes_is_remembered_where_it_was_meant(answer: events.Answered, db: AsyncSessionDB) -> None:
+    script = [
+        house.runs("git diff a"),
+        house.runs("git diff b", "c2"),
+        "Done.",
+        house.runs("git diff c", "c3"),
+        "Done.",
+    ]
+    home = house.House(db, script)
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(heard)
+            assert question.remembers == "shell(git diff) in /"
+            await door.send("talk", events.Approve(question.request_id, answer, "me"))
+            assert (await done).completed
+        assert home.shell.ran == ["git diff a", "git diff b"]
+        assert (await door.submit("other", events.Submit("go"))).completed
+    assert len(home.shell.ran) == (3 if answer == "always" else 2)
+    (grant,) = await db.permissions.grants("", "talk")
+    assert (grant.rule, grant.conversation_id) == (
+        "shell(git diff) in /",
+        "talk" if answer == "conversation" else None,
+    )
 
 
-def test_a_lasting_yes_to_something_dangerous_holds_for_this_once() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("git push -f"), "Done."], law=house.law(allow=["shell"]))
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(heard)
-                assert question.danger
-                assert question.remembers == ""
-                await door.send("talk", events.Approve(question.request_id, "always", "me"))
-                seen = [each.event for each in await until(heard, events.TurnFinished)]
-                await done
-        assert any(isinstance(each, events.Notice) and "this once" in each.text for each in seen)
-        assert home.shell.ran == ["git push -f"]
-        assert await db.permissions.grants("") == []
-
-    stage.run(story)
+async def test_a_lasting_yes_to_something_dangerous_holds_for_this_once(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("git push -f"), "Done."], law=house.law(allow=["shell"]))
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(heard)
+            assert question.danger
+            assert question.remembers == ""
+            await door.send("talk", events.Approve(question.request_id, "always", "me"))
+            seen = [each.event for each in await until(heard, events.TurnFinished)]
+            await done
+    assert any(isinstance(each, events.Notice) and "this once" in each.text for each in seen)
+    assert home.shell.ran == ["git push -f"]
+    assert await db.permissions.grants("") == []
 
 
 @pytest.mark.parametrize("answer", ["no", "", "DENY", "Once", "yes", "always ", None])
-def test_whatever_is_no_known_yes_is_a_no(answer: Any) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make"), "Done."])
-        async with home.door as door:
+async def test_whatever_is_no_known_yes_is_a_no(answer: Any, db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make"), "Done."])
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(heard)
+            await door.send("talk", events.Approve(question.request_id, answer, "bot"))
+            await done
+    assert home.shell.ran == []
+    assert await house.audit(db) == [("make", False, "bot: no", None)]
+    assert await db.permissions.grants("", "talk") == []
+
+
+async def test_where_something_forbidden_may_hide_a_person_is_asked_and_told_why(db: AsyncSessionDB) -> None:
+    rules = house.law(deny=["shell(git status)"], allow=["shell"])
+    home = house.House(db, [house.runs("x=status; git $x"), "Done."], law=rules)
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(heard)
+            assert question.danger == "A rule may forbid it (rule: deny shell(git status))."
+            assert question.remembers == ""
+            await door.send("talk", events.Approve(question.request_id, "once", "me"))
+            await done
+    assert home.shell.ran == ["x=status; git $x"]
+
+
+async def test_nobody_there_is_a_no_at_once(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make"), "Well."])
+    async with home.door as door:
+        with door.subscribe("talk") as heard:
+            assert (await door.submit("talk", events.Submit("go"))).completed
+            seen = [each.event for each in await until(heard, events.TurnFinished)]
+    assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
+    assert home.results == [f"Error: Not allowed: Run make. {approvals.NO_APPROVER}"]
+    assert await house.audit(db) == [("make", False, "nobody", None)]
+
+
+async def test_when_the_last_who_could_answer_leaves_the_answer_is_no(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make"), "Well."])
+    async with home.door as door:
+        with door.subscribe("talk") as looking:
             with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(heard)
-                await door.send("talk", events.Approve(question.request_id, answer, "bot"))
-                await done
-        assert home.shell.ran == []
-        assert await house.audit(db) == [("make", False, "bot: no", None)]
-        assert await db.permissions.grants("", "talk") == []
-
-    stage.run(story)
-
-
-def test_where_something_forbidden_may_hide_a_person_is_asked_and_told_why() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        rules = house.law(deny=["shell(git status)"], allow=["shell"])
-        home = house.House(db, [house.runs("x=status; git $x"), "Done."], law=rules)
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(heard)
-                assert question.danger == "A rule may forbid it (rule: deny shell(git status))."
-                assert question.remembers == ""
-                await door.send("talk", events.Approve(question.request_id, "once", "me"))
-                await done
-        assert home.shell.ran == ["x=status; git $x"]
-
-    stage.run(story)
+                with door.subscribe("talk", can_approve=True):
+                    done = door.submit("talk", events.Submit("go"))
+                    await house.asked(heard)
+                # One of two has left: the other can still answer.
+                assert len(home.approvals.pending("talk")) == 1
+            assert (await done).completed
+            settled = (await until(looking, events.ApprovalSettled))[-1].event
+            assert isinstance(settled, events.ApprovalSettled)
+            assert not settled.allowed
+    assert approvals.APPROVER_LEFT in home.results[0]
+    assert home.shell.ran == []
 
 
-def test_nobody_there_is_a_no_at_once() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make"), "Well."])
-        async with home.door as door:
-            with door.subscribe("talk") as heard:
-                assert (await door.submit("talk", events.Submit("go"))).completed
-                seen = [each.event for each in await until(heard, events.TurnFinished)]
-        assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
-        assert home.results == [f"Error: Not allowed: Run make. {approvals.NO_APPROVER}"]
-        assert await house.audit(db) == [("make", False, "nobody", None)]
-
-    stage.run(story)
-
-
-def test_when_the_last_who_could_answer_leaves_the_answer_is_no() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make"), "Well."])
-        async with home.door as door:
-            with door.subscribe("talk") as looking:
-                with door.subscribe("talk", can_approve=True) as heard:
-                    with door.subscribe("talk", can_approve=True):
-                        done = door.submit("talk", events.Submit("go"))
-                        await house.asked(heard)
-                    # One of two has left: the other can still answer.
-                    assert len(home.approvals.pending("talk")) == 1
-                assert (await done).completed
-                settled = (await until(looking, events.ApprovalSettled))[-1].event
-                assert isinstance(settled, events.ApprovalSettled)
-                assert not settled.allowed
-        assert approvals.APPROVER_LEFT in home.results[0]
-        assert home.shell.ran == []
-
-    stage.run(story)
-
-
-def test_of_two_answers_at_once_the_first_counts() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make"), "Done."])
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as one, door.subscribe("talk", can_approve=True) as two:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(one)
-                assert await house.asked(two) == question
-                answers: tuple[events.Answered, ...] = ("always", "deny", "once")
-                await asyncio.gather(
-                    *(
-                        door.send("talk", events.Approve(question.request_id, answer, f"person {number}"))
-                        for number, answer in enumerate(answers)
-                    )
+async def test_of_two_answers_at_once_the_first_counts(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make"), "Done."])
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as one, door.subscribe("talk", can_approve=True) as two:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(one)
+            assert await house.asked(two) == question
+            answers: tuple[events.Answered, ...] = ("always", "deny", "once")
+            await asyncio.gather(
+                *(
+                    door.send("talk", events.Approve(question.request_id, answer, f"person {number}"))
+                    for number, answer in enumerate(answers)
                 )
-                seen = [each.event for each in await until(one, events.TurnFinished)]
-                await done
-        assert [each.by for each in seen if isinstance(each, events.ApprovalSettled)] == ["person 0: always"]
-        late = [each for each in seen if isinstance(each, events.Notice)]
-        assert [each.text for each in late] == ["This approval request is no longer pending."] * 2
-        assert home.shell.ran == ["make"]
-        assert [by for _, _, by, _ in await house.audit(db)] == ["person 0: always"]
-
-    stage.run(story)
-
-
-def test_an_answer_in_another_conversation_is_none() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make"), "Done."])
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(heard)
-                await door.send("other", events.Approve(question.request_id, "once"))
-                await door.send("talk", events.Approve("made up", "once"))
-                assert home.shell.ran == []
-                assert not done.done()
-                await door.send("talk", events.Approve(question.request_id, "deny"))
-                await done
-        assert home.shell.ran == []
-
-    stage.run(story)
+            )
+            seen = [each.event for each in await until(one, events.TurnFinished)]
+            await done
+    assert [each.by for each in seen if isinstance(each, events.ApprovalSettled)] == ["person 0: always"]
+    late = [each for each in seen if isinstance(each, events.Notice)]
+    assert [each.text for each in late] == ["This approval request is no longer pending."] * 2
+    assert home.shell.ran == ["make"]
+    assert [by for _, _, by, _ in await house.audit(db)] == ["person 0: always"]
 
 
-def test_an_interrupt_takes_the_question_back() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make")])
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(heard)
-                await door.send("talk", events.Interrupt())
-                seen = [each.event for each in await until(heard, events.TurnFinished)]
-                assert (await done).interrupted
-                await door.send("talk", events.Approve(question.request_id, "always"))
-        assert events.ApprovalSettled(question.request_id, False, "interrupted") in seen
-        assert home.shell.ran == []
-        assert await house.audit(db) == [("make", False, "interrupted", None)]
-        assert await db.permissions.grants("") == []
-
-    stage.run(story)
+async def test_an_answer_in_another_conversation_is_none(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make"), "Done."])
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(heard)
+            await door.send("other", events.Approve(question.request_id, "once"))
+            await door.send("talk", events.Approve("made up", "once"))
+            assert home.shell.ran == []
+            assert not done.done()
+            await door.send("talk", events.Approve(question.request_id, "deny"))
+            await done
+    assert home.shell.ran == []
 
 
-def test_a_question_asked_before_a_compaction_is_answered_after_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        home = house.House(db, [house.runs("make"), "Done."])
-        async with home.door as door:
-            with door.subscribe("talk", can_approve=True) as heard:
-                done = door.submit("talk", events.Submit("go"))
-                question = await house.asked(heard)
-                before = (await db.head("talk")).id
-                other = stage.agent(db, ScriptedModel(window=WINDOW), session_id="talk", summarizer=Writer())
-                assert (await other.compress_context(force=True)).outcome is Outcome.COMPACTED
-                assert (await db.head("talk")).id != before
-                await door.send("talk", events.Approve(question.request_id, "conversation", "me"))
-                await done
-        assert home.shell.ran == ["make"]
-        assert await house.audit(db) == [("make", True, "me: conversation", True)]
+async def test_an_interrupt_takes_the_question_back(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make")])
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(heard)
+            await door.send("talk", events.Interrupt())
+            seen = [each.event for each in await until(heard, events.TurnFinished)]
+            assert (await done).interrupted
+            await door.send("talk", events.Approve(question.request_id, "always"))
+    assert events.ApprovalSettled(question.request_id, False, "interrupted") in seen
+    assert home.shell.ran == []
+    assert await house.audit(db) == [("make", False, "interrupted", None)]
+    assert await db.permissions.grants("") == []
 
-    stage.run(story)
+
+async def test_a_question_asked_before_a_compaction_is_answered_after_it(db: AsyncSessionDB) -> None:
+    await filled(db)
+    home = house.House(db, [house.runs("make"), "Done."])
+    async with home.door as door:
+        with door.subscribe("talk", can_approve=True) as heard:
+            done = door.submit("talk", events.Submit("go"))
+            question = await house.asked(heard)
+            before = (await db.head("talk")).id
+            other = stage.agent(db, ScriptedModel(window=WINDOW), session_id="talk", summarizer=Writer())
+            assert (await other.compress_context(force=True)).outcome is Outcome.COMPACTED
+            assert (await db.head("talk")).id != before
+            await door.send("talk", events.Approve(question.request_id, "conversation", "me"))
+            await done
+    assert home.shell.ran == ["make"]
+    assert await house.audit(db) == [("make", True, "me: conversation", True)]
 
 
 # --- the audit -----------------------------------------------------------------------------------------
@@ -370,15 +322,12 @@ class Torn:
         raise errors.StoreFull
 
 
-def test_what_cannot_be_written_down_is_not_done() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make"), "Well."], law=house.law(allow=["shell"]), book=Torn(db))
-        async with home.door as door:
-            assert (await door.submit("talk", events.Submit("go"))).completed
-        assert home.shell.ran == []
-        assert approvals.NOT_RECORDED in home.results[0]
-
-    stage.run(story)
+async def test_what_cannot_be_written_down_is_not_done(db: AsyncSessionDB) -> None:
+    home = house.House(db, [house.runs("make"), "Well."], law=house.law(allow=["shell"]), book=Torn(db))
+    async with home.door as door:
+        assert (await door.submit("talk", events.Submit("go"))).completed
+    assert home.shell.ran == []
+    assert approvals.NOT_RECORDED in home.results[0]
 
 
 class Lost:
@@ -394,69 +343,57 @@ class Lost:
         raise errors.StoreFull
 
 
-def test_where_grants_cannot_be_read_the_rules_still_hold() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        script = [house.runs("make"), house.runs("ls", "c2"), "Well."]
-        home = house.House(db, script, law=house.law(allow=["shell(make)"]), book=Lost(db))
-        async with home.door as door:
-            assert (await door.submit("talk", events.Submit("go"))).completed
-        assert home.shell.ran == ["make"]
-        assert [(what, by) for what, _, by, _ in await house.audit(db)] == [
-            ("make", "rule: allow shell(make)"),
-            ("ls", "nobody"),
-        ]
-
-    stage.run(story)
+async def test_where_grants_cannot_be_read_the_rules_still_hold(db: AsyncSessionDB) -> None:
+    script = [house.runs("make"), house.runs("ls", "c2"), "Well."]
+    home = house.House(db, script, law=house.law(allow=["shell(make)"]), book=Lost(db))
+    async with home.door as door:
+        assert (await door.submit("talk", events.Submit("go"))).completed
+    assert home.shell.ran == ["make"]
+    assert [(what, by) for what, _, by, _ in await house.audit(db)] == [
+        ("make", "rule: allow shell(make)"),
+        ("ls", "nobody"),
+    ]
 
 
-def test_a_yes_that_cannot_be_kept_holds_for_this_once_and_is_written_down() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async def approve(_: tools.Act) -> events.Answered:
-            return "always"
+async def test_a_yes_that_cannot_be_kept_holds_for_this_once_and_is_written_down(db: AsyncSessionDB) -> None:
+    async def approve(_: tools.Act) -> events.Answered:
+        return "always"
 
-        shell, model = house.Shell(), ScriptedModel([house.runs("make"), "Done."])
-        desk = approvals.Approvals(Lost(db), approve=approve)
-        await stage.agent(db, model, tools=[shell.tool], approvals=desk).run_conversation("go")
-        assert shell.ran == ["make"]
-        assert await house.audit(db) == [("make", True, "the program: once", True)]
-
-    stage.run(story)
+    shell, model = house.Shell(), ScriptedModel([house.runs("make"), "Done."])
+    desk = approvals.Approvals(Lost(db), approve=approve)
+    await stage.agent(db, model, tools=[shell.tool], approvals=desk).run_conversation("go")
+    assert shell.ran == ["make"]
+    assert await house.audit(db) == [("make", True, "the program: once", True)]
 
 
-def test_secrets_are_not_in_the_audit() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
-        home = house.House(db, [house.runs(f"deploy --key {key}"), "Done."], law=house.law(allow=["shell"]))
-        async with home.door as door:
-            await door.submit("talk", events.Submit("go"))
-        assert home.shell.ran == [f"deploy --key {key}"]
-        assert [what for what, *_ in await house.audit(db)] == ["deploy --key [redacted]"]
-
-    stage.run(story)
+async def test_secrets_are_not_in_the_audit(db: AsyncSessionDB) -> None:
+    key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+    home = house.House(db, [house.runs(f"deploy --key {key}"), "Done."], law=house.law(allow=["shell"]))
+    async with home.door as door:
+        await door.submit("talk", events.Submit("go"))
+    assert home.shell.ran == [f"deploy --key {key}"]
+    assert [what for what, *_ in await house.audit(db)] == ["deploy --key [redacted]"]
 
 
-def test_how_an_act_ended_is_in_the_audit() -> None:
+async def test_how_an_act_ended_is_in_the_audit(db: AsyncSessionDB) -> None:
     async def fails() -> str:
         raise errors.ToolFailed("It broke.")
 
-    async def story(db: AsyncSessionDB) -> None:
-        home = house.House(db, [house.runs("make"), "Well."], law=house.law(allow=["shell"]), shell=house.Shell(fails))
-        async with home.door as door:
-            await door.submit("talk", events.Submit("go"))
-        stuck = stage.Stuck()
+    home = house.House(db, [house.runs("make"), "Well."], law=house.law(allow=["shell"]), shell=house.Shell(fails))
+    async with home.door as door:
+        await door.submit("talk", events.Submit("go"))
+    stuck = stage.Stuck()
 
-        async def hangs() -> str:
-            return str(await stuck())
+    async def hangs() -> str:
+        return str(await stuck())
 
-        home = house.House(db, [house.runs("make more")], law=house.law(allow=["shell"]), shell=house.Shell(hangs))
-        async with home.door as door:
-            done = door.submit("talk", events.Submit("go"))
-            await stuck.reached.wait()
-            await door.send("talk", events.Interrupt())
-            await done
-        assert [(what, ok) for what, _, _, ok in await house.audit(db)] == [("make", False), ("make more", False)]
-
-    stage.run(story)
+    home = house.House(db, [house.runs("make more")], law=house.law(allow=["shell"]), shell=house.Shell(hangs))
+    async with home.door as door:
+        done = door.submit("talk", events.Submit("go"))
+        await stuck.reached.wait()
+        await door.send("talk", events.Interrupt())
+        await done
+    assert [(what, ok) for what, _, _, ok in await house.audit(db)] == [("make", False), ("make more", False)]
 
 
 DYING = """

@@ -35,239 +35,200 @@ class Builder:
         self.closed.append(session_id)
 
 
-def test_switching_between_two_conversations_rebuilds_and_reloads_nothing() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder = Builder(db)
-        agents = agent_cache.AgentCache(builder)
-        for _ in range(5):
-            for name in ("one", "two"):
-                await (await agents.get(name)).run_conversation("Hello")
-        assert builder.built == ["one", "two"]
-        assert [(await agents.get(name)).context_cache.loads for name in ("one", "two")] == [1, 1]
-
-    stage.run(story)
+async def test_switching_between_two_conversations_rebuilds_and_reloads_nothing(db: AsyncSessionDB) -> None:
+    builder = Builder(db)
+    agents = agent_cache.AgentCache(builder)
+    for _ in range(5):
+        for name in ("one", "two"):
+            await (await agents.get(name)).run_conversation("Hello")
+    assert builder.built == ["one", "two"]
+    assert [(await agents.get(name)).context_cache.loads for name in ("one", "two")] == [1, 1]
 
 
-def test_conversation_without_messages_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        agents = agent_cache.AgentCache(Builder(db))
-        assert await agents.get("new") is await agents.get("new")
-
-    stage.run(story)
+async def test_conversation_without_messages_logs_no_warning(
+    caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+) -> None:
+    agents = agent_cache.AgentCache(Builder(db))
+    assert await agents.get("new") is await agents.get("new")
     assert caplog.messages == []
 
 
-def test_a_foreign_write_reloads_and_own_turns_do_not() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        agents = agent_cache.AgentCache(Builder(db))
-        agent = await agents.get("talk")
-        await agent.run_conversation("Hello")
-        await agent.run_conversation("Hello")
-        assert agent.context_cache.loads == 1
-        await db.append_message("talk", role="user", content="From elsewhere.")
-        again = await agents.get("talk")
-        assert again is agent
-        assert agent.context_cache.mark is None
-        await again.run_conversation("And?")
-        model = agent.model
-        assert isinstance(model, ScriptedModel)
-        assert ("user", "From elsewhere.") in stage.shape(model.requests[-1].messages)
-        assert agent.context_cache.loads == 2
-
-    stage.run(story)
+async def test_a_foreign_write_reloads_and_own_turns_do_not(db: AsyncSessionDB) -> None:
+    agents = agent_cache.AgentCache(Builder(db))
+    agent = await agents.get("talk")
+    await agent.run_conversation("Hello")
+    await agent.run_conversation("Hello")
+    assert agent.context_cache.loads == 1
+    await db.append_message("talk", role="user", content="From elsewhere.")
+    again = await agents.get("talk")
+    assert again is agent
+    assert agent.context_cache.mark is None
+    await again.run_conversation("And?")
+    model = agent.model
+    assert isinstance(model, ScriptedModel)
+    assert ("user", "From elsewhere.") in stage.shape(model.requests[-1].messages)
+    assert agent.context_cache.loads == 2
 
 
-def test_a_write_to_another_conversation_reloads_nothing() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        agents = agent_cache.AgentCache(Builder(db))
-        await (await agents.get("one")).run_conversation("Hello")
-        await (await agents.get("two")).run_conversation("Hello")
-        await db.append_message("two", role="user", content="More.")
-        agent = await agents.get("one")
-        await agent.run_conversation("Again")
-        assert agent.context_cache.loads == 1
-
-    stage.run(story)
+async def test_a_write_to_another_conversation_reloads_nothing(db: AsyncSessionDB) -> None:
+    agents = agent_cache.AgentCache(Builder(db))
+    await (await agents.get("one")).run_conversation("Hello")
+    await (await agents.get("two")).run_conversation("Hello")
+    await db.append_message("two", role="user", content="More.")
+    agent = await agents.get("one")
+    await agent.run_conversation("Again")
+    assert agent.context_cache.loads == 1
 
 
-def test_concurrent_first_turns_build_once() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder = Builder(db)
-        agents = agent_cache.AgentCache(builder)
-        got = await asyncio.gather(*(agents.get("talk") for _ in range(8)))
-        assert len({id(agent) for agent in got}) == 1
-        assert builder.built == ["talk"]
-
-    stage.run(story)
+async def test_concurrent_first_turns_build_once(db: AsyncSessionDB) -> None:
+    builder = Builder(db)
+    agents = agent_cache.AgentCache(builder)
+    got = await asyncio.gather(*(agents.get("talk") for _ in range(8)))
+    assert len({id(agent) for agent in got}) == 1
+    assert builder.built == ["talk"]
 
 
-def test_a_build_that_failed_is_tried_again_by_the_next() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder, fails = Builder(db), [True]
+async def test_a_build_that_failed_is_tried_again_by_the_next(db: AsyncSessionDB) -> None:
+    builder, fails = Builder(db), [True]
 
-        async def build(name: str) -> AIAgent:
-            if fails.pop() if fails else False:
-                raise errors.StoreBusy()
-            return await builder(name)
+    async def build(name: str) -> AIAgent:
+        if fails.pop() if fails else False:
+            raise errors.StoreBusy()
+        return await builder(name)
 
-        agents = agent_cache.AgentCache(build)
-        outcomes = await asyncio.gather(*(agents.get("talk") for _ in range(3)), return_exceptions=True)
-        assert all(isinstance(outcome, errors.StoreBusy) for outcome in outcomes)
-        assert (await agents.get("talk")).conversation_id == "talk"
-
-    stage.run(story)
+    agents = agent_cache.AgentCache(build)
+    outcomes = await asyncio.gather(*(agents.get("talk") for _ in range(3)), return_exceptions=True)
+    assert all(isinstance(outcome, errors.StoreBusy) for outcome in outcomes)
+    assert (await agents.get("talk")).conversation_id == "talk"
 
 
-def test_whoever_stops_waiting_for_a_build_leaves_it_to_the_others() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder = Builder(db)
-        agents = agent_cache.AgentCache(builder)
-        hasty = asyncio.create_task(agents.get("talk"))
-        patient = asyncio.create_task(agents.get("talk"))
-        await asyncio.sleep(0)
-        hasty.cancel()
-        assert (await patient).conversation_id == "talk"
-        assert builder.built == ["talk"]
-
-    stage.run(story)
+async def test_whoever_stops_waiting_for_a_build_leaves_it_to_the_others(db: AsyncSessionDB) -> None:
+    builder = Builder(db)
+    agents = agent_cache.AgentCache(builder)
+    hasty = asyncio.create_task(agents.get("talk"))
+    patient = asyncio.create_task(agents.get("talk"))
+    await asyncio.sleep(0)
+    hasty.cancel()
+    assert (await patient).conversation_id == "talk"
+    assert builder.built == ["talk"]
 
 
 @pytest.mark.parametrize("error", [errors.StoreBusy(), AttributeError("snapshot"), KeyError("x")])
-def test_an_unreadable_state_uses_the_agent_as_it_is(error: Exception) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        agents = agent_cache.AgentCache(Builder(db))
-        agent = await agents.get("talk")
-        await agent.run_conversation("Hello")
-        mark, works = agent.context_cache.mark, db.snapshot
+async def test_an_unreadable_state_uses_the_agent_as_it_is(error: Exception, db: AsyncSessionDB) -> None:
+    agents = agent_cache.AgentCache(Builder(db))
+    agent = await agents.get("talk")
+    await agent.run_conversation("Hello")
+    mark, works = agent.context_cache.mark, db.snapshot
 
-        async def fails(_: str) -> types.Snapshot:
-            raise error
+    async def fails(_: str) -> types.Snapshot:
+        raise error
 
-        db.snapshot = fails  # type: ignore[method-assign,assignment]
-        assert await agents.get("talk") is agent
-        assert agent.context_cache.mark == mark
-        db.snapshot = works  # type: ignore[method-assign]
-
-    stage.run(story)
+    db.snapshot = fails  # type: ignore[method-assign,assignment]
+    assert await agents.get("talk") is agent
+    assert agent.context_cache.mark == mark
+    db.snapshot = works  # type: ignore[method-assign]
 
 
-def test_the_longest_unused_goes_when_there_are_too_many_and_none_in_a_turn() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder = Builder(db)
-        agents = agent_cache.AgentCache(builder, size=2)
-        busy = await agents.get("busy")
-        await busy._lock.acquire()
-        for name in ("a", "b", "c"):
-            await agents.get(name)
-        assert len(agents) == 2
-        assert agents.peek("busy") is busy
-        assert agents.peek("c") is not None
-        busy._lock.release()
-
-    stage.run(story)
+async def test_the_longest_unused_goes_when_there_are_too_many_and_none_in_a_turn(db: AsyncSessionDB) -> None:
+    builder = Builder(db)
+    agents = agent_cache.AgentCache(builder, size=2)
+    busy = await agents.get("busy")
+    await busy._lock.acquire()
+    for name in ("a", "b", "c"):
+        await agents.get(name)
+    assert len(agents) == 2
+    assert agents.peek("busy") is busy
+    assert agents.peek("c") is not None
+    busy._lock.release()
 
 
-def test_what_is_unused_for_an_hour_goes() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        clock = steps.Clock()
-        agents = agent_cache.AgentCache(Builder(db), clock=clock)
-        await agents.get("old")
-        clock.advance(3601)
-        await agents.get("new")
-        assert (agents.peek("old"), len(agents)) == (None, 1)
-
-    stage.run(story)
+async def test_what_is_unused_for_an_hour_goes(db: AsyncSessionDB) -> None:
+    clock = steps.Clock()
+    agents = agent_cache.AgentCache(Builder(db), clock=clock)
+    await agents.get("old")
+    clock.advance(3601)
+    await agents.get("new")
+    assert (agents.peek("old"), len(agents)) == (None, 1)
 
 
-def test_whoever_wants_to_hear_of_the_end_hears_of_agents_that_are_dropped() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder = Builder(db)
-        agents = agent_cache.AgentCache(builder, size=2)
-        for name in ("a", "b", "c", "d"):
-            await (await agents.get(name)).run_conversation("Hello")
-        agents.forget("c")
-        await agents.close()
-        assert sorted(builder.closed) == ["a", "b", "c", "d"]
-        assert builder.closed[-1] == "d"
-
-    stage.run(story)
+async def test_whoever_wants_to_hear_of_the_end_hears_of_agents_that_are_dropped(db: AsyncSessionDB) -> None:
+    builder = Builder(db)
+    agents = agent_cache.AgentCache(builder, size=2)
+    for name in ("a", "b", "c", "d"):
+        await (await agents.get(name)).run_conversation("Hello")
+    agents.forget("c")
+    await agents.close()
+    assert sorted(builder.closed) == ["a", "b", "c", "d"]
+    assert builder.closed[-1] == "d"
 
 
-def test_an_agent_dropped_in_the_middle_of_a_turn_is_not_stopped_and_told_of_afterwards() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        reached, go, closed = asyncio.Event(), asyncio.Event(), list[str]()
+async def test_an_agent_dropped_in_the_middle_of_a_turn_is_not_stopped_and_told_of_afterwards(
+    db: AsyncSessionDB,
+) -> None:
+    reached, go, closed = asyncio.Event(), asyncio.Event(), list[str]()
 
-        async def wait(_: dict[str, Any]) -> str:
-            reached.set()
-            await go.wait()
-            return "waited"
+    async def wait(_: dict[str, Any]) -> str:
+        reached.set()
+        await go.wait()
+        return "waited"
 
-        async def closing(session_id: str) -> None:
-            closed.append(session_id)
+    async def closing(session_id: str) -> None:
+        closed.append(session_id)
 
-        async def build(name: str) -> AIAgent:
-            model, tools = ScriptedModel([stage.calls("wait"), "Done."]), [stage.tool("wait", wait)]
-            return stage.agent(db, model, session_id=name, tools=tools, hooks=telling.Hooks(closing=(closing,)))
+    async def build(name: str) -> AIAgent:
+        model, tools = ScriptedModel([stage.calls("wait"), "Done."]), [stage.tool("wait", wait)]
+        return stage.agent(db, model, session_id=name, tools=tools, hooks=telling.Hooks(closing=(closing,)))
 
-        agents = agent_cache.AgentCache(build)
-        turn = asyncio.create_task((await agents.get("a")).run_conversation("Hello"))
-        await reached.wait()
-        agents.forget("a")
-        await agents.close()
-        assert closed == []
-        go.set()
-        assert (await turn).completed
-        assert closed == ["a"]
-
-    stage.run(story)
-
-
-def test_nothing_is_told_of_a_conversation_that_never_began() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder = Builder(db)
-        agents = agent_cache.AgentCache(builder, size=1)
-        await agents.get("a")
-        agent = await agents.get("b")
-        await agents.close()
-        assert builder.closed == []
-        # It is told once something was said.
-        await agent.run_conversation("Hello")
-        await agent.close()
-        assert builder.closed == ["b"]
-
-    stage.run(story)
+    agents = agent_cache.AgentCache(build)
+    turn = asyncio.create_task((await agents.get("a")).run_conversation("Hello"))
+    await reached.wait()
+    agents.forget("a")
+    await agents.close()
+    assert closed == []
+    go.set()
+    assert (await turn).completed
+    assert closed == ["a"]
 
 
-def test_the_end_of_a_deleted_conversation_is_told_with_the_session_that_was_known() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        builder = Builder(db)
-        agents = agent_cache.AgentCache(builder)
-        await (await agents.get("a")).run_conversation("Hello")
-        await db.delete_conversation("a")
-        await agents.close()
-        assert builder.closed == ["a"]
+async def test_nothing_is_told_of_a_conversation_that_never_began(db: AsyncSessionDB) -> None:
+    builder = Builder(db)
+    agents = agent_cache.AgentCache(builder, size=1)
+    await agents.get("a")
+    agent = await agents.get("b")
+    await agents.close()
+    assert builder.closed == []
+    # It is told once something was said.
+    await agent.run_conversation("Hello")
+    await agent.close()
+    assert builder.closed == ["b"]
 
-    stage.run(story)
+
+async def test_the_end_of_a_deleted_conversation_is_told_with_the_session_that_was_known(db: AsyncSessionDB) -> None:
+    builder = Builder(db)
+    agents = agent_cache.AgentCache(builder)
+    await (await agents.get("a")).run_conversation("Hello")
+    await db.delete_conversation("a")
+    await agents.close()
+    assert builder.closed == ["a"]
 
 
-def test_a_compaction_beside_the_turns_of_an_agent_that_was_forgotten_is_stopped_with_the_others() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        slow, reached, _ = held()
-        await filled(db)
+async def test_a_compaction_beside_the_turns_of_an_agent_that_was_forgotten_is_stopped_with_the_others(
+    db: AsyncSessionDB,
+) -> None:
+    slow, reached, _ = held()
+    await filled(db)
 
-        async def build(name: str) -> AIAgent:
-            model = ScriptedModel([], window=WINDOW)
-            return stage.agent(db, model, session_id=name, summarizer=Writer(slow))
+    async def build(name: str) -> AIAgent:
+        model = ScriptedModel([], window=WINDOW)
+        return stage.agent(db, model, session_id=name, summarizer=Writer(slow))
 
-        agents = agent_cache.AgentCache(build)
-        one = await agents.get("talk")
-        beside = asyncio.create_task(one.compress_context(force=True))
-        await reached.wait()
-        agents.forget("talk")
-        assert await agents.get("talk") is not one
-        await agents.close()
-        assert not one.in_use
-        await asyncio.wait([beside])
-        assert await db.leases() == []
-
-    stage.run(story)
+    agents = agent_cache.AgentCache(build)
+    one = await agents.get("talk")
+    beside = asyncio.create_task(one.compress_context(force=True))
+    await reached.wait()
+    agents.forget("talk")
+    assert await agents.get("talk") is not one
+    await agents.close()
+    assert not one.in_use
+    await asyncio.wait([beside])
+    assert await db.leases() == []

@@ -22,114 +22,93 @@ def door(db: AsyncSessionDB, writer: Writer) -> runtime.Runtime:
 
 
 @pytest.mark.parametrize("line", ["preview", "Preview", "--PREVIEW"])
-def test_a_preview_may_be_asked_for_in_plain_words(line: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        async with door(db, writer := Writer()) as run:
-            assert await told(run, f"/compact {line}") == await told(run, "/compact --preview")
-            assert await told(run, f"/compact {line} here 2") == await told(run, "/compact --preview here 2")
-        assert (writer.requests, len(await db.sessions("talk"))) == ([], 1)
-
-    stage.run(story)
+async def test_a_preview_may_be_asked_for_in_plain_words(line: str, db: AsyncSessionDB) -> None:
+    await filled(db)
+    async with door(db, writer := Writer()) as run:
+        assert await told(run, f"/compact {line}") == await told(run, "/compact --preview")
+        assert await told(run, f"/compact {line} here 2") == await told(run, "/compact --preview here 2")
+    assert (writer.requests, len(await db.sessions("talk"))) == ([], 1)
 
 
-def test_the_words_of_compact_are_the_same_in_capitals() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        async with door(db, writer := Writer()) as run:
-            _, made = await told(run, "/compact Here 3")
-            assert isinstance(made, events.Compacted)
-            assert made.cut_seq == 74
-            (undone,) = await told(run, "/compact Undo")
-            assert isinstance(undone, events.Answer)
-            assert (await db.context("talk")).summary is None
-            (redone,) = await told(run, "/compact REDO")
-            assert isinstance(redone, events.Answer)
-            assert (await db.context("talk")).summary is not None
-        assert len(writer.requests) == 1
-
-    stage.run(story)
+async def test_the_words_of_compact_are_the_same_in_capitals(db: AsyncSessionDB) -> None:
+    await filled(db)
+    async with door(db, writer := Writer()) as run:
+        _, made = await told(run, "/compact Here 3")
+        assert isinstance(made, events.Compacted)
+        assert made.cut_seq == 74
+        (undone,) = await told(run, "/compact Undo")
+        assert isinstance(undone, events.Answer)
+        assert (await db.context("talk")).summary is None
+        (redone,) = await told(run, "/compact REDO")
+        assert isinstance(redone, events.Answer)
+        assert (await db.context("talk")).summary is not None
+    assert len(writer.requests) == 1
 
 
-def test_a_focus_keeps_its_capitals() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        async with door(db, writer := Writer()) as run:
-            await told(run, "/compact Preview of Pier 9")
-        assert [request.focus for request in writer.requests] == ["Preview of Pier 9"]
-
-    stage.run(story)
+async def test_a_focus_keeps_its_capitals(db: AsyncSessionDB) -> None:
+    await filled(db)
+    async with door(db, writer := Writer()) as run:
+        await told(run, "/compact Preview of Pier 9")
+    assert [request.focus for request in writer.requests] == ["Preview of Pier 9"]
 
 
 @pytest.mark.parametrize("count", [1, 3, 30])
-def test_a_preview_of_here_tells_what_here_does(count: int) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        async with door(db, writer := Writer()) as run:
-            (plain,) = await told(run, "/compact --preview")
-            (preview,) = await told(run, f"/compact --preview here {count}")
-            _, made = await told(run, f"/compact here {count}")
-        assert isinstance(preview, events.Answer)
-        assert isinstance(made, events.Compacted)
-        assert preview != plain
-        going = len(writer.requests[0].messages)
-        assert preview.text.startswith(f"{going} messages up to {made.cut_seq} ")
-
-    stage.run(story)
+async def test_a_preview_of_here_tells_what_here_does(count: int, db: AsyncSessionDB) -> None:
+    await filled(db)
+    async with door(db, writer := Writer()) as run:
+        (plain,) = await told(run, "/compact --preview")
+        (preview,) = await told(run, f"/compact --preview here {count}")
+        _, made = await told(run, f"/compact here {count}")
+    assert isinstance(preview, events.Answer)
+    assert isinstance(made, events.Compacted)
+    assert preview != plain
+    going = len(writer.requests[0].messages)
+    assert preview.text.startswith(f"{going} messages up to {made.cut_seq} ")
 
 
-def test_closing_stops_a_compaction_by_hand() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        stuck = stage.Stuck()
-        run = door(db, Writer(lambda _: stuck()))
-        command = asyncio.create_task(run.send("talk", events.Command("/compact")))
-        await stuck.reached.wait()
-        await run.close()
-        assert (await db.leases(), stuck.cancelled, len(await db.sessions("talk"))) == ([], True, 1)
-        await command  # whoever sent it is not cancelled
-
-    stage.run(story)
+async def test_closing_stops_a_compaction_by_hand(db: AsyncSessionDB) -> None:
+    await filled(db)
+    stuck = stage.Stuck()
+    run = door(db, Writer(lambda _: stuck()))
+    command = asyncio.create_task(run.send("talk", events.Command("/compact")))
+    await stuck.reached.wait()
+    await run.close()
+    assert (await db.leases(), stuck.cancelled, len(await db.sessions("talk"))) == ([], True, 1)
+    await command  # whoever sent it is not cancelled
 
 
-def test_closing_stops_a_command_whose_agent_is_still_being_built() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        building, go, writer = asyncio.Event(), asyncio.Event(), Writer()
+async def test_closing_stops_a_command_whose_agent_is_still_being_built(db: AsyncSessionDB) -> None:
+    await filled(db)
+    building, go, writer = asyncio.Event(), asyncio.Event(), Writer()
 
-        async def build(conversation_id: str) -> AIAgent:
-            building.set()
-            await go.wait()
-            return stage.agent(db, ScriptedModel([], window=WINDOW), session_id=conversation_id, summarizer=writer)
+    async def build(conversation_id: str) -> AIAgent:
+        building.set()
+        await go.wait()
+        return stage.agent(db, ScriptedModel([], window=WINDOW), session_id=conversation_id, summarizer=writer)
 
-        run = runtime.Runtime(db, build)
-        command = asyncio.create_task(run.send("talk", events.Command("/compact")))
-        await building.wait()
-        await run.close()
-        go.set()
-        await command
-        assert (writer.requests, len(await db.sessions("talk"))) == ([], 1)
-
-    stage.run(story)
+    run = runtime.Runtime(db, build)
+    command = asyncio.create_task(run.send("talk", events.Command("/compact")))
+    await building.wait()
+    await run.close()
+    go.set()
+    await command
+    assert (writer.requests, len(await db.sessions("talk"))) == ([], 1)
 
 
-def test_a_compact_beside_a_turn_that_compacts_comes_after_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=90)
-        slow, reached, go = held()
-        async with door(db, Writer(slow)) as run:
-            answered = run.submit("talk", events.Submit("Hello"))
-            await reached.wait()
-            with run.subscribe("talk") as listening:
-                command = asyncio.create_task(run.send("talk", events.Command("/compact")))
-                emitted = (await until(listening, events.Notice))[-1]
-                assert isinstance(emitted.event, events.Notice)
-                assert "Another compaction is running" in emitted.event.text
-                go.set()
-                await command
-                listening.put(None)
-                rest = [each.event async for each in listening]
-            assert (await answered).completed
-        assert not [event for event in rest if isinstance(event, events.Notice) and "process" in event.text]
-
-    stage.run(story)
+async def test_a_compact_beside_a_turn_that_compacts_comes_after_it(db: AsyncSessionDB) -> None:
+    await filled(db, exchanges=90)
+    slow, reached, go = held()
+    async with door(db, Writer(slow)) as run:
+        answered = run.submit("talk", events.Submit("Hello"))
+        await reached.wait()
+        with run.subscribe("talk") as listening:
+            command = asyncio.create_task(run.send("talk", events.Command("/compact")))
+            emitted = (await until(listening, events.Notice))[-1]
+            assert isinstance(emitted.event, events.Notice)
+            assert "Another compaction is running" in emitted.event.text
+            go.set()
+            await command
+            listening.put(None)
+            rest = [each.event async for each in listening]
+        assert (await answered).completed
+    assert not [event for event in rest if isinstance(event, events.Notice) and "process" in event.text]

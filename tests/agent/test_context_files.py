@@ -82,24 +82,23 @@ def listener(path: Path, outside: Path) -> None:
 @pytest.mark.parametrize(
     "make", [link_out, link_through_folder, link_to_secret_inside, link_to_kernel, pipe, listener, Path.mkdir]
 )
-def test_file_that_leads_elsewhere_is_refused_and_announced(tmp_path: Path, make: Callable[..., None]) -> None:
+async def test_file_that_leads_elsewhere_is_refused_and_announced(
+    tmp_path: Path, make: Callable[..., None], db: AsyncSessionDB
+) -> None:
     repository, outside = tmp_path / "clone", tmp_path / "home"
     (repository / ".git").mkdir(parents=True)
     (outside / ".ssh").mkdir(parents=True)
     (outside / ".ssh" / "id_rsa").write_text(KEY, encoding="utf-8")
     make(repository / "AGENTS.md", *([outside] if make is not Path.mkdir else []))
 
-    async def story(db: AsyncSessionDB) -> None:
-        model, seen = ScriptedModel(["ok"]), list[events.AnyEvent]()
-        agent = stage.agent(db, model, folder=str(repository), context_files=True)
-        assert (await agent.run_conversation("Hello", emit=seen.append)).completed
-        assert KEY not in model.requests[0].system
-        (told,) = [each for each in seen if isinstance(each, events.Notice)]
-        assert told.level == "warning"
-        assert told.text.startswith(f"{repository}/AGENTS.md is not used: ")
-        assert KEY not in told.text
-
-    stage.run(story)
+    model, seen = ScriptedModel(["ok"]), list[events.AnyEvent]()
+    agent = stage.agent(db, model, folder=str(repository), context_files=True)
+    assert (await agent.run_conversation("Hello", emit=seen.append)).completed
+    assert KEY not in model.requests[0].system
+    (told,) = [each for each in seen if isinstance(each, events.Notice)]
+    assert told.level == "warning"
+    assert told.text.startswith(f"{repository}/AGENTS.md is not used: ")
+    assert KEY not in told.text
 
 
 def test_store_in_the_project_is_never_opened_as_a_context_file(tmp_path: Path) -> None:
@@ -110,26 +109,21 @@ def test_store_in_the_project_is_never_opened_as_a_context_file(tmp_path: Path) 
     assert (found.text, "off limits" in found.problem) == ("", True)
 
 
-def test_file_is_announced_once_and_again_when_it_changed(tmp_path: Path) -> None:
+async def test_file_is_announced_once_and_again_when_it_changed(tmp_path: Path, db: AsyncSessionDB) -> None:
     file = tmp_path / "AGENTS.md"
 
-    async def story(db: AsyncSessionDB) -> None:
-        async def announced(**given: bool) -> list[str]:
-            seen = list[events.AnyEvent]()
-            agent = stage.agent(
-                db, ScriptedModel(["ok", "ok"]), folder=str(tmp_path), **{"context_files": True, **given}
-            )
-            for _ in range(2):
-                assert (await agent.run_conversation("Hello", emit=seen.append)).completed
-            return [each.text for each in seen if isinstance(each, events.Notice)]
+    async def announced(**given: bool) -> list[str]:
+        seen = list[events.AnyEvent]()
+        agent = stage.agent(db, ScriptedModel(["ok", "ok"]), folder=str(tmp_path), **{"context_files": True, **given})
+        for _ in range(2):
+            assert (await agent.run_conversation("Hello", emit=seen.append)).completed
+        return [each.text for each in seen if isinstance(each, events.Notice)]
 
-        assert await announced() == []
-        file.write_text("Use tabs.", encoding="utf-8")
-        assert await announced(quiet=True) == []
-        assert await announced() == [f"Project instructions in use: {file} (9 bytes)."]
-        assert await announced() == []
-        file.write_text("Use dots.", encoding="utf-8")
-        assert await announced(context_files=False) == []
-        assert await announced() == [f"Project instructions in use: {file} (9 bytes)."]
-
-    stage.run(story)
+    assert await announced() == []
+    file.write_text("Use tabs.", encoding="utf-8")
+    assert await announced(quiet=True) == []
+    assert await announced() == [f"Project instructions in use: {file} (9 bytes)."]
+    assert await announced() == []
+    file.write_text("Use dots.", encoding="utf-8")
+    assert await announced(context_files=False) == []
+    assert await announced() == [f"Project instructions in use: {file} (9 bytes)."]

@@ -28,8 +28,8 @@ async def said(agent: AIAgent, words: str, uid: str | None = None) -> tuple[list
 
 
 @pytest.mark.parametrize("fresh", [lambda: ":memory:", postgres.fresh], ids=["sqlite", "postgres"])
-def test_turn_in_another_folder_is_announced_once_and_recorded(fresh: Callable[[], str]) -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_turn_in_another_folder_is_announced_once_and_recorded(fresh: Callable[[], str]) -> None:
+    async with stage.store(fresh()) as db:
         one, two = working_in(db, "/one"), working_in(db, "/two")
         assert await said(one, "a") == ([], [])
         for agent, before, here in ((two, "/one", "/two"), (one, "/two", "/one")):
@@ -41,40 +41,29 @@ def test_turn_in_another_folder_is_announced_once_and_recorded(fresh: Callable[[
             assert await said(agent, "c") == ([], [])
         assert content_parts.text((await db.transcript("talk"))[2].content) == "b"  # People are not shown the note.
 
-    stage.run(story, fresh())
+
+async def test_turn_without_a_folder_changes_none_and_first_folder_is_not_announced(db: AsyncSessionDB) -> None:
+    assert await said(working_in(db, None), "a") == ([], [])
+    assert await said(working_in(db, "/one"), "b") == ([], [])
+    assert await said(working_in(db, None), "c") == ([], [])
+    assert (await db.conversation("talk")).folder == "/one"
 
 
-def test_turn_without_a_folder_changes_none_and_first_folder_is_not_announced() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        assert await said(working_in(db, None), "a") == ([], [])
-        assert await said(working_in(db, "/one"), "b") == ([], [])
-        assert await said(working_in(db, None), "c") == ([], [])
-        assert (await db.conversation("talk")).folder == "/one"
-
-    stage.run(story)
-
-
-def test_message_repeated_after_its_folder_was_recorded_is_the_same_message() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await said(working_in(db, "/one"), "a")
-        await said(working_in(db, "/two"), "b", uid="b")
-        assert (await said(working_in(db, "/two"), "b", uid="b"))[0] == []
-        assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"] * 2
-
-    stage.run(story)
+async def test_message_repeated_after_its_folder_was_recorded_is_the_same_message(db: AsyncSessionDB) -> None:
+    await said(working_in(db, "/one"), "a")
+    await said(working_in(db, "/two"), "b", uid="b")
+    assert (await said(working_in(db, "/two"), "b", uid="b"))[0] == []
+    assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"] * 2
 
 
 @pytest.mark.parametrize("broken", ["conversation", "set_session_folder"])
-def test_folder_that_cannot_be_read_or_recorded_never_stops_a_turn(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+async def test_folder_that_cannot_be_read_or_recorded_never_stops_a_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str, db: AsyncSessionDB
 ) -> None:
     async def fails(*_: object) -> None:
         raise AttributeError("no such column")
 
-    async def story(db: AsyncSessionDB) -> None:
-        await said(working_in(db, "/one"), "a")
-        monkeypatch.setattr(db, broken, fails)
-        await said(working_in(db, "/two"), "b")
-        assert "the folder of talk" in caplog.text
-
-    stage.run(story)
+    await said(working_in(db, "/one"), "a")
+    monkeypatch.setattr(db, broken, fails)
+    await said(working_in(db, "/two"), "b")
+    assert "the folder of talk" in caplog.text

@@ -97,13 +97,13 @@ async def soon(condition: Callable[[], object]) -> None:
 # --- by a hint -----------------------------------------------------------------------------------------
 
 
-def test_a_turn_begins_when_the_one_of_another_process_ends(
+async def test_a_turn_begins_when_the_one_of_another_process_ends(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn_lease, "MIN_POLL_SECONDS", HOUR)
     monkeypatch.setattr(turn_lease, "MAX_POLL_SECONDS", HOUR)
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(address) as db:
         await db.create_session("turn", source="test")
         await asyncio.to_thread(elsewhere, "take turn turn")
         seen: list[events.AnyEvent] = []
@@ -115,15 +115,13 @@ def test_a_turn_begins_when_the_one_of_another_process_ends(
             assert (await waiting).final_response == "Here."
         await agent.close()
 
-    stage.run(story, address)
 
-
-def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_it(
+async def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_it(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context_window, "POLL_SECONDS", HOUR)
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(address) as db:
         await filled(db, exchanges=90, name="room")
         await asyncio.to_thread(elsewhere, "take room compact")
         looks, works = 0, db.get_compression_lock_holder
@@ -144,11 +142,11 @@ def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_it(
             assert (await waiting).session_id == "theirs"
         await agent.close()
 
-    stage.run(story, address)
 
-
-def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(address: str, elsewhere: Elsewhere) -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(
+    address: str, elsewhere: Elsewhere
+) -> None:
+    async with stage.store(address) as db:
         await db.create_session("notice", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("notice") as listening:
@@ -159,15 +157,13 @@ def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(addr
                 assert finished.result.final_response == "Saw it."
             assert notifications.Hint("came", "notice") in heard
 
-    stage.run(story, address)
 
-
-def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_again(
+async def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_again(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"deaf{os.getpid()}"
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(f"{address}&application_name={name}") as db:
         await db.create_session("missed", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("missed") as listening:
@@ -178,8 +174,6 @@ def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_agai
                     _cut(name)
                     await soon(lambda: heard == [notifications.LOST, notifications.LOST])
                     await until(listening, events.TurnFinished)
-
-    stage.run(story, f"{address}&application_name={name}")
 
 
 def _cut(name: str) -> None:
@@ -200,24 +194,25 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("silent")
-def test_without_hints_a_cached_agent_is_compared_when_it_is_asked_for() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with hearing(db) as heard, door(db, ScriptedModel(["One.", "Two."])) as run:
-            await run.submit("talk", events.Submit("Hello"))
-            with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
-                steps.say(other, "talk", "there")
-            agent = await run.agents.get("talk")
-            assert agent.context_cache.mark is None
-            await run.submit("talk", events.Submit("And?"))
-            assert ("user", "there") in stage.shape(await agent.context_cache.messages())
-            assert heard == [notifications.LOST]
-
-    stage.run(story, postgres.fresh())
+async def test_without_hints_a_cached_agent_is_compared_when_it_is_asked_for() -> None:
+    async with (
+        stage.store(postgres.fresh()) as db,
+        hearing(db) as heard,
+        door(db, ScriptedModel(["One.", "Two."])) as run,
+    ):
+        await run.submit("talk", events.Submit("Hello"))
+        with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
+            steps.say(other, "talk", "there")
+        agent = await run.agents.get("talk")
+        assert agent.context_cache.mark is None
+        await run.submit("talk", events.Submit("And?"))
+        assert ("user", "there") in stage.shape(await agent.context_cache.messages())
+        assert heard == [notifications.LOST]
 
 
 @pytest.mark.usefixtures("silent")
-def test_without_hints_a_turn_begins_when_it_looks_next() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_without_hints_a_turn_begins_when_it_looks_next() -> None:
+    async with stage.store(postgres.fresh()) as db:
         await db.create_session("talk", source="test")
         with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
             lease = other.acquire_lease("talk", "turn", "elsewhere", 300)
@@ -231,12 +226,10 @@ def test_without_hints_a_turn_begins_when_it_looks_next() -> None:
                 assert heard == [notifications.LOST]
         await agent.close()
 
-    stage.run(story, postgres.fresh())
-
 
 @pytest.mark.usefixtures("silent")
-def test_without_hints_a_turn_that_waits_for_room_goes_on_when_it_looks_next() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_without_hints_a_turn_that_waits_for_room_goes_on_when_it_looks_next() -> None:
+    async with stage.store(postgres.fresh()) as db:
         await filled(db, exchanges=90)
         with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
             lease = other.acquire_lease("talk", "compact", "elsewhere", 300)
@@ -248,12 +241,10 @@ def test_without_hints_a_turn_that_waits_for_room_goes_on_when_it_looks_next() -
             assert (await waiting).session_id == "theirs"
         await agent.close()
 
-    stage.run(story, postgres.fresh())
-
 
 @pytest.mark.usefixtures("silent")
-def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
+    async with stage.store(postgres.fresh()) as db:
         await db.create_session("talk", source="test")
         async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("talk") as listening:
@@ -263,5 +254,3 @@ def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
                 run.check_inbox("talk")
                 await until(listening, events.TurnFinished)
             assert heard == [notifications.LOST]
-
-    stage.run(story, postgres.fresh())

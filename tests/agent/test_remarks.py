@@ -34,165 +34,141 @@ def door(db: AsyncSessionDB, script: list[Any], **given: Any) -> runtime.Runtime
 # --- what summaries cost -------------------------------------------------------------------------------
 
 
-def test_usage_shows_summaries_on_a_line_of_their_own() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        async with door(db, ["ok"], summarizer=usage.asking(usage.record)) as run:
-            (none,) = await told(run, "/usage")
-            assert none == events.Answer("No tokens used yet.")
-            await told(run, "/compact")
-            await run.submit("talk", events.Submit("Hello"))
-            (shown,) = await told(run, "/usage")
-        assert isinstance(shown, events.Answer)
-        assert shown.text.splitlines() == [
-            "scripted/model: 1 tokens in (0 cached), 1 out, price unknown",
-            "summaries: 1,000 tokens in (0 cached), 50 out, about $0.2500",
-            f"total: about $0.2500. {commands.ESTIMATE}",
-        ]
-
-    stage.run(story)
+async def test_usage_shows_summaries_on_a_line_of_their_own(db: AsyncSessionDB) -> None:
+    await filled(db)
+    async with door(db, ["ok"], summarizer=usage.asking(usage.record)) as run:
+        (none,) = await told(run, "/usage")
+        assert none == events.Answer("No tokens used yet.")
+        await told(run, "/compact")
+        await run.submit("talk", events.Submit("Hello"))
+        (shown,) = await told(run, "/usage")
+    assert isinstance(shown, events.Answer)
+    assert shown.text.splitlines() == [
+        "scripted/model: 1 tokens in (0 cached), 1 out, price unknown",
+        "summaries: 1,000 tokens in (0 cached), 50 out, about $0.2500",
+        f"total: about $0.2500. {commands.ESTIMATE}",
+    ]
 
 
-def test_a_summary_a_turn_waited_for_is_the_turns_and_one_beside_it_is_not() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        for name, exchanges, expected in (("hard", 90, usage.COST), ("soft", 50, types.Usage())):
-            await filled(db, exchanges, name)
-            model = ScriptedModel(["ok", "ok"], window=WINDOW)
-            agent = stage.agent(db, model, session_id=name, summarizer=usage.asking(usage.record))
-            result = await agent.run_conversation("Hello")
-            while len(await db.sessions(name)) == 1:
-                await asyncio.sleep(0.01)
-            assert result.usage == types.Usage(1, 1) + expected, name
-            # Nothing of it is the next turn's.
-            assert (await agent.run_conversation("Hello")).usage == types.Usage(1, 1), name
-            await agent.close()
-            assert (await agent_usage.read(db, name))[agent_usage.SUMMARIES] == usage.COST
-
-    stage.run(story)
-
-
-def test_a_summary_made_beside_a_turn_counts_against_its_cost_limit() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=50)
-
-        async def look(_: dict[str, Any]) -> types.Content:
-            """Wait until the compaction beside the turn is over."""
-            while agent.context_window.is_compacting or len(await db.sessions("talk")) == 1:
-                await asyncio.sleep(0.01)
-            return "seen"
-
-        model = ScriptedModel([stage.calls("look"), "Never said."], window=WINDOW)
-        limits = settings.Limits(cost=0.2)
-        summarizer = usage.asking(usage.record)
-        tool = stage.tool("look", look)
-        agent = stage.agent(db, model, session_id="talk", tools=[tool], limits=limits, summarizer=summarizer)
+async def test_a_summary_a_turn_waited_for_is_the_turns_and_one_beside_it_is_not(db: AsyncSessionDB) -> None:
+    for name, exchanges, expected in (("hard", 90, usage.COST), ("soft", 50, types.Usage())):
+        await filled(db, exchanges, name)
+        model = ScriptedModel(["ok", "ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id=name, summarizer=usage.asking(usage.record))
         result = await agent.run_conversation("Hello")
+        while len(await db.sessions(name)) == 1:
+            await asyncio.sleep(0.01)
+        assert result.usage == types.Usage(1, 1) + expected, name
+        # Nothing of it is the next turn's.
+        assert (await agent.run_conversation("Hello")).usage == types.Usage(1, 1), name
         await agent.close()
-        assert (result.exit_reason, result.usage.cost) == ("cost", None)
-        assert "$0.25" in result.final_response
-
-    stage.run(story)
+        assert (await agent_usage.read(db, name))[agent_usage.SUMMARIES] == usage.COST
 
 
-def test_a_summary_a_turn_waited_for_counts_against_its_cost_limit() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=90)
-        model = ScriptedModel([stage.calls("look"), "Never said."], window=WINDOW)
-        agent = stage.agent(
-            db,
-            model,
-            session_id="talk",
-            tools=[stage.says("look")],
-            limits=settings.Limits(cost=0.2),
-            summarizer=usage.asking(usage.record),
-        )
-        result = await agent.run_conversation("Hello")
-        await agent.close()
-        assert (result.exit_reason, len(model.requests)) == ("cost", 1)
-        assert "$0.25" in result.final_response
+async def test_a_summary_made_beside_a_turn_counts_against_its_cost_limit(db: AsyncSessionDB) -> None:
+    await filled(db, exchanges=50)
 
-    stage.run(story)
+    async def look(_: dict[str, Any]) -> types.Content:
+        """Wait until the compaction beside the turn is over."""
+        while agent.context_window.is_compacting or len(await db.sessions("talk")) == 1:
+            await asyncio.sleep(0.01)
+        return "seen"
+
+    model = ScriptedModel([stage.calls("look"), "Never said."], window=WINDOW)
+    limits = settings.Limits(cost=0.2)
+    summarizer = usage.asking(usage.record)
+    tool = stage.tool("look", look)
+    agent = stage.agent(db, model, session_id="talk", tools=[tool], limits=limits, summarizer=summarizer)
+    result = await agent.run_conversation("Hello")
+    await agent.close()
+    assert (result.exit_reason, result.usage.cost) == ("cost", None)
+    assert "$0.25" in result.final_response
+
+
+async def test_a_summary_a_turn_waited_for_counts_against_its_cost_limit(db: AsyncSessionDB) -> None:
+    await filled(db, exchanges=90)
+    model = ScriptedModel([stage.calls("look"), "Never said."], window=WINDOW)
+    agent = stage.agent(
+        db,
+        model,
+        session_id="talk",
+        tools=[stage.says("look")],
+        limits=settings.Limits(cost=0.2),
+        summarizer=usage.asking(usage.record),
+    )
+    result = await agent.run_conversation("Hello")
+    await agent.close()
+    assert (result.exit_reason, len(model.requests)) == ("cost", 1)
+    assert "$0.25" in result.final_response
 
 
 # --- remarks -------------------------------------------------------------------------------------------
 
 
-def test_a_quiet_agent_makes_no_remarks() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        for quiet in (False, True):
-            name = f"quiet-{quiet}"
-            await filled(db, exchanges=90, name=name)
-            model = ScriptedModel(["ok"], window=WINDOW)
-            agent = stage.agent(db, model, session_id=name, summarizer=Writer(), quiet=quiet)
-            seen: list[events.AnyEvent] = []
-            assert (await agent.run_conversation("Hello", emit=seen.append)).completed
-            assert await db.try_acquire_compression_lock(name, "somebody")
-            made = await agent.compress_context(force=True, emit=seen.append)
-            assert made.outcome is compaction.Outcome.BUSY
-            await agent.close()
-            remarks = {kind for kind in stage.kinds(seen) if kind in ("Notice", "Compacted")}
-            assert remarks == (set() if quiet else {"Notice", "Compacted"})
-            assert {"TurnStarted", "MessageStored", "TextDelta", "TurnFinished"} <= set(stage.kinds(seen))
-            assert len(await db.sessions(name)) > 1
-
-    stage.run(story)
+async def test_a_quiet_agent_makes_no_remarks(db: AsyncSessionDB) -> None:
+    for quiet in (False, True):
+        name = f"quiet-{quiet}"
+        await filled(db, exchanges=90, name=name)
+        model = ScriptedModel(["ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id=name, summarizer=Writer(), quiet=quiet)
+        seen: list[events.AnyEvent] = []
+        assert (await agent.run_conversation("Hello", emit=seen.append)).completed
+        assert await db.try_acquire_compression_lock(name, "somebody")
+        made = await agent.compress_context(force=True, emit=seen.append)
+        assert made.outcome is compaction.Outcome.BUSY
+        await agent.close()
+        remarks = {kind for kind in stage.kinds(seen) if kind in ("Notice", "Compacted")}
+        assert remarks == (set() if quiet else {"Notice", "Compacted"})
+        assert {"TurnStarted", "MessageStored", "TextDelta", "TurnFinished"} <= set(stage.kinds(seen))
+        assert len(await db.sessions(name)) > 1
 
 
-def test_whoever_compacts_by_hand_is_told_how_much_before_a_model_is_asked() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        stuck = stage.Stuck()
-        async with door(db, [], summarizer=Writer(lambda _: stuck())) as run:
-            with run.subscribe("talk") as listening:
-                command = asyncio.create_task(run.send("talk", events.Command("/compact")))
-                (emitted,) = await until(listening, events.Notice)
-                assert isinstance(emitted.event, events.Notice)
-                assert emitted.event.text.startswith("Summarizing ")
-                assert emitted.event.text.endswith(" tokens) …")
-                await stuck.reached.wait()
-                command.cancel()
-                await asyncio.wait([command])
-            assert (command.cancelled(), stuck.cancelled) == (True, True)
-            assert len(await db.sessions("talk")) == 1
-            assert await db.get_compression_lock_holder("talk") is None
-
-    stage.run(story)
+async def test_whoever_compacts_by_hand_is_told_how_much_before_a_model_is_asked(db: AsyncSessionDB) -> None:
+    await filled(db)
+    stuck = stage.Stuck()
+    async with door(db, [], summarizer=Writer(lambda _: stuck())) as run:
+        with run.subscribe("talk") as listening:
+            command = asyncio.create_task(run.send("talk", events.Command("/compact")))
+            (emitted,) = await until(listening, events.Notice)
+            assert isinstance(emitted.event, events.Notice)
+            assert emitted.event.text.startswith("Summarizing ")
+            assert emitted.event.text.endswith(" tokens) …")
+            await stuck.reached.wait()
+            command.cancel()
+            await asyncio.wait([command])
+        assert (command.cancelled(), stuck.cancelled) == (True, True)
+        assert len(await db.sessions("talk")) == 1
+        assert await db.get_compression_lock_holder("talk") is None
 
 
-def test_the_number_told_is_the_number_that_goes() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        writer = Writer()
-        async with door(db, [], summarizer=writer) as run:
-            (preview,) = await told(run, "/compact --preview")
-            notice, made = await told(run, "/compact")
-        assert isinstance(preview, events.Answer)
-        assert isinstance(notice, events.Notice)
-        assert isinstance(made, events.Compacted)
-        going = len(writer.requests[0].messages)
-        assert notice.text.startswith(f"Summarizing {going} messages (about ")
-        assert preview.text.startswith(f"{going} messages ")
-        assert notice.text.partition("(about ")[2].split()[0] == preview.text.partition("(about ")[2].split()[0]
-
-    stage.run(story)
+async def test_the_number_told_is_the_number_that_goes(db: AsyncSessionDB) -> None:
+    await filled(db)
+    writer = Writer()
+    async with door(db, [], summarizer=writer) as run:
+        (preview,) = await told(run, "/compact --preview")
+        notice, made = await told(run, "/compact")
+    assert isinstance(preview, events.Answer)
+    assert isinstance(notice, events.Notice)
+    assert isinstance(made, events.Compacted)
+    going = len(writer.requests[0].messages)
+    assert notice.text.startswith(f"Summarizing {going} messages (about ")
+    assert preview.text.startswith(f"{going} messages ")
+    assert notice.text.partition("(about ")[2].split()[0] == preview.text.partition("(about ")[2].split()[0]
 
 
-def test_a_person_who_compacts_while_one_is_under_way_is_told_so() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=50)
-        slow, reached, go = held()
-        async with door(db, ["ok"], summarizer=Writer(slow)) as run:
-            await run.submit("talk", events.Submit("Hello"))
-            await reached.wait()
-            with run.subscribe("talk") as listening:
-                command = asyncio.create_task(run.send("talk", events.Command("/compact here 1")))
-                (emitted,) = await until(listening, events.Notice)
-                assert isinstance(emitted.event, events.Notice)
-                assert "Another compaction is running" in emitted.event.text
-                go.set()
-                await command
-
-    stage.run(story)
+async def test_a_person_who_compacts_while_one_is_under_way_is_told_so(db: AsyncSessionDB) -> None:
+    await filled(db, exchanges=50)
+    slow, reached, go = held()
+    async with door(db, ["ok"], summarizer=Writer(slow)) as run:
+        await run.submit("talk", events.Submit("Hello"))
+        await reached.wait()
+        with run.subscribe("talk") as listening:
+            command = asyncio.create_task(run.send("talk", events.Command("/compact here 1")))
+            (emitted,) = await until(listening, events.Notice)
+            assert isinstance(emitted.event, events.Notice)
+            assert "Another compaction is running" in emitted.event.text
+            go.set()
+            await command
 
 
 class Watched(tokens.Meter):
@@ -208,21 +184,20 @@ class Watched(tokens.Meter):
 
 
 @pytest.mark.parametrize("said", ["", "a word " * 500, None])
-def test_nothing_of_an_attempt_is_counted_on_the_loop(said: str | None) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        meter = Watched()
-        writer = Writer() if said is None else Writer(lambda _: said)
-        agent = stage.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=writer, meter=meter)
-        made = await agent.compress_context()
-        assert (made.outcome, made.model) == (compaction.Outcome.COMPACTED, "writer" if said is None else None)
-        assert meter.threads
-        assert threading.get_ident() not in meter.threads
-
-    stage.run(story)
+async def test_nothing_of_an_attempt_is_counted_on_the_loop(said: str | None, db: AsyncSessionDB) -> None:
+    await filled(db)
+    meter = Watched()
+    writer = Writer() if said is None else Writer(lambda _: said)
+    agent = stage.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=writer, meter=meter)
+    made = await agent.compress_context()
+    assert (made.outcome, made.model) == (compaction.Outcome.COMPACTED, "writer" if said is None else None)
+    assert meter.threads
+    assert threading.get_ident() not in meter.threads
 
 
-def test_a_context_that_was_just_read_is_not_counted_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_context_that_was_just_read_is_not_counted_on_the_loop(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     threads = set[int]()
     counts = tokens.estimate
 
@@ -231,84 +206,74 @@ def test_a_context_that_was_just_read_is_not_counted_on_the_loop(monkeypatch: py
             threads.add(threading.get_ident())
         return counts(text)
 
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=10)
-        agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk")
-        assert (await agent.run_conversation("Hello")).completed
-        assert threads
-        assert threading.get_ident() not in threads
-
     monkeypatch.setattr(tokens, "estimate", estimate)
-    stage.run(story)
+    await filled(db, exchanges=10)
+    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk")
+    assert (await agent.run_conversation("Hello")).completed
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 # --- being left ----------------------------------------------------------------------------------------
 
 
-def test_hooks_are_told_once_when_a_conversation_is_left_for_a_new_one() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        closed: list[str] = []
+async def test_hooks_are_told_once_when_a_conversation_is_left_for_a_new_one(db: AsyncSessionDB) -> None:
+    await filled(db)
+    closed: list[str] = []
 
-        async def closing(session_id: str) -> None:
-            closed.append(session_id)
+    async def closing(session_id: str) -> None:
+        closed.append(session_id)
 
-        hooks = telling.Hooks(closing=(closing,))
-        async with door(db, ["ok", "ok"], summarizer=Writer(), hooks=hooks) as run:
-            await told(run, "/new")
-            assert closed == []  # nobody has worked on it
-            await told(run, "/compact")
-            head = (await db.head("talk")).id
-            assert head != "talk"
-            assert isinstance((await told(run, "/new"))[0], events.Moved)
-            await told(run, "/new")
-            assert closed == [head]
+    hooks = telling.Hooks(closing=(closing,))
+    async with door(db, ["ok", "ok"], summarizer=Writer(), hooks=hooks) as run:
+        await told(run, "/new")
+        assert closed == []  # nobody has worked on it
+        await told(run, "/compact")
+        head = (await db.head("talk")).id
+        assert head != "talk"
+        assert isinstance((await told(run, "/new"))[0], events.Moved)
+        await told(run, "/new")
         assert closed == [head]
-
-    stage.run(story)
-
-
-def test_hooks_are_told_again_only_if_the_conversation_went_on() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        closed: list[str] = []
-
-        async def closing(session_id: str) -> None:
-            closed.append(session_id)
-
-        async with door(db, ["ok"] * 3, hooks=telling.Hooks(closing=(closing,))) as run:
-            await run.submit("talk", events.Submit("Hello"))
-            await told(run, "/new")
-            await run.submit("talk", events.Submit("I am back"))
-            assert closed == ["talk"]
-        assert closed == ["talk", "talk"]
-
-    stage.run(story)
+    assert closed == [head]
 
 
-def test_a_conversation_left_in_the_middle_of_a_turn_is_told_of_when_the_turn_has_ended() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        closed: list[int] = []
+async def test_hooks_are_told_again_only_if_the_conversation_went_on(db: AsyncSessionDB) -> None:
+    closed: list[str] = []
 
-        async def closing(session_id: str) -> None:
-            closed.append((await db.head(session_id)).last_seq)
+    async def closing(session_id: str) -> None:
+        closed.append(session_id)
 
-        reached, go = asyncio.Event(), asyncio.Event()
+    async with door(db, ["ok"] * 3, hooks=telling.Hooks(closing=(closing,))) as run:
+        await run.submit("talk", events.Submit("Hello"))
+        await told(run, "/new")
+        await run.submit("talk", events.Submit("I am back"))
+        assert closed == ["talk"]
+    assert closed == ["talk", "talk"]
 
-        async def wait(_: dict[str, Any]) -> str:
-            reached.set()
-            await go.wait()
-            return "waited"
 
-        script = [stage.calls("wait"), "Done."]
-        tools = [stage.tool("wait", wait)]
-        async with door(db, script, tools=tools, hooks=telling.Hooks(closing=(closing,))) as run:
-            answered = run.submit("talk", events.Submit("Hello"))
-            await reached.wait()
-            assert isinstance((await told(run, "/new"))[0], events.Moved)
-            assert closed == []
-            go.set()
-            assert (await answered).completed
-            assert closed == [4]
+async def test_a_conversation_left_in_the_middle_of_a_turn_is_told_of_when_the_turn_has_ended(
+    db: AsyncSessionDB,
+) -> None:
+    closed: list[int] = []
+
+    async def closing(session_id: str) -> None:
+        closed.append((await db.head(session_id)).last_seq)
+
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: dict[str, Any]) -> str:
+        reached.set()
+        await go.wait()
+        return "waited"
+
+    script = [stage.calls("wait"), "Done."]
+    tools = [stage.tool("wait", wait)]
+    async with door(db, script, tools=tools, hooks=telling.Hooks(closing=(closing,))) as run:
+        answered = run.submit("talk", events.Submit("Hello"))
+        await reached.wait()
+        assert isinstance((await told(run, "/new"))[0], events.Moved)
+        assert closed == []
+        go.set()
+        assert (await answered).completed
         assert closed == [4]
-
-    stage.run(story)
+    assert closed == [4]

@@ -29,45 +29,39 @@ class Closing(ScriptedModel):
         self.closed += 1
 
 
-def test_what_can_be_had_is_what_a_key_is_there_for_or_settings_name(tmp_path: Path) -> None:
-    async def story() -> None:
-        given = settings(
-            tmp_path,
-            model="anthropic/claude-opus-4-5",
-            fallback=("openai/gpt-5", "offline", "nobody/nothing"),
-            models={"anthropic/claude-haiku-4-5": config.ModelSection()},
-            keys={"anthropic": config.Secret("k")},
-        )
-        offered = await models.ConversationModels(given, ScriptedModel([], name="anthropic/claude-opus-4-5")).listed()
-        own = [name for name in offered if name.partition("/")[0] in ("anthropic", "openai", "nobody", "holdfast")]
-        # No key is there for openai, and nobody is no provider.
-        assert own == [
-            "anthropic/claude-opus-4-5",
-            "anthropic/claude-haiku-4-5",
-            f"anthropic/{models.DEFAULT_MODELS['anthropic']}",
-            providers.OFFLINE_NAME,
-        ]
-
-    asyncio.run(story())
+async def test_what_can_be_had_is_what_a_key_is_there_for_or_settings_name(tmp_path: Path) -> None:
+    given = settings(
+        tmp_path,
+        model="anthropic/claude-opus-4-5",
+        fallback=("openai/gpt-5", "offline", "nobody/nothing"),
+        models={"anthropic/claude-haiku-4-5": config.ModelSection()},
+        keys={"anthropic": config.Secret("k")},
+    )
+    offered = await models.ConversationModels(given, ScriptedModel([], name="anthropic/claude-opus-4-5")).listed()
+    own = [name for name in offered if name.partition("/")[0] in ("anthropic", "openai", "nobody", "holdfast")]
+    # No key is there for openai, and nobody is no provider.
+    assert own == [
+        "anthropic/claude-opus-4-5",
+        "anthropic/claude-haiku-4-5",
+        f"anthropic/{models.DEFAULT_MODELS['anthropic']}",
+        providers.OFFLINE_NAME,
+    ]
 
 
-def test_a_model_is_made_once_and_all_are_closed_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        usual = Closing([], name="usual/one")
-        shelf = models.ConversationModels(settings(tmp_path, keys={"openai": config.Secret("k")}), usual)
-        one = await shelf.choose("a", "openai/gpt-5")
-        assert await shelf.choose("b", "openai/gpt-5") is one
-        assert [shelf.of(name) for name in ("a", "b", "c")] == [one, one, usual]
-        assert await shelf.choose("a", "usual/one") is usual
-        shelf.follow("branch", "b")
-        shelf.follow("other", "c")
-        assert (shelf.of("branch"), shelf.of("other")) == (one, usual)
-        for name in ("offline", providers.OFFLINE_NAME):
-            assert models.is_offline(await shelf.choose("a", name))
-        await shelf.close()
-        assert usual.closed == 1
-
-    asyncio.run(story())
+async def test_a_model_is_made_once_and_all_are_closed_once(tmp_path: Path) -> None:
+    usual = Closing([], name="usual/one")
+    shelf = models.ConversationModels(settings(tmp_path, keys={"openai": config.Secret("k")}), usual)
+    one = await shelf.choose("a", "openai/gpt-5")
+    assert await shelf.choose("b", "openai/gpt-5") is one
+    assert [shelf.of(name) for name in ("a", "b", "c")] == [one, one, usual]
+    assert await shelf.choose("a", "usual/one") is usual
+    shelf.follow("branch", "b")
+    shelf.follow("other", "c")
+    assert (shelf.of("branch"), shelf.of("other")) == (one, usual)
+    for name in ("offline", providers.OFFLINE_NAME):
+        assert models.is_offline(await shelf.choose("a", name))
+    await shelf.close()
+    assert usual.closed == 1
 
 
 @pytest.mark.parametrize(("served", "named"), [("llama3.2", "ollama/llama3.2"), ("x; rm -rf ~\x1b[2J", "ollama/MODEL")])
@@ -166,30 +160,24 @@ def test_the_built_in_model_is_had_by_both_of_its_names(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("name", ["nonsense", "nobody/model", "openai/gpt-5", "openai/", "/x"])
-def test_a_model_that_cannot_be_had_changes_nothing(tmp_path: Path, name: str) -> None:
-    async def story() -> None:
-        usual = ScriptedModel([])
-        shelf = models.ConversationModels(settings(tmp_path), usual)
-        with pytest.raises(errors.SettingInvalid):
-            await shelf.choose("a", name)
-        assert shelf.of("a") is usual
-
-    asyncio.run(story())
+async def test_a_model_that_cannot_be_had_changes_nothing(tmp_path: Path, name: str) -> None:
+    usual = ScriptedModel([])
+    shelf = models.ConversationModels(settings(tmp_path), usual)
+    with pytest.raises(errors.SettingInvalid):
+        await shelf.choose("a", name)
+    assert shelf.of("a") is usual
 
 
-def test_the_program_answers_with_the_model_that_was_chosen_and_counts_for_it_anew(tmp_path: Path) -> None:
-    async def story() -> None:
-        given = settings(tmp_path, model="offline", keys={"openai": config.Secret("k")})
-        async with compose.start(given) as app:
-            door = app.runtime
-            first = await door.agents.get("talk")
-            await door.send("talk", events.Command("/model openai/gpt-5"))
-            second = await door.agents.get("talk")
-            assert (first.model.name, second.model.name) == (providers.OFFLINE_NAME, "openai/gpt-5")
-            assert second.meter is not first.meter
-            assert (await door.agents.get("other")).meter is first.meter
-            assert second.memory is not first.memory
-            await door.send("talk", events.Command("/model offline"))
-            assert (await door.submit("talk", events.Submit("Hello"))).completed
-
-    asyncio.run(story())
+async def test_the_program_answers_with_the_model_that_was_chosen_and_counts_for_it_anew(tmp_path: Path) -> None:
+    given = settings(tmp_path, model="offline", keys={"openai": config.Secret("k")})
+    async with compose.start(given) as app:
+        door = app.runtime
+        first = await door.agents.get("talk")
+        await door.send("talk", events.Command("/model openai/gpt-5"))
+        second = await door.agents.get("talk")
+        assert (first.model.name, second.model.name) == (providers.OFFLINE_NAME, "openai/gpt-5")
+        assert second.meter is not first.meter
+        assert (await door.agents.get("other")).meter is first.meter
+        assert second.memory is not first.memory
+        await door.send("talk", events.Command("/model offline"))
+        assert (await door.submit("talk", events.Submit("Hello"))).completed

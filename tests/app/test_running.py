@@ -72,33 +72,24 @@ def test_first_start_has_nothing_to_say_of_backups(tmp_path: Path) -> None:
     assert notice(tmp_path) is None
 
 
-def test_attachments_nobody_names_are_collected_though_no_backup_can_be_made(tmp_path: Path) -> None:
+async def test_attachments_nobody_names_are_collected_though_no_backup_can_be_made(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "store.db", clock=lambda: 1_000_000.0) as db:
         blob = db.blobs.put(b"left over")
     (tmp_path / "copies").touch()
-
-    async def start() -> None:
-        async with compose.start(settings(tmp_path)) as app:
-            with SessionDB(tmp_path / "store.db") as db:
-                await until(
-                    lambda: (
-                        db.blobs.get(blob.digest) is None and db.admin.get_meta(store_meta.BACKUP_FAILED) is not None
-                    )
-                )
-            assert app.notice is None
-
-    asyncio.run(start())
+    async with compose.start(settings(tmp_path)) as app:
+        with SessionDB(tmp_path / "store.db") as db:
+            await until(
+                lambda: db.blobs.get(blob.digest) is None and db.admin.get_meta(store_meta.BACKUP_FAILED) is not None
+            )
+        assert app.notice is None
 
 
-def test_backup_that_is_due_is_made_beside_the_work(tmp_path: Path) -> None:
-    async def start() -> None:
-        async with compose.start(settings(tmp_path)):
-            await until(lambda: list((tmp_path / "copies").glob("*.db")))
-
-    asyncio.run(start())
+async def test_backup_that_is_due_is_made_beside_the_work(tmp_path: Path) -> None:
+    async with compose.start(settings(tmp_path)):
+        await until(lambda: list((tmp_path / "copies").glob("*.db")))
 
 
-def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_answered(tmp_path: Path) -> None:
+async def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_answered(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "store.db") as db:
         db.append_message("talk", role="user", content="Begin.", create=types.NewConversation(source="test"))
         db.append_message("talk", role="assistant", content="Begun.")
@@ -109,16 +100,10 @@ def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_ans
                     id=name, conversation_id="talk", command="make", folder="/", started_at=1.0, place=place
                 )
             )  # fmt: skip
-
-    async def start() -> None:
-        async with compose.start(settings(tmp_path)) as app:
-            await app.runtime.submit("talk", events.Submit("And?"))
-            said = [
-                content_parts.text(each.content) for each in await app.db.transcript("talk", 2) if each.role == "user"
-            ]
-        assert ["p1 ended" in said[0], "p2 ended" in said[1], said[2]] == [True, True, "And?"]
-
-    asyncio.run(start())
+    async with compose.start(settings(tmp_path)) as app:
+        await app.runtime.submit("talk", events.Submit("And?"))
+        said = [content_parts.text(each.content) for each in await app.db.transcript("talk", 2) if each.role == "user"]
+    assert ["p1 ended" in said[0], "p2 ended" in said[1], said[2]] == [True, True, "And?"]
 
 
 def test_a_store_that_takes_too_long_keeps_nobody_from_starting(
@@ -173,13 +158,10 @@ def test_tools_of_other_packages_are_there_and_what_is_wrong_with_them_is_said(
     assert notice is None
 
 
-def test_the_offline_model_is_known_as_such_however_it_was_chosen(tmp_path: Path) -> None:
-    async def story() -> None:
-        for named in ("offline", None):
-            chosen = await models.choose(settings(tmp_path), named)
-            assert models.is_offline(chosen.model)
-        other = msgspec.structs.replace(settings(tmp_path), keys={"openai": config.Secret("k")})
-        other = msgspec.structs.replace(other, providers=providers.PROVIDERS, fallback=("offline",))
-        assert not models.is_offline((await models.choose(other, "openai/some")).model)
-
-    asyncio.run(story())
+async def test_the_offline_model_is_known_as_such_however_it_was_chosen(tmp_path: Path) -> None:
+    for named in ("offline", None):
+        chosen = await models.choose(settings(tmp_path), named)
+        assert models.is_offline(chosen.model)
+    other = msgspec.structs.replace(settings(tmp_path), keys={"openai": config.Secret("k")})
+    other = msgspec.structs.replace(other, providers=providers.PROVIDERS, fallback=("offline",))
+    assert not models.is_offline((await models.choose(other, "openai/some")).model)

@@ -48,16 +48,13 @@ def test_only_those_who_are_named_have_what_this_machine_can_do(shell: Any, who:
     assert {owner for owner in owners if gateway.is_granted(shell, owner)} == who
 
 
-def test_nobody_runs_commands_by_default_and_each_has_files_of_their_own(tmp_path: Path) -> None:
-    async def story() -> None:
-        chat = memory_platform.MemoryPlatform()
-        async with gateway.serve(settings(tmp_path, shell={"loopback": ["boss"]}), platforms=[chat]) as opened:
-            mine, boss = await offered(opened, "loopback:ann"), await offered(opened, "loopback:boss")
-        assert boss - mine >= {"shell"}
-        assert not {name for name in mine if "shell" in name or "process" in name}
-        assert "read_file" in mine
-
-    asyncio.run(story())
+async def test_nobody_runs_commands_by_default_and_each_has_files_of_their_own(tmp_path: Path) -> None:
+    chat = memory_platform.MemoryPlatform()
+    async with gateway.serve(settings(tmp_path, shell={"loopback": ["boss"]}), platforms=[chat]) as opened:
+        mine, boss = await offered(opened, "loopback:ann"), await offered(opened, "loopback:boss")
+    assert boss - mine >= {"shell"}
+    assert not {name for name in mine if "shell" in name or "process" in name}
+    assert "read_file" in mine
     folders = [tmp_path / "gateway" / name for name in ("loopback:ann", "loopback:boss")]
     assert [oct(each.stat().st_mode & 0o777) for each in (folders[0].parent, *folders)] == ["0o700"] * 3
 
@@ -156,21 +153,18 @@ def test_there_is_a_server_where_something_needs_it_or_nothing_else_is_there(
     assert gateways.GatewaySettings(**said).has_http is wanted
 
 
-def test_settings_say_who_is_let_in(tmp_path: Path) -> None:
-    async def story() -> None:
-        chat = memory_platform.MemoryPlatform("telegram")
-        said = settings(tmp_path, allow={"telegram": [42]}, strangers="silence")
-        async with gateway.serve(said, platforms=[chat]) as opened, asyncio.timeout(60):
-            assert await chat.say("Hi", chat="43", sender="43", key="a") is None
-            assert await chat.say("Hi", chat="42", sender="42", key="b") is not None
-            await chat.replies(1)
-            await stage.quiet(opened.gateway, opened.db)
-            found = await opened.db.mail.inbound_by_key("telegram", "b")
-        assert [each.address for each in chat.sent] == [{"chat": "42"}]
-        assert found is not None
-        assert found.outcome == "answered"
-
-    asyncio.run(story())
+async def test_settings_say_who_is_let_in(tmp_path: Path) -> None:
+    chat = memory_platform.MemoryPlatform("telegram")
+    said = settings(tmp_path, allow={"telegram": [42]}, strangers="silence")
+    async with gateway.serve(said, platforms=[chat]) as opened, asyncio.timeout(60):
+        assert await chat.say("Hi", chat="43", sender="43", key="a") is None
+        assert await chat.say("Hi", chat="42", sender="42", key="b") is not None
+        await chat.replies(1)
+        await stage.quiet(opened.gateway, opened.db)
+        found = await opened.db.mail.inbound_by_key("telegram", "b")
+    assert [each.address for each in chat.sent] == [{"chat": "42"}]
+    assert found is not None
+    assert found.outcome == "answered"
 
 
 def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_path: Path) -> None:

@@ -30,25 +30,22 @@ def test_signs_of_life_come_twice_as_often_as_they_are_wanted(environ: dict[str,
     assert systemd.watchdog_interval(environ) == wanted
 
 
-def test_signs_of_life_end_with_the_block(tmp_path: Path) -> None:
+async def test_signs_of_life_end_with_the_block(tmp_path: Path) -> None:
     path = str(tmp_path / "n")
-
-    async def story() -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-            heard.bind(path)
-            heard.setblocking(False)
-            async with systemd.send_heartbeats({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000"}), asyncio.timeout(60):
-                for _ in range(3):
-                    assert await asyncio.get_running_loop().sock_recv(heard, 100) == b"WATCHDOG=1"
-            while True:
-                try:
-                    heard.recv(100)
-                except BlockingIOError:
-                    break
-            # Nobody is left who would.
-            assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(story())
+    tasks_before = len(asyncio.all_tasks())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(path)
+        heard.setblocking(False)
+        async with systemd.send_heartbeats({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000"}), asyncio.timeout(60):
+            for _ in range(3):
+                assert await asyncio.get_running_loop().sock_recv(heard, 100) == b"WATCHDOG=1"
+        while True:
+            try:
+                heard.recv(100)
+            except BlockingIOError:
+                break
+        # No task is left that would send more.
+        assert len(asyncio.all_tasks()) == tasks_before
 
 
 def test_where_nobody_listens_nothing_fails(tmp_path: Path) -> None:

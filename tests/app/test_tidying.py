@@ -18,14 +18,14 @@ async def settled(db: AsyncSessionDB, key: str) -> None:
     await db.mail.settle_inbound(None, arrival.id, "ignored")
 
 
-def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_time(
+async def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = steps.Clock()
     monkeypatch.setattr(compose, "MAINTENANCE_INTERVAL", 0.01)
     monkeypatch.setattr(compose, "EXPIRY_PAUSE", 0.0)
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
         failed = list[str]()
         whole = compose.delete_expired
 
@@ -44,5 +44,3 @@ def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_t
                 await asyncio.sleep(0.01)
         await compose.cancel(task)
         assert failed == ["busy"]
-
-    stage.run(story, clock=clock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -76,17 +75,14 @@ class Refusing:
         """Nothing is open."""
 
 
-def test_arrivals_turns_and_sendings_are_traced_without_what_was_said() -> None:
+async def test_arrivals_turns_and_sendings_are_traced_without_what_was_said(db: AsyncSessionDB) -> None:
     tracers = Tracers()
 
-    async def story(db: AsyncSessionDB) -> None:
-        with telemetry.install(tracers) as wrap:
-            async with stage.open_gateway(db, wrap(ScriptedModel(["secret words"]))) as (running, chat):
-                await chat.say("secret words", sender="ann", name="Ann")
-                await chat.replies(1)
-                await stage.quiet(running, db)
-
-    stage.run(story)
+    with telemetry.install(tracers) as wrap:
+        async with stage.open_gateway(db, wrap(ScriptedModel(["secret words"]))) as (running, chat):
+            await chat.say("secret words", sender="ann", name="Ann")
+            await chat.replies(1)
+            await stage.quiet(running, db)
     assert sorted(each.name for each in tracers.seen if each.name.startswith("holdfast.")) == [
         "holdfast.arrival",
         "holdfast.send",
@@ -102,15 +98,11 @@ def test_arrivals_turns_and_sendings_are_traced_without_what_was_said() -> None:
     assert spans.tracer is None
 
 
-def test_a_call_of_a_model_is_named_as_the_conventions_have_it() -> None:
+async def test_a_call_of_a_model_is_named_as_the_conventions_have_it() -> None:
     tracers = Tracers()
-
-    async def story() -> None:
-        with telemetry.install(tracers) as wrap:
-            model = wrap(ScriptedModel(["Hello."], name="lab/small"))
-            assert [delta async for delta in model.stream(REQUEST)]
-
-    asyncio.run(story())
+    with telemetry.install(tracers) as wrap:
+        model = wrap(ScriptedModel(["Hello."], name="lab/small"))
+        assert [delta async for delta in model.stream(REQUEST)]
     (seen,) = tracers.seen
     assert (seen.name, seen.kind) == ("chat small", trace.SpanKind.CLIENT)
     said = {key: seen.attributes[key] for key in sorted(seen.attributes) if "usage" not in key}
@@ -124,15 +116,11 @@ def test_a_call_of_a_model_is_named_as_the_conventions_have_it() -> None:
     assert {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"} <= set(seen.attributes)
 
 
-def test_of_what_went_wrong_only_the_kind_is_told() -> None:
+async def test_of_what_went_wrong_only_the_kind_is_told() -> None:
     tracers = Tracers()
-
-    async def story() -> None:
-        with telemetry.install(tracers) as wrap, pytest.raises(errors.ModelCut):
-            async for _ in wrap(Refusing()).stream(REQUEST):
-                pass
-
-    asyncio.run(story())
+    with telemetry.install(tracers) as wrap, pytest.raises(errors.ModelCut):
+        async for _ in wrap(Refusing()).stream(REQUEST):
+            pass
     (seen,) = tracers.seen
     assert (seen.wrong, seen.ended, seen.attributes["error.type"]) == (True, True, "ModelCut")
     assert "secret" not in str(seen.attributes)

@@ -48,8 +48,8 @@ async def begun(db: AsyncSessionDB) -> None:
     await db.append_message("talk", role="assistant", content="Good day.")
 
 
-def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None:
+    async with stage.store(str(tmp_path / "store.db")) as db:
         await begun(db)
         async with Program(db, tmp_path, ["I see."]) as program:
             with program.door.subscribe("talk") as listening:
@@ -62,8 +62,6 @@ def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None
         (row,) = await db.processes.all("talk")
         assert (row.state, row.exit_code) == ("exited", 3)
         assert await db.mail.inbox_entries() == []
-
-    stage.run(story, str(tmp_path / "store.db"))
 
 
 def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is_talked_to(tmp_path: Path) -> None:
@@ -89,23 +87,22 @@ def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is
         assert db.mail.inbox_entries() == []
 
 
-def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_more(tmp_path: Path) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await begun(db)
-        came: list[str] = []
-        book = process_records.ProcessRecords(db, came.append)
-        for name in ("p1", "p2"):
-            await db.processes.record_start(
-                types.Process(
-                    id=name, conversation_id="talk", command="make", folder="/", started_at=1.0, place="{}"
-                )
-            )  # fmt: skip
-        assert [each.id for each in await book.every(None, True)] == ["p1", "p2"]
-        assert came == []
-        await db.processes.record_end("p1", "exited", 0, "p1 ended")
-        assert [each.id for each in await book.every(None, True)] == ["p2"]
-        assert came == ["talk"]
-        await book.every(None, True)
-        assert came == ["talk"]
-
-    stage.run(story)
+async def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_more(
+    tmp_path: Path, db: AsyncSessionDB
+) -> None:
+    await begun(db)
+    came: list[str] = []
+    book = process_records.ProcessRecords(db, came.append)
+    for name in ("p1", "p2"):
+        await db.processes.record_start(
+            types.Process(
+                id=name, conversation_id="talk", command="make", folder="/", started_at=1.0, place="{}"
+            )
+        )  # fmt: skip
+    assert [each.id for each in await book.every(None, True)] == ["p1", "p2"]
+    assert came == []
+    await db.processes.record_end("p1", "exited", 0, "p1 ended")
+    assert [each.id for each in await book.every(None, True)] == ["p2"]
+    assert came == ["talk"]
+    await book.every(None, True)
+    assert came == ["talk"]

@@ -28,79 +28,67 @@ async def busy(*_: object, **__: object) -> Any:
 # --- what it is given ----------------------------------------------------------------------------------
 
 
-def test_what_came_after_the_lease_is_not_summed_up_and_stays_in_the_context() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        last, works, said = (await db.conversation("talk")).last_seq, db.context, list[str]()
+async def test_what_came_after_the_lease_is_not_summed_up_and_stays_in_the_context(db: AsyncSessionDB) -> None:
+    await filled(db)
+    last, works, said = (await db.conversation("talk")).last_seq, db.context, list[str]()
 
-        async def late(*given: Any) -> types.Context:
-            if not said and await db.leases():
-                for number in range(60):  # far more than a tail
-                    said.append(f"Too late {number}. " + "It is windy. " * 40)
-                    await db.append_message("talk", role="user", content=said[-1])
-            return await works(*given)
+    async def late(*given: Any) -> types.Context:
+        if not said and await db.leases():
+            for number in range(60):  # far more than a tail
+                said.append(f"Too late {number}. " + "It is windy. " * 40)
+                await db.append_message("talk", role="user", content=said[-1])
+        return await works(*given)
 
-        db.context = late  # type: ignore[method-assign]
-        made = await agent(db, writer := Writer()).compress_context()
-        db.context = works  # type: ignore[method-assign]
-        assert (made.outcome, len(said)) == (Outcome.COMPACTED, 60)
-        assert max(each.seq for each in writer.requests[0].messages) < last
-        assert made.cut_seq is not None
-        assert made.cut_seq < last
-        assert steps.contents(await db.context("talk"))[-60:] == said
-
-    stage.run(story)
+    db.context = late  # type: ignore[method-assign]
+    made = await agent(db, writer := Writer()).compress_context()
+    db.context = works  # type: ignore[method-assign]
+    assert (made.outcome, len(said)) == (Outcome.COMPACTED, 60)
+    assert max(each.seq for each in writer.requests[0].messages) < last
+    assert made.cut_seq is not None
+    assert made.cut_seq < last
+    assert steps.contents(await db.context("talk"))[-60:] == said
 
 
-def test_the_next_summary_is_made_from_the_one_before_without_its_mark() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        one = agent(db, writer := Writer())
-        await one.compress_context()
-        for number in range(40):
-            await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
-        assert (await one.compress_context()).outcome is Outcome.COMPACTED
-        assert [request.previous for request in writer.requests] == [None, f"> {brief(writer.requests[0])}"]
-
-    stage.run(story)
+async def test_the_next_summary_is_made_from_the_one_before_without_its_mark(db: AsyncSessionDB) -> None:
+    await filled(db)
+    one = agent(db, writer := Writer())
+    await one.compress_context()
+    for number in range(40):
+        await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
+    assert (await one.compress_context()).outcome is Outcome.COMPACTED
+    assert [request.previous for request in writer.requests] == [None, f"> {brief(writer.requests[0])}"]
 
 
-def test_secrets_in_the_parts_of_a_message_do_not_reach_whoever_writes_the_summary() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=3)
-        key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
-        said: types.Content = [{"type": "text", "text": f"My key is {key}, keep it."}]
-        await db.append_message("talk", role="user", content=said)
-        await filled(db, name="more")
-        for message in await db.transcript("more"):
-            await db.append_message("talk", role=message.role, content=message.content)
-        made = await agent(db, writer := Writer()).compress_context()
-        assert made.outcome is Outcome.COMPACTED
-        (given,) = [each for each in writer.requests[0].messages if each.seq == 7]
-        assert key not in str(given.content)
-        assert "keep it" in str(given.content)
-
-    stage.run(story)
+async def test_secrets_in_the_parts_of_a_message_do_not_reach_whoever_writes_the_summary(db: AsyncSessionDB) -> None:
+    await filled(db, exchanges=3)
+    key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+    said: types.Content = [{"type": "text", "text": f"My key is {key}, keep it."}]
+    await db.append_message("talk", role="user", content=said)
+    await filled(db, name="more")
+    for message in await db.transcript("more"):
+        await db.append_message("talk", role=message.role, content=message.content)
+    made = await agent(db, writer := Writer()).compress_context()
+    assert made.outcome is Outcome.COMPACTED
+    (given,) = [each for each in writer.requests[0].messages if each.seq == 7]
+    assert key not in str(given.content)
+    assert "keep it" in str(given.content)
 
 
-def test_what_was_wrong_with_other_summaries_is_in_the_ledger() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        broken, forgetful = Writer(lambda _: 1 // 0), Writer(lambda _: "forgetful")
-        await agent(db, [broken, forgetful]).compress_context()
-        (kept,) = await db.compactions("talk")
-        notes = kept.ledger["notes"]
-        assert notes[0] == "writer: ZeroDivisionError"
-        assert ["leaves out" in note for note in notes] == [False, True, True]
-
-    stage.run(story)
+async def test_what_was_wrong_with_other_summaries_is_in_the_ledger(db: AsyncSessionDB) -> None:
+    await filled(db)
+    broken, forgetful = Writer(lambda _: 1 // 0), Writer(lambda _: "forgetful")
+    await agent(db, [broken, forgetful]).compress_context()
+    (kept,) = await db.compactions("talk")
+    notes = kept.ledger["notes"]
+    assert notes[0] == "writer: ZeroDivisionError"
+    assert ["leaves out" in note for note in notes] == [False, True, True]
 
 
 # --- what it holds -------------------------------------------------------------------------------------
 
 
-def test_a_renewal_that_fails_stops_nothing_and_is_made_again() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_a_renewal_that_fails_stops_nothing_and_is_made_again() -> None:
+    async with stage.store(clock=steps.Clock()) as db:
         await filled(db)
         works, renewed, lived = db.renew_lease, list[bool](), asyncio.Event()
 
@@ -120,11 +108,9 @@ def test_a_renewal_that_fails_stops_nothing_and_is_made_again() -> None:
         assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
         assert await db.leases() == []
 
-    stage.run(story, clock=steps.Clock())
 
-
-def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
+    async with stage.store(clock=steps.Clock()) as db:
         await filled(db)
         reached, tidied = asyncio.Event(), list[bool]()
 
@@ -144,155 +130,133 @@ def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
         assert (await attempt).outcome is Outcome.BUSY
         assert tidied == [True]
 
-    stage.run(story, clock=steps.Clock())
 
+async def test_who_is_cancelled_again_while_letting_go_still_lets_go(db: AsyncSessionDB) -> None:
+    await filled(db)
+    stuck, works, releasing, go = stage.Stuck(), db.release_lease, asyncio.Event(), asyncio.Event()
 
-def test_who_is_cancelled_again_while_letting_go_still_lets_go() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        stuck, works, releasing, go = stage.Stuck(), db.release_lease, asyncio.Event(), asyncio.Event()
+    async def slowly(lease: types.Lease) -> None:
+        releasing.set()
+        await go.wait()
+        await works(lease)
 
-        async def slowly(lease: types.Lease) -> None:
-            releasing.set()
-            await go.wait()
-            await works(lease)
-
-        db.release_lease = slowly  # type: ignore[method-assign]
-        attempt = asyncio.create_task(agent(db, Writer(lambda _: stuck())).compress_context())
-        await stuck.reached.wait()
-        attempt.cancel()
-        await releasing.wait()
-        attempt.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await attempt
-        go.set()
-        while await db.leases():
-            await asyncio.sleep(0.01)
-
-    stage.run(story)
+    db.release_lease = slowly  # type: ignore[method-assign]
+    attempt = asyncio.create_task(agent(db, Writer(lambda _: stuck())).compress_context())
+    await stuck.reached.wait()
+    attempt.cancel()
+    await releasing.wait()
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    go.set()
+    while await db.leases():
+        await asyncio.sleep(0.01)
 
 
 # --- what may fail around it ---------------------------------------------------------------------------
 
 
-def test_a_store_that_cannot_begin_is_an_outcome_and_nothing_is_asked() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        one, works, looks = agent(db, writer := Writer()), db.begin_compaction, db.snapshot
-        db.begin_compaction = db.snapshot = busy  # type: ignore[method-assign]
-        made = await one.compress_context()
-        assert (made.outcome, made.session_id) == (Outcome.FAILED, "talk")
-        assert tuple(made.messages) == (await db.context("talk")).messages
-        assert writer.requests == []
-        db.begin_compaction, db.snapshot = works, looks  # type: ignore[method-assign]
-        assert (await one.compress_context()).outcome is Outcome.COMPACTED
-
-    stage.run(story)
+async def test_a_store_that_cannot_begin_is_an_outcome_and_nothing_is_asked(db: AsyncSessionDB) -> None:
+    await filled(db)
+    one, works, looks = agent(db, writer := Writer()), db.begin_compaction, db.snapshot
+    db.begin_compaction = db.snapshot = busy  # type: ignore[method-assign]
+    made = await one.compress_context()
+    assert (made.outcome, made.session_id) == (Outcome.FAILED, "talk")
+    assert tuple(made.messages) == (await db.context("talk")).messages
+    assert writer.requests == []
+    db.begin_compaction, db.snapshot = works, looks  # type: ignore[method-assign]
+    assert (await one.compress_context()).outcome is Outcome.COMPACTED
 
 
-def test_a_lock_that_cannot_be_let_go_changes_no_outcome_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        works, db.release_lease = db.release_lease, busy  # type: ignore[method-assign]
-        one = agent(db)
-        assert (await one.compress_context()).outcome is Outcome.COMPACTED
-        assert (await one.compress_context()).outcome is Outcome.NOTHING_TO_DO
-        db.release_lease = works  # type: ignore[method-assign]
-
-    stage.run(story)
+async def test_a_lock_that_cannot_be_let_go_changes_no_outcome_and_is_said_once(
+    caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+) -> None:
+    await filled(db)
+    works, db.release_lease = db.release_lease, busy  # type: ignore[method-assign]
+    one = agent(db)
+    assert (await one.compress_context()).outcome is Outcome.COMPACTED
+    assert (await one.compress_context()).outcome is Outcome.NOTHING_TO_DO
+    db.release_lease = works  # type: ignore[method-assign]
     assert len(caplog.records) == 1
 
 
-def test_an_account_that_cannot_be_closed_changes_no_outcome() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        works = db.update_budget
+async def test_an_account_that_cannot_be_closed_changes_no_outcome(db: AsyncSessionDB) -> None:
+    await filled(db)
+    works = db.update_budget
 
-        async def once(*given: Any) -> bool:
-            db.update_budget = busy  # type: ignore[method-assign]
-            return await works(*given)
+    async def once(*given: Any) -> bool:
+        db.update_budget = busy  # type: ignore[method-assign]
+        return await works(*given)
 
-        db.update_budget = once  # type: ignore[method-assign]
-        assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
+    db.update_budget = once  # type: ignore[method-assign]
+    assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
+    db.update_budget = works  # type: ignore[method-assign]
+
+
+async def test_failing_callback_after_the_commit_leaves_the_outcome_compacted(db: AsyncSessionDB) -> None:
+    await filled(db)
+
+    def fail_to_follow(_: str) -> None:
+        raise KeyError("a cache")
+
+    job = msgspec.structs.replace(agent(db).compaction_job(), moved=fail_to_follow)
+    made = await compress.compress(job, compress.CompactionRequest(force=True))
+    assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
+
+
+async def test_messages_of_a_compaction_are_complete_although_they_cannot_be_read_after_the_commit(
+    db: AsyncSessionDB,
+) -> None:
+    await filled(db)
+    await db.pin("talk", 3)
+
+    async def fail_to_read(*_: object) -> Any:
+        raise RuntimeError("a reader")
+
+    async def break_reading(_: str) -> None:
+        db.context = fail_to_read  # type: ignore[method-assign]
+
+    one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
+    made = await one.compress_context(force=True)
+    db.context = works  # type: ignore[method-assign]
+    assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
+    kept = (await db.context("talk")).messages
+    assert [(each.seq, each.uid, each.body) for each in made.messages] == [
+        (each.seq, each.uid, each.body) for each in kept
+    ]
+
+
+async def test_what_another_wrote_into_the_budget_meanwhile_is_read_before_it_is_counted(db: AsyncSessionDB) -> None:
+    await filled(db)
+    works, clock = db.update_budget, steps.Clock()
+
+    async def overtaken(*given: Any) -> bool:
         db.update_budget = works  # type: ignore[method-assign]
+        version, _ = await db.budget("talk")
+        assert await works("talk", version, {"failures": 1, "cool_until": clock() + 20})
+        return await works(*given)
 
-    stage.run(story)
-
-
-def test_failing_callback_after_the_commit_leaves_the_outcome_compacted() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-
-        def fail_to_follow(_: str) -> None:
-            raise KeyError("a cache")
-
-        job = msgspec.structs.replace(agent(db).compaction_job(), moved=fail_to_follow)
-        made = await compress.compress(job, compress.CompactionRequest(force=True))
-        assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
-
-    stage.run(story)
+    db.update_budget = overtaken  # type: ignore[method-assign]
+    made = await agent(db, writer := Writer(), clock=clock).compress_context()
+    assert (made.outcome, made.retry_in) == (Outcome.COOLING_DOWN, 20)
+    assert writer.requests == []
 
 
-def test_messages_of_a_compaction_are_complete_although_they_cannot_be_read_after_the_commit() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        await db.pin("talk", 3)
+async def test_a_success_is_noted_also_where_another_wrote_into_the_budget_meanwhile(db: AsyncSessionDB) -> None:
+    await filled(db)
+    works, clock, counted = db.update_budget, steps.Clock(), list[int]()
 
-        async def fail_to_read(*_: object) -> Any:
-            raise RuntimeError("a reader")
+    async def overtaken(*given: Any) -> bool:
+        counted.append(1)
+        if len(counted) == 2:  # the first counts the attempt, the second how it ended
+            version, body = await db.budget("talk")
+            assert await works("talk", version, {**body, "reviews": {"input": 7}})
+        return await works(*given)
 
-        async def break_reading(_: str) -> None:
-            db.context = fail_to_read  # type: ignore[method-assign]
-
-        one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
-        made = await one.compress_context(force=True)
-        db.context = works  # type: ignore[method-assign]
-        assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
-        kept = (await db.context("talk")).messages
-        assert [(each.seq, each.uid, each.body) for each in made.messages] == [
-            (each.seq, each.uid, each.body) for each in kept
-        ]
-
-    stage.run(story)
-
-
-def test_what_another_wrote_into_the_budget_meanwhile_is_read_before_it_is_counted() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        works, clock = db.update_budget, steps.Clock()
-
-        async def overtaken(*given: Any) -> bool:
-            db.update_budget = works  # type: ignore[method-assign]
-            version, _ = await db.budget("talk")
-            assert await works("talk", version, {"failures": 1, "cool_until": clock() + 20})
-            return await works(*given)
-
-        db.update_budget = overtaken  # type: ignore[method-assign]
-        made = await agent(db, writer := Writer(), clock=clock).compress_context()
-        assert (made.outcome, made.retry_in) == (Outcome.COOLING_DOWN, 20)
-        assert writer.requests == []
-
-    stage.run(story)
-
-
-def test_a_success_is_noted_also_where_another_wrote_into_the_budget_meanwhile() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        works, clock, counted = db.update_budget, steps.Clock(), list[int]()
-
-        async def overtaken(*given: Any) -> bool:
-            counted.append(1)
-            if len(counted) == 2:  # the first counts the attempt, the second how it ended
-                version, body = await db.budget("talk")
-                assert await works("talk", version, {**body, "reviews": {"input": 7}})
-            return await works(*given)
-
-        db.update_budget = overtaken  # type: ignore[method-assign]
-        assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
-        found = budget.parse((await db.budget("talk"))[1])
-        assert (found.recent, found.begun, found.reviews.input) == ((clock(),), 0.0, 7)
-
-    stage.run(story)
+    db.update_budget = overtaken  # type: ignore[method-assign]
+    assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
+    found = budget.parse((await db.budget("talk"))[1])
+    assert (found.recent, found.begun, found.reviews.input) == ((clock(),), 0.0, 7)
 
 
 class Growing(tokens.Meter):
@@ -304,64 +268,58 @@ class Growing(tokens.Meter):
 
 
 @pytest.mark.parametrize("how", ["the commit", "every summary"])
-def test_the_pause_after_a_failure_begins_when_it_failed(how: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        clock = steps.Clock()
+async def test_the_pause_after_a_failure_begins_when_it_failed(how: str, db: AsyncSessionDB) -> None:
+    await filled(db)
+    clock = steps.Clock()
 
-        def slow(request: base.SummaryRequest) -> str:
-            clock.advance(20)
-            return brief(request)
+    def slow(request: base.SummaryRequest) -> str:
+        clock.advance(20)
+        return brief(request)
 
-        meter = Growing() if how == "every summary" else None
-        works = db.commit_compaction
-        if how == "the commit":
-            db.commit_compaction = busy  # type: ignore[method-assign]
-        before = tuple((await db.context("talk")).messages)
-        one = agent(db, Writer(slow), clock=clock, meter=meter)
-        made = await one.compress_context()
-        assert (made.outcome, made.session_id, tuple(made.messages)) == (Outcome.FAILED, "talk", before)
-        if how == "every summary":
-            assert made.reason.startswith("No summary was accepted: writer: the context would have")
-        waits = await one.compress_context()
-        assert (waits.outcome, waits.retry_in) == (Outcome.COOLING_DOWN, policy.CompactionPolicy().cooldowns[0])
-        clock.advance(policy.CompactionPolicy().cooldowns[0])
-        db.commit_compaction = works  # type: ignore[method-assign]
-        assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
-
-    stage.run(story)
+    meter = Growing() if how == "every summary" else None
+    works = db.commit_compaction
+    if how == "the commit":
+        db.commit_compaction = busy  # type: ignore[method-assign]
+    before = tuple((await db.context("talk")).messages)
+    one = agent(db, Writer(slow), clock=clock, meter=meter)
+    made = await one.compress_context()
+    assert (made.outcome, made.session_id, tuple(made.messages)) == (Outcome.FAILED, "talk", before)
+    if how == "every summary":
+        assert made.reason.startswith("No summary was accepted: writer: the context would have")
+    waits = await one.compress_context()
+    assert (waits.outcome, waits.retry_in) == (Outcome.COOLING_DOWN, policy.CompactionPolicy().cooldowns[0])
+    clock.advance(policy.CompactionPolicy().cooldowns[0])
+    db.commit_compaction = works  # type: ignore[method-assign]
+    assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
 
 
 @pytest.mark.parametrize("cause", ["hidden messages", "a lost lease", "another compaction"])
-def test_paid_attempt_that_compacted_nothing_starts_a_cooldown(cause: str) -> None:
+async def test_paid_attempt_that_compacted_nothing_starts_a_cooldown(cause: str, db: AsyncSessionDB) -> None:
     """Every step of a turn would pay for another summary otherwise."""
 
-    async def story(db: AsyncSessionDB) -> None:
-        async def meanwhile(request: base.SummaryRequest) -> str:
-            request.spent(types.Usage(900, 20))
-            if cause == "hidden messages":
-                await db.hide("talk", (await db.conversation("talk")).last_seq)
-            elif cause == "a lost lease":
-                (held,) = await db.leases()
-                await db.acquire_lease("talk", "compact", held.holder)
-            else:
-                await db.commit_compaction(await db.snapshot("talk"), summary="Theirs.", cut_seq=20)
-            return brief(request)
+    async def meanwhile(request: base.SummaryRequest) -> str:
+        request.spent(types.Usage(900, 20))
+        if cause == "hidden messages":
+            await db.hide("talk", (await db.conversation("talk")).last_seq)
+        elif cause == "a lost lease":
+            (held,) = await db.leases()
+            await db.acquire_lease("talk", "compact", held.holder)
+        else:
+            await db.commit_compaction(await db.snapshot("talk"), summary="Theirs.", cut_seq=20)
+        return brief(request)
 
-        await filled(db)
-        clock = steps.Clock()
-        one = agent(db, writer := Writer(meanwhile), clock=clock)
-        assert (await one.compress_context()).outcome is Outcome.BUSY
-        is_cooling_down = (await one.compress_context()).outcome is Outcome.COOLING_DOWN
-        assert (is_cooling_down, len(writer.requests)) == (cause != "another compaction", 1)
-        clock.advance(policy.CompactionPolicy().cooldowns[0])
-        assert (await agent(db, clock=clock).compress_context()).outcome is not Outcome.COOLING_DOWN
-
-    stage.run(story)
+    await filled(db)
+    clock = steps.Clock()
+    one = agent(db, writer := Writer(meanwhile), clock=clock)
+    assert (await one.compress_context()).outcome is Outcome.BUSY
+    is_cooling_down = (await one.compress_context()).outcome is Outcome.COOLING_DOWN
+    assert (is_cooling_down, len(writer.requests)) == (cause != "another compaction", 1)
+    clock.advance(policy.CompactionPolicy().cooldowns[0])
+    assert (await agent(db, clock=clock).compress_context()).outcome is not Outcome.COOLING_DOWN
 
 
-def test_no_summary_is_requested_after_the_lease_was_lost() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_no_summary_is_requested_after_the_lease_was_lost() -> None:
+    async with stage.store(clock=steps.Clock()) as db:
         await filled(db)
         works = db.pins
 
@@ -375,8 +333,6 @@ def test_no_summary_is_requested_after_the_lease_was_lost() -> None:
         made = await agent(db, writer := Writer(), lease_ttl=0.3).compress_context()
         assert (made.outcome, writer.requests) == (Outcome.BUSY, [])
 
-    stage.run(story, clock=steps.Clock())
-
 
 # --- what people are told ------------------------------------------------------------------------------
 
@@ -389,68 +345,56 @@ def test_no_summary_is_requested_after_the_lease_was_lost() -> None:
         ("the lock taken", "The compaction lost its lease, so nothing was compacted."),
     ],
 )
-def test_who_was_overtaken_says_by_what(what: str, reason: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async def meanwhile(request: base.SummaryRequest) -> str:
-            if what == "an undo":
-                await db.undo_compaction("talk")
-            elif what == "another commit":
-                await db.commit_compaction(await db.snapshot("talk"), summary="Theirs.", cut_seq=74)
-            else:
-                (held,) = await db.leases()
-                await db.acquire_lease("talk", "compact", held.holder)
-            return brief(request)
+async def test_who_was_overtaken_says_by_what(what: str, reason: str, db: AsyncSessionDB) -> None:
+    async def meanwhile(request: base.SummaryRequest) -> str:
+        if what == "an undo":
+            await db.undo_compaction("talk")
+        elif what == "another commit":
+            await db.commit_compaction(await db.snapshot("talk"), summary="Theirs.", cut_seq=74)
+        else:
+            (held,) = await db.leases()
+            await db.acquire_lease("talk", "compact", held.holder)
+        return brief(request)
 
-        await filled(db)
-        assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
-        made = await agent(db, Writer(meanwhile)).compress_context(force=True, keep_exchanges=2)
-        assert (made.outcome, made.reason) == (Outcome.BUSY, reason)
-
-    stage.run(story)
+    await filled(db)
+    assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
+    made = await agent(db, Writer(meanwhile)).compress_context(force=True, keep_exchanges=2)
+    assert (made.outcome, made.reason) == (Outcome.BUSY, reason)
 
 
-def test_another_process_is_named_only_where_it_is_one() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        stuck = stage.Stuck()
-        first = asyncio.create_task(agent(db, Writer(lambda _: stuck())).compress_context())
-        await stuck.reached.wait()
-        made = await agent(db).compress_context()
-        assert (made.outcome, made.reason) == (
-            Outcome.BUSY,
-            "This process is already compacting this conversation.",
-        )
-        first.cancel()
-        await asyncio.wait([first])
-        await db.acquire_lease("talk", "compact", "elsewhere:17:abc")
-        made = await agent(db).compress_context(force=True)
-        assert (made.outcome, made.reason) == (Outcome.BUSY, "Another process is already compacting this conversation.")
-
-    stage.run(story)
+async def test_another_process_is_named_only_where_it_is_one(db: AsyncSessionDB) -> None:
+    await filled(db)
+    stuck = stage.Stuck()
+    first = asyncio.create_task(agent(db, Writer(lambda _: stuck())).compress_context())
+    await stuck.reached.wait()
+    made = await agent(db).compress_context()
+    assert (made.outcome, made.reason) == (
+        Outcome.BUSY,
+        "This process is already compacting this conversation.",
+    )
+    first.cancel()
+    await asyncio.wait([first])
+    await db.acquire_lease("talk", "compact", "elsewhere:17:abc")
+    made = await agent(db).compress_context(force=True)
+    assert (made.outcome, made.reason) == (Outcome.BUSY, "Another process is already compacting this conversation.")
 
 
-def test_during_a_pause_nobody_takes_the_lease_or_reads_the_context() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        clock, one = steps.Clock(), agent(db, writer := Writer(), clock=steps.Clock())
-        version, _ = await db.budget("talk")
-        assert await db.update_budget("talk", version, {"failures": 1, "cool_until": clock() + 20})
-        await one.context_cache.messages()
-        begins, reads = db.begin_compaction, db.context
-        db.begin_compaction = db.context = busy  # type: ignore[method-assign]
-        made = await one.compress_context()
-        assert (made.outcome, made.retry_in, writer.requests) == (Outcome.COOLING_DOWN, 20, [])
-        db.begin_compaction, db.context = begins, reads  # type: ignore[method-assign]
-        assert (await one.compress_context(force=True)).outcome is Outcome.COMPACTED
-
-    stage.run(story)
+async def test_during_a_pause_nobody_takes_the_lease_or_reads_the_context(db: AsyncSessionDB) -> None:
+    await filled(db)
+    clock, one = steps.Clock(), agent(db, writer := Writer(), clock=steps.Clock())
+    version, _ = await db.budget("talk")
+    assert await db.update_budget("talk", version, {"failures": 1, "cool_until": clock() + 20})
+    await one.context_cache.messages()
+    begins, reads = db.begin_compaction, db.context
+    db.begin_compaction = db.context = busy  # type: ignore[method-assign]
+    made = await one.compress_context()
+    assert (made.outcome, made.retry_in, writer.requests) == (Outcome.COOLING_DOWN, 20, [])
+    db.begin_compaction, db.context = begins, reads  # type: ignore[method-assign]
+    assert (await one.compress_context(force=True)).outcome is Outcome.COMPACTED
 
 
-def test_without_summarizers_the_extract_is_made_and_no_model_asked() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        model = ScriptedModel(["never"], window=WINDOW)
-        made = await stage.agent(db, model, session_id="talk", summarizer=[]).compress_context()
-        assert (made.outcome, made.model, model.requests) == (Outcome.COMPACTED, None, [])
-
-    stage.run(story)
+async def test_without_summarizers_the_extract_is_made_and_no_model_asked(db: AsyncSessionDB) -> None:
+    await filled(db)
+    model = ScriptedModel(["never"], window=WINDOW)
+    made = await stage.agent(db, model, session_id="talk", summarizer=[]).compress_context()
+    assert (made.outcome, made.model, model.requests) == (Outcome.COMPACTED, None, [])

@@ -50,12 +50,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("name", ["begin_compaction", "renew_lease", "release_lease"])
 @pytest.mark.parametrize("how", FAILURES)
-def test_compaction_stands_however_the_lock_fails(
+async def test_compaction_stands_however_the_lock_fails(
     name: str, how: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = steps.Clock()
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
         await filled(db)
         broken = Broken(how)
         monkeypatch.setattr(AsyncSessionDB, name, broken)
@@ -71,19 +71,17 @@ def test_compaction_stands_however_the_lock_fails(
         assert broken.asked.is_set()
         assert len(await db.sessions("talk")) == 2
         monkeypatch.undo()
-
-    stage.run(story, clock=clock)
     assert len(warnings(caplog)) == 1
 
 
 @pytest.mark.parametrize("name", ["acquire_lease", "begin_conversation", "renew_lease", "release_lease"])
 @pytest.mark.parametrize("how", FAILURES)
-def test_turn_is_answered_however_the_lock_fails(
+async def test_turn_is_answered_however_the_lock_fails(
     name: str, how: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = steps.Clock()
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
         broken = Broken(how)
         monkeypatch.setattr(AsyncSessionDB, name, broken)
 
@@ -100,8 +98,6 @@ def test_turn_is_answered_however_the_lock_fails(
         assert broken.asked.is_set()
         assert len(await db.transcript("talk")) == 6
         monkeypatch.undo()
-
-    stage.run(story, clock=clock)
     assert len(warnings(caplog)) == 1
 
 
@@ -144,12 +140,13 @@ def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
 
 
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
-def test_turns_and_compactions_survive_the_loss_of_the_lease_table_and_restore_it(
+async def test_turns_and_compactions_survive_the_loss_of_the_lease_table_and_restore_it(
     backend: backends.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_step, "RESTORE_PAUSE_SECONDS", 0.0)
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(str(backend.target(tmp_path, "store"))) as db:
+
         def lose(*_: object) -> str:
             backends.break_leases(db.db, "missing")
             return "In short."
@@ -167,8 +164,6 @@ def test_turns_and_compactions_survive_the_loss_of_the_lease_table_and_restore_i
         assert (await one.run_conversation("Fourth")).error is None
         assert await db.leases() == []
 
-    stage.run(story, str(backend.target(tmp_path, "store")))
-
 
 def test_lost_lease_table_is_restored_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     repairs = list[bool]()
@@ -182,29 +177,26 @@ def test_lost_lease_table_is_restored_at_most_once_a_minute(monkeypatch: pytest.
     assert repairs == [True]
 
 
-def test_hooks_after_a_rotation_run_under_the_lease_and_one_that_hangs_is_stopped() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        seen, stuck = list[object](), stage.Stuck()
+async def test_hooks_after_a_rotation_run_under_the_lease_and_one_that_hangs_is_stopped(db: AsyncSessionDB) -> None:
+    await filled(db)
+    seen, stuck = list[object](), stage.Stuck()
 
-        async def look(head: str) -> None:
-            assert (await db.head("talk")).id == head
-            seen.append((await agent(db).compress_context(force=True)).outcome)
+    async def look(head: str) -> None:
+        assert (await db.head("talk")).id == head
+        seen.append((await agent(db).compress_context(force=True)).outcome)
 
-        async def note(_: str) -> None:
-            seen.append(stuck.cancelled)
+    async def note(_: str) -> None:
+        seen.append(stuck.cancelled)
 
-        # The limit of the first is the default: it reads the store, which may take a while on a busy machine.
-        for how in (hooks.Hooks(after=(look,)), hooks.Hooks(after=(stuck, note), limit=0.2)):
-            assert (await agent(db, hooks=how).compress_context(force=True)).outcome is Outcome.COMPACTED
-            assert await db.leases() == []
-        assert seen == [Outcome.BUSY, True]
-
-    stage.run(story)
+    # The limit of the first is the default: it reads the store, which may take a while on a busy machine.
+    for how in (hooks.Hooks(after=(look,)), hooks.Hooks(after=(stuck, note), limit=0.2)):
+        assert (await agent(db, hooks=how).compress_context(force=True)).outcome is Outcome.COMPACTED
+        assert await db.leases() == []
+    assert seen == [Outcome.BUSY, True]
 
 
-def test_lease_is_renewed_while_hooks_run_and_losing_it_then_changes_nothing() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_lease_is_renewed_while_hooks_run_and_losing_it_then_changes_nothing() -> None:
+    async with stage.store(clock=steps.Clock()) as db:
         await filled(db)
         works, renewed = db.renew_lease, asyncio.Event()
 
@@ -222,5 +214,3 @@ def test_lease_is_renewed_while_hooks_run_and_losing_it_then_changes_nothing() -
 
         made = await agent(db, hooks=hooks.Hooks(after=(wait,), limit=30.0), lease_ttl=TTL).compress_context()
         assert (made.outcome, renewed.is_set()) == (Outcome.COMPACTED, True)
-
-    stage.run(story, clock=steps.Clock())

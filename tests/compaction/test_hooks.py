@@ -38,59 +38,56 @@ def hooked(when: str, *hooks: telling.Hook, limit: float = 10.0) -> telling.Hook
 
 
 @pytest.mark.parametrize("when", ["before", "after", "closing"])
-def test_a_hook_that_cancels_itself_cancels_nothing_else(when: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        told: list[str] = []
+async def test_a_hook_that_cancels_itself_cancels_nothing_else(
+    when: str, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+) -> None:
+    await filled(db)
+    told: list[str] = []
 
-        async def hook(session_id: str) -> None:
-            told.append(session_id)
+    async def hook(session_id: str) -> None:
+        told.append(session_id)
 
-        one = agent(db, hooks=hooked(when, cancels_itself, hook))
-        made = await one.compress_context()
-        assert (made.outcome, one.session_id) == (Outcome.COMPACTED, made.session_id)
-        await one.close()
-        assert told == ["talk" if when == "before" else made.session_id]
-
-    stage.run(story)
+    one = agent(db, hooks=hooked(when, cancels_itself, hook))
+    made = await one.compress_context()
+    assert (made.outcome, one.session_id) == (Outcome.COMPACTED, made.session_id)
+    await one.close()
+    assert told == ["talk" if when == "before" else made.session_id]
     assert "a compaction hook cancelled itself" in caplog.text
 
 
 @pytest.mark.parametrize("when", ["before", "after", "closing"])
-def test_a_hook_that_never_ends_is_stopped_and_the_next_one_told(when: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        stuck, told = stage.Stuck(), list[str]()
+async def test_a_hook_that_never_ends_is_stopped_and_the_next_one_told(
+    when: str, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+) -> None:
+    await filled(db)
+    stuck, told = stage.Stuck(), list[str]()
 
-        async def hook(session_id: str) -> None:
-            told.append(session_id)
+    async def hook(session_id: str) -> None:
+        told.append(session_id)
 
-        one = agent(db, hooks=hooked(when, stuck, hook, limit=0.05))
-        made = await one.compress_context()
-        assert made.outcome is Outcome.COMPACTED
-        await one.close()
-        assert (stuck.cancelled, len(told)) == (True, 1)
-
-    stage.run(story)
+    one = agent(db, hooks=hooked(when, stuck, hook, limit=0.05))
+    made = await one.compress_context()
+    assert made.outcome is Outcome.COMPACTED
+    await one.close()
+    assert (stuck.cancelled, len(told)) == (True, 1)
     assert "was cancelled after 0.05 s" in caplog.text
 
 
-def test_a_hook_that_cannot_even_be_stopped_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hook_that_cannot_even_be_stopped_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(telling, "CANCEL_TIMEOUT", 0.05)
 
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        deaf = Deaf()
-        one = agent(db, hooks=telling.Hooks((deaf,), (deaf,), (deaf,), limit=0.05))
-        assert (await one.compress_context()).outcome is Outcome.COMPACTED
-        await one.close()
-        deaf.over.set()
-
-    stage.run(story)
+    await filled(db)
+    deaf = Deaf()
+    one = agent(db, hooks=telling.Hooks((deaf,), (deaf,), (deaf,), limit=0.05))
+    assert (await one.compress_context()).outcome is Outcome.COMPACTED
+    await one.close()
+    deaf.over.set()
 
 
-def test_the_lease_is_kept_while_hooks_are_told() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_the_lease_is_kept_while_hooks_are_told() -> None:
+    async with stage.store(clock=steps.Clock()) as db:
         await filled(db)
         works, renewed = db.renew_lease, asyncio.Event()
 
@@ -105,11 +102,9 @@ def test_the_lease_is_kept_while_hooks_are_told() -> None:
         made = await agent(db, hooks=hooked("before", slow), lease_ttl=0.3).compress_context()
         assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
 
-    stage.run(story, clock=steps.Clock())
 
-
-def test_who_lost_the_lease_while_hooks_were_told_asks_no_model() -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_who_lost_the_lease_while_hooks_were_told_asks_no_model() -> None:
+    async with stage.store(clock=steps.Clock()) as db:
         await filled(db)
         stuck = stage.Stuck()
         one = agent(db, writer := Writer(), hooks=hooked("before", stuck, limit=60.0), lease_ttl=0.3)
@@ -120,39 +115,31 @@ def test_who_lost_the_lease_while_hooks_were_told_asks_no_model() -> None:
         assert (await attempt).outcome is Outcome.BUSY
         assert (stuck.cancelled, writer.requests) == (True, [])
 
-    stage.run(story, clock=steps.Clock())
+
+async def test_who_stops_waiting_after_the_commit_has_moved_all_the_same(db: AsyncSessionDB) -> None:
+    await filled(db)
+    stuck = stage.Stuck()
+    one = agent(db, hooks=hooked("after", stuck))
+    attempt = asyncio.create_task(one.compress_context())
+    await stuck.reached.wait()
+    attempt.cancel()
+    await asyncio.wait([attempt])
+    assert (attempt.cancelled(), stuck.cancelled) == (True, True)
+    assert one.session_id == (await db.head("talk")).id != "talk"
+    assert tuple(await one.context_cache.messages()) == (await db.context("talk")).messages
 
 
-def test_who_stops_waiting_after_the_commit_has_moved_all_the_same() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        stuck = stage.Stuck()
-        one = agent(db, hooks=hooked("after", stuck))
-        attempt = asyncio.create_task(one.compress_context())
-        await stuck.reached.wait()
-        attempt.cancel()
-        await asyncio.wait([attempt])
-        assert (attempt.cancelled(), stuck.cancelled) == (True, True)
-        assert one.session_id == (await db.head("talk")).id != "talk"
-        assert tuple(await one.context_cache.messages()) == (await db.context("talk")).messages
+async def test_a_model_is_asked_only_after_hooks_were_told(db: AsyncSessionDB) -> None:
+    await filled(db)
+    order: list[str] = []
 
-    stage.run(story)
+    async def before(_: str) -> None:
+        await asyncio.sleep(0)
+        order.append("hook")
 
+    def say(request: base.SummaryRequest) -> str:
+        order.append("model")
+        return "In short. " + " ".join(request.must_keep)
 
-def test_a_model_is_asked_only_after_hooks_were_told() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        order: list[str] = []
-
-        async def before(_: str) -> None:
-            await asyncio.sleep(0)
-            order.append("hook")
-
-        def say(request: base.SummaryRequest) -> str:
-            order.append("model")
-            return "In short. " + " ".join(request.must_keep)
-
-        await agent(db, Writer(say), hooks=hooked("before", before)).compress_context()
-        assert order == ["hook", "model"]
-
-    stage.run(story)
+    await agent(db, Writer(say), hooks=hooked("before", before)).compress_context()
+    assert order == ["hook", "model"]

@@ -20,7 +20,6 @@ from holdfast.compaction import (
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from holdfast.store import tool_pairs
-from tests.agent import stage
 from tests.compaction import spoken
 from tests.compaction.test_compress import Writer, agent, filled
 
@@ -84,27 +83,22 @@ def test_the_model_that_sums_up_is_not_told_that_a_person_said_it(who: str) -> N
 
 
 @pytest.mark.parametrize("who", ["a late result", "a program"])
-def test_a_compaction_commits_no_ask_that_no_person_made(who: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=4)
-        if who == "a program":
-            await db.append_message("talk", role="user", content=[content_parts.notice(WANTS, "process")])
-        else:
-            await db.append_message("talk", role="tool", content=WANTS, tool_call_id="gone")
-        for number in range(40):
-            await db.append_message("talk", role="assistant", content=f"Working at pier {number}. " * 12)
-        await db.append_message("talk", role="user", content="Go on.")
-        writer = Writer(lambda _: 1 // 0)
-        made = await agent(db, writer).compress_context()
-        assert made.outcome is Outcome.COMPACTED
-        assert WANTS not in writer.requests[0].must_keep
-        (kept,) = await db.compactions("talk")
-        assert WANTS not in kept.ledger.get("asks", [])
-        under = [
-            each
-            for each in summary_format.parse(summary.remove_mark(kept.summary))
-            if each.section == summary_format.ASKS
-        ]
-        assert not any("Mallory" in each.text for each in under)
-
-    stage.run(story)
+async def test_a_compaction_commits_no_ask_that_no_person_made(who: str, db: AsyncSessionDB) -> None:
+    await filled(db, exchanges=4)
+    if who == "a program":
+        await db.append_message("talk", role="user", content=[content_parts.notice(WANTS, "process")])
+    else:
+        await db.append_message("talk", role="tool", content=WANTS, tool_call_id="gone")
+    for number in range(40):
+        await db.append_message("talk", role="assistant", content=f"Working at pier {number}. " * 12)
+    await db.append_message("talk", role="user", content="Go on.")
+    writer = Writer(lambda _: 1 // 0)
+    made = await agent(db, writer).compress_context()
+    assert made.outcome is Outcome.COMPACTED
+    assert WANTS not in writer.requests[0].must_keep
+    (kept,) = await db.compactions("talk")
+    assert WANTS not in kept.ledger.get("asks", [])
+    under = [
+        each for each in summary_format.parse(summary.remove_mark(kept.summary)) if each.section == summary_format.ASKS
+    ]
+    assert not any("Mallory" in each.text for each in under)

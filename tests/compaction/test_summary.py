@@ -48,26 +48,20 @@ def test_a_mark_that_is_there_already_stays_the_only_one() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", " \n\t", None, 7])
-def test_who_says_nothing_is_asked_once_and_never_taken(nothing: Any) -> None:
-    async def story() -> None:
-        writer = Writer(lambda _: nothing)
-        request = base.SummaryRequest(messages=())  # there is nothing that would have to be kept
-        written, problems = await summary.write(request, [writer], lambda _: [], 5.0)
-        assert written is None
-        assert (len(writer.requests), problems) == (1, ["writer: returned no text"])
-
-    asyncio.run(story())
+async def test_who_says_nothing_is_asked_once_and_never_taken(nothing: Any) -> None:
+    writer = Writer(lambda _: nothing)
+    request = base.SummaryRequest(messages=())  # there is nothing that would have to be kept
+    written, problems = await summary.write(request, [writer], lambda _: [], 5.0)
+    assert written is None
+    assert (len(writer.requests), problems) == (1, ["writer: returned no text"])
 
 
 @pytest.mark.parametrize("unfit", ["bad \ud800", "\u202e\x1b", summary.MARK, "\n\u200b\n"])
-def test_what_cannot_be_stored_or_says_nothing_gives_way_to_the_extract(unfit: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        kept = Writer(lambda request: unfit + " ".join(request.must_keep) if "bad" in unfit else unfit)
-        made = await agent(db, kept).compress_context()
-        assert (made.outcome, made.model, len(kept.requests)) == (Outcome.COMPACTED, None, 1)
-
-    stage.run(story)
+async def test_what_cannot_be_stored_or_says_nothing_gives_way_to_the_extract(unfit: str, db: AsyncSessionDB) -> None:
+    await filled(db)
+    kept = Writer(lambda request: unfit + " ".join(request.must_keep) if "bad" in unfit else unfit)
+    made = await agent(db, kept).compress_context()
+    assert (made.outcome, made.model, len(kept.requests)) == (Outcome.COMPACTED, None, 1)
 
 
 class Named(Writer):
@@ -94,28 +88,22 @@ class Named(Writer):
         ("x" * 300, "x" * summary.MAX_NAME_LENGTH),
     ],
 )
-def test_whatever_a_summarizer_is_called_its_summary_is_taken(given: Any, kept: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        made = await agent(db, Named(given)).compress_context()
-        assert (made.outcome, made.model) == (Outcome.COMPACTED, kept)
-
-    stage.run(story)
+async def test_whatever_a_summarizer_is_called_its_summary_is_taken(given: Any, kept: str, db: AsyncSessionDB) -> None:
+    await filled(db)
+    made = await agent(db, Named(given)).compress_context()
+    assert (made.outcome, made.model) == (Outcome.COMPACTED, kept)
 
 
-def test_what_a_summarizer_raises_may_be_any_text_and_holds_no_secret() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+async def test_what_a_summarizer_raises_may_be_any_text_and_holds_no_secret(db: AsyncSessionDB) -> None:
+    await filled(db)
+    key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
 
-        def refused(_: base.SummaryRequest) -> str:
-            raise errors.ModelError(f"bad \ud800\nwith {key}")
+    def refused(_: base.SummaryRequest) -> str:
+        raise errors.ModelError(f"bad \ud800\nwith {key}")
 
-        assert (await agent(db, Writer(refused)).compress_context()).outcome is Outcome.COMPACTED
-        (made,) = await db.compactions("talk")
-        assert made.ledger["notes"] == ["writer: bad ? with [redacted]"]
-
-    stage.run(story)
+    assert (await agent(db, Writer(refused)).compress_context()).outcome is Outcome.COMPACTED
+    (made,) = await db.compactions("talk")
+    assert made.ledger["notes"] == ["writer: bad ? with [redacted]"]
 
 
 # --- what it is written as -----------------------------------------------------------------------------
@@ -161,50 +149,41 @@ def test_for_any_text_a_summary_is_written_the_same_again_and_every_line_is_quot
     assert all(line.startswith(">") or summary_format.parse(line) == [] for line in lines)
 
 
-def test_a_forged_summary_is_committed_as_a_quote() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        made = await agent(db, Writer(lambda request: FORGED + " ".join(request.must_keep))).compress_context()
-        assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
-        (stands,) = [str(each.content) for each in made.messages if each.uid.startswith("summary:")]
-        assert not [sign for sign in ("<|", "\x1b", "\u202e", "\nUser:", "\n[The") if sign in stands]
-
-    stage.run(story)
+async def test_a_forged_summary_is_committed_as_a_quote(db: AsyncSessionDB) -> None:
+    await filled(db)
+    made = await agent(db, Writer(lambda request: FORGED + " ".join(request.must_keep))).compress_context()
+    assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
+    (stands,) = [str(each.content) for each in made.messages if each.uid.startswith("summary:")]
+    assert not [sign for sign in ("<|", "\x1b", "\u202e", "\nUser:", "\n[The") if sign in stands]
 
 
 # --- the time they have --------------------------------------------------------------------------------
 
 
-def test_three_that_hang_have_one_deadline_together() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        stuck = [stage.Stuck() for _ in range(3)]
-        writers = [Writer(lambda _, each=each: each()) for each in stuck]  # type: ignore[misc]
-        one = agent(db, writers, compaction_policy=policy.CompactionPolicy(deadline=0.2))
-        made = await one.compress_context()
-        assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
-        assert [len(each.requests) for each in writers] == [1, 0, 0]
-        assert [each.cancelled for each in stuck] == [True, False, False]
-
-    stage.run(story)
+async def test_three_that_hang_have_one_deadline_together(db: AsyncSessionDB) -> None:
+    await filled(db)
+    stuck = [stage.Stuck() for _ in range(3)]
+    writers = [Writer(lambda _, each=each: each()) for each in stuck]  # type: ignore[misc]
+    one = agent(db, writers, compaction_policy=policy.CompactionPolicy(deadline=0.2))
+    made = await one.compress_context()
+    assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
+    assert [len(each.requests) for each in writers] == [1, 0, 0]
+    assert [each.cancelled for each in stuck] == [True, False, False]
 
 
-def test_who_is_asked_again_has_only_what_is_left_of_the_deadline() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        clock, stuck = stage.LoopClock(), stage.Stuck()
+async def test_who_is_asked_again_has_only_what_is_left_of_the_deadline(db: AsyncSessionDB) -> None:
+    await filled(db)
+    clock, stuck = stage.LoopClock(), stage.Stuck()
 
-        async def dawdles(_: base.SummaryRequest) -> str:
-            clock.advance(14.0)
-            return "forgetful" if len(first.requests) == 1 else str(await stuck())
+    async def dawdles(_: base.SummaryRequest) -> str:
+        clock.advance(14.0)
+        return "forgetful" if len(first.requests) == 1 else str(await stuck())
 
-        first, second = Writer(dawdles), Writer()
-        one = agent(db, [first, second], compaction_policy=policy.CompactionPolicy(deadline=20.0))
-        made = await one.compress_context()
-        assert (made.outcome, made.model, second.requests) == (Outcome.COMPACTED, None, [])
-        assert (len(first.requests), stuck.cancelled) == (2, True)
-
-    stage.run(story)
+    first, second = Writer(dawdles), Writer()
+    one = agent(db, [first, second], compaction_policy=policy.CompactionPolicy(deadline=20.0))
+    made = await one.compress_context()
+    assert (made.outcome, made.model, second.requests) == (Outcome.COMPACTED, None, [])
+    assert (len(first.requests), stuck.cancelled) == (2, True)
 
 
 # --- what a model is asked -----------------------------------------------------------------------------
@@ -342,25 +321,22 @@ def sizes(work: compress.Job, context: types.Context) -> tuple[int, int]:
     return work.size(context), work.size(found.staying)
 
 
-def test_where_even_the_extract_is_too_long_it_takes_ever_less_room_and_off_the_loop() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        roomy = policy.CompactionPolicy(summary=0.2)
-        before, staying = sizes(agent(db, compaction_policy=roomy).compaction_job(), await db.context("talk"))
-        mark = tokens.estimate(summary.MARK) + 20
-        for room in (80, 100, 150, 250, 400, 700):
-            name = f"room{room}"
-            await filled(db, name=name)
-            # So much may the summary have, lest the context shrinks by too little.
-            shrink = 1 - (staying + mark + room) / before
-            wants = msgspec.structs.replace(roomy, least_shrink=shrink)
-            meter = Watching()
-            one = agent(db, Writer(lambda _: 1 // 0), session_id=name, compaction_policy=wants, meter=meter)
-            made = await one.compress_context()
-            assert made.outcome is Outcome.COMPACTED, (room, made.reason)
-            assert made.after <= before * (1 - shrink) + 1
-            assert threading.get_ident() not in meter.threads
-            (kept,) = await db.compactions(name)
-            assert "pier" in kept.summary
-
-    stage.run(story)
+async def test_where_even_the_extract_is_too_long_it_takes_ever_less_room_and_off_the_loop(db: AsyncSessionDB) -> None:
+    await filled(db)
+    roomy = policy.CompactionPolicy(summary=0.2)
+    before, staying = sizes(agent(db, compaction_policy=roomy).compaction_job(), await db.context("talk"))
+    mark = tokens.estimate(summary.MARK) + 20
+    for room in (80, 100, 150, 250, 400, 700):
+        name = f"room{room}"
+        await filled(db, name=name)
+        # So much may the summary have, lest the context shrinks by too little.
+        shrink = 1 - (staying + mark + room) / before
+        wants = msgspec.structs.replace(roomy, least_shrink=shrink)
+        meter = Watching()
+        one = agent(db, Writer(lambda _: 1 // 0), session_id=name, compaction_policy=wants, meter=meter)
+        made = await one.compress_context()
+        assert made.outcome is Outcome.COMPACTED, (room, made.reason)
+        assert made.after <= before * (1 - shrink) + 1
+        assert threading.get_ident() not in meter.threads
+        (kept,) = await db.compactions(name)
+        assert "pier" in kept.summary

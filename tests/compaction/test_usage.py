@@ -44,36 +44,27 @@ async def used(db: AsyncSessionDB) -> types.Usage:
     return (await usage.read(db, "talk")).get(usage.SUMMARIES, types.Usage())
 
 
-def test_what_a_summary_used_is_in_the_outcome_and_in_the_store() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        made = await agent(db, asking(record)).compress_context()
-        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, "small/model", COST)
-        assert await used(db) == COST
-
-    stage.run(story)
+async def test_what_a_summary_used_is_in_the_outcome_and_in_the_store(db: AsyncSessionDB) -> None:
+    await filled(db)
+    made = await agent(db, asking(record)).compress_context()
+    assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, "small/model", COST)
+    assert await used(db) == COST
 
 
-def test_tries_the_gate_refused_are_counted() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        made = await agent(db, [asking(reply("short"), reply("short")), asking(record)]).compress_context()
-        assert (made.outcome, made.usage) == (Outcome.COMPACTED, COST + COST + COST)
-        assert await used(db) == made.usage
-
-    stage.run(story)
+async def test_tries_the_gate_refused_are_counted(db: AsyncSessionDB) -> None:
+    await filled(db)
+    made = await agent(db, [asking(reply("short"), reply("short")), asking(record)]).compress_context()
+    assert (made.outcome, made.usage) == (Outcome.COMPACTED, COST + COST + COST)
+    assert await used(db) == made.usage
 
 
-def test_a_call_that_broke_off_is_counted_as_far_as_it_said() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        begun = types.Usage(900)
-        broken = asking([models.UsageDelta(begun), models.ContentDelta("In sh"), ConnectionError("gone")])
-        made = await agent(db, broken).compress_context()
-        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, begun)
-        assert await used(db) == begun
-
-    stage.run(story)
+async def test_a_call_that_broke_off_is_counted_as_far_as_it_said(db: AsyncSessionDB) -> None:
+    await filled(db)
+    begun = types.Usage(900)
+    broken = asking([models.UsageDelta(begun), models.ContentDelta("In sh"), ConnectionError("gone")])
+    made = await agent(db, broken).compress_context()
+    assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, begun)
+    assert await used(db) == begun
 
 
 class Endless:
@@ -93,78 +84,63 @@ class Endless:
         pass
 
 
-def test_an_attempt_that_was_cancelled_is_counted_and_still_counts_as_failed() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        model = Endless()
-        attempt = asyncio.create_task(agent(db, summary.ModelSummarizer(model)).compress_context())
-        await model.stuck.reached.wait()
-        attempt.cancel()
-        await asyncio.wait([attempt])
-        assert attempt.cancelled()
-        assert await used(db) == COST
-        assert await db.get_compression_lock_holder("talk") is None
-        assert (await agent(db).compress_context()).outcome is Outcome.COOLING_DOWN
-        assert await used(db) == COST
-
-    stage.run(story)
+async def test_an_attempt_that_was_cancelled_is_counted_and_still_counts_as_failed(db: AsyncSessionDB) -> None:
+    await filled(db)
+    model = Endless()
+    attempt = asyncio.create_task(agent(db, summary.ModelSummarizer(model)).compress_context())
+    await model.stuck.reached.wait()
+    attempt.cancel()
+    await asyncio.wait([attempt])
+    assert attempt.cancelled()
+    assert await used(db) == COST
+    assert await db.get_compression_lock_holder("talk") is None
+    assert (await agent(db).compress_context()).outcome is Outcome.COOLING_DOWN
+    assert await used(db) == COST
 
 
-def test_an_attempt_that_was_cancelled_after_its_commit_is_counted_once() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        stuck = stage.Stuck()
-        one = agent(db, asking(record), hooks=telling.Hooks(after=(stuck,)))
-        attempt = asyncio.create_task(one.compress_context())
-        await stuck.reached.wait()
-        attempt.cancel()
-        await asyncio.wait([attempt])
-        assert attempt.cancelled()
-        assert len(await db.sessions("talk")) == 2
-        assert await used(db) == COST
-
-    stage.run(story)
+async def test_an_attempt_that_was_cancelled_after_its_commit_is_counted_once(db: AsyncSessionDB) -> None:
+    await filled(db)
+    stuck = stage.Stuck()
+    one = agent(db, asking(record), hooks=telling.Hooks(after=(stuck,)))
+    attempt = asyncio.create_task(one.compress_context())
+    await stuck.reached.wait()
+    attempt.cancel()
+    await asyncio.wait([attempt])
+    assert attempt.cancelled()
+    assert len(await db.sessions("talk")) == 2
+    assert await used(db) == COST
 
 
-def test_a_summary_that_was_not_done_in_time_is_counted() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        hurried = policy.CompactionPolicy(deadline=0.05)
-        one = agent(db, summary.ModelSummarizer(Endless()), compaction_policy=hurried)
-        made = await one.compress_context()
-        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, COST)
-        assert await used(db) == COST
-
-    stage.run(story)
+async def test_a_summary_that_was_not_done_in_time_is_counted(db: AsyncSessionDB) -> None:
+    await filled(db)
+    hurried = policy.CompactionPolicy(deadline=0.05)
+    one = agent(db, summary.ModelSummarizer(Endless()), compaction_policy=hurried)
+    made = await one.compress_context()
+    assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, COST)
+    assert await used(db) == COST
 
 
-def test_who_loses_to_another_has_paid_all_the_same() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
+async def test_who_loses_to_another_has_paid_all_the_same(db: AsyncSessionDB) -> None:
+    await filled(db)
 
-        class Overtaken:
-            async def summarize(self, request: base.SummaryRequest) -> str:
-                request.spent(COST)
-                await db.undo_compaction("talk")  # the view has changed: what was read is old
-                return "In short. " + " ".join(request.must_keep)
+    class Overtaken:
+        async def summarize(self, request: base.SummaryRequest) -> str:
+            request.spent(COST)
+            await db.undo_compaction("talk")  # the view has changed: what was read is old
+            return "In short. " + " ".join(request.must_keep)
 
-        assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
-        made = await agent(db, Overtaken()).compress_context(force=True, keep_exchanges=2)
-        assert (made.outcome, made.usage) == (Outcome.BUSY, COST)
-        assert await used(db) == COST
-
-    stage.run(story)
+    assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
+    made = await agent(db, Overtaken()).compress_context(force=True, keep_exchanges=2)
+    assert (made.outcome, made.usage) == (Outcome.BUSY, COST)
+    assert await used(db) == COST
 
 
-def test_an_attempt_that_fails_has_cost_what_it_cost() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        one = agent(db, asking(reply("a"), reply("b")), meter=test_attempts.Growing())
-        made = await one.compress_context()
-        assert (made.outcome, made.usage) == (Outcome.FAILED, COST + COST)
-        assert await used(db) == COST + COST
-
-    stage.run(story)
+async def test_an_attempt_that_fails_has_cost_what_it_cost(db: AsyncSessionDB) -> None:
+    await filled(db)
+    one = agent(db, asking(reply("a"), reply("b")), meter=test_attempts.Growing())
+    made = await one.compress_context()
+    assert (made.outcome, made.usage) == (Outcome.FAILED, COST + COST)
+    assert await used(db) == COST + COST
 
 
 _ELSEWHERE = """
@@ -192,26 +168,20 @@ def test_the_sum_survives_restarts_and_is_one_for_all_processes(tmp_path: Path) 
     assert stage.run(used, target) == COST + COST
 
 
-def test_a_budget_from_before_there_was_a_sum_is_read_and_goes_on() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        assert await db.update_budget("talk", 0, {"failures": 2, "attempts": 1, "turn": "t"})
-        assert budget.parse((await db.budget("talk"))[1]) == budget.Budget(failures=2)
-        assert await used(db) == types.Usage()
-        await agent(db, asking(record)).compress_context()
-        assert await used(db) == COST
-
-    stage.run(story)
+async def test_a_budget_from_before_there_was_a_sum_is_read_and_goes_on(db: AsyncSessionDB) -> None:
+    await filled(db)
+    assert await db.update_budget("talk", 0, {"failures": 2, "attempts": 1, "turn": "t"})
+    assert budget.parse((await db.budget("talk"))[1]) == budget.Budget(failures=2)
+    assert await used(db) == types.Usage()
+    await agent(db, asking(record)).compress_context()
+    assert await used(db) == COST
 
 
-def test_a_summarizer_that_says_nothing_of_its_cost_is_fine() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        made = await agent(db, Writer()).compress_context()
-        assert (made.outcome, made.usage) == (Outcome.COMPACTED, types.Usage())
-        assert "usage" not in (await db.budget("talk"))[1]
-
-    stage.run(story)
+async def test_a_summarizer_that_says_nothing_of_its_cost_is_fine(db: AsyncSessionDB) -> None:
+    await filled(db)
+    made = await agent(db, Writer()).compress_context()
+    assert (made.outcome, made.usage) == (Outcome.COMPACTED, types.Usage())
+    assert "usage" not in (await db.budget("talk"))[1]
 
 
 @pytest.mark.parametrize(
@@ -228,17 +198,14 @@ def test_a_summarizer_that_says_nothing_of_its_cost_is_fine() -> None:
         types.Usage(1, cost="dear"),  # type: ignore[arg-type]
     ],
 )
-def test_implausible_usage_of_a_summarizer_is_ignored(reported: Any) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
+async def test_implausible_usage_of_a_summarizer_is_ignored(reported: Any, db: AsyncSessionDB) -> None:
+    await filled(db)
 
-        class CustomWriter(Writer):
-            async def summarize(self, request: base.SummaryRequest) -> str:
-                request.spent(reported)
-                return await super().summarize(request)
+    class CustomWriter(Writer):
+        async def summarize(self, request: base.SummaryRequest) -> str:
+            request.spent(reported)
+            return await super().summarize(request)
 
-        made = await agent(db, CustomWriter()).compress_context()
-        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, "writer", types.Usage())
-        assert await used(db) == types.Usage()
-
-    stage.run(story)
+    made = await agent(db, CustomWriter()).compress_context()
+    assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, "writer", types.Usage())
+    assert await used(db) == types.Usage()

@@ -466,7 +466,7 @@ def test_a_name_may_be_any_argument_of_its_namesake(db: SessionDB) -> None:
     run(story, db)
 
 
-def test_what_overrides_a_name_is_called_each_time_and_may_call_what_it_overrides() -> None:
+async def test_what_overrides_a_name_is_called_each_time_and_may_call_what_it_overrides() -> None:
     calls = Counter[str]()
 
     class Counting(AsyncSessionDB):
@@ -478,32 +478,26 @@ def test_what_overrides_a_name_is_called_each_time_and_may_call_what_it_override
             calls["release_lease"] += 1
             return await super().release_lease(lease)
 
-    async def story() -> None:
-        async with Counting(SessionDB(":memory:")) as adb:
-            await adb.create_session("talk", source="test")
-            for _ in range(3):
-                assert await adb.leases() == []
-                assert await adb.release_lease(await adb.acquire_lease("talk", "turn"))
-        assert calls == {"leases": 3, "release_lease": 3}
-
-    asyncio.run(story())
+    async with Counting(SessionDB(":memory:")) as adb:
+        await adb.create_session("talk", source="test")
+        for _ in range(3):
+            assert await adb.leases() == []
+            assert await adb.release_lease(await adb.acquire_lease("talk", "turn"))
+    assert calls == {"leases": 3, "release_lease": 3}
 
 
-def test_subscription_after_a_failed_one_starts_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscription_after_a_failed_one_starts_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     hints: list[str] = []
 
     def refuse(_: object) -> bool:
         raise RuntimeError("can't start new thread")
 
-    async def story() -> None:
-        with SessionDB(":memory:") as db:
-            hub = async_db.NotificationHub(db.driver)
-            monkeypatch.setattr(db.driver, "listen", refuse)
-            with pytest.raises(RuntimeError), hub.listen(lambda _: hints.append("first")):
-                pass
-            monkeypatch.setattr(db.driver, "listen", lambda handler: handler(notifications.LOST))
-            with hub.listen(lambda _: hints.append("second")):
-                await asyncio.sleep(0)
-
-    asyncio.run(story())
+    with SessionDB(":memory:") as db:
+        hub = async_db.NotificationHub(db.driver)
+        monkeypatch.setattr(db.driver, "listen", refuse)
+        with pytest.raises(RuntimeError), hub.listen(lambda _: hints.append("first")):
+            pass
+        monkeypatch.setattr(db.driver, "listen", lambda handler: handler(notifications.LOST))
+        with hub.listen(lambda _: hints.append("second")):
+            await asyncio.sleep(0)
     assert hints == ["second"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import subprocess
 import sys
@@ -179,11 +178,8 @@ def test_processes_that_count_together_count_right_and_a_restart_goes_on(make_db
         assert db.budget("talk") == (150 * round_, {"count": 150 * round_})
 
 
-def test_budget_can_be_awaited(make_db: MakeDb) -> None:
-    async def story() -> None:
-        async with AsyncSessionDB(make_db()) as adb:
-            steps.begin(adb.db, "talk", "a")
-            assert await adb.update_budget("talk", 0, {"attempts": 1})
-            assert await adb.budget("talk") == (1, {"attempts": 1})
-
-    asyncio.run(story())
+async def test_budget_can_be_awaited(make_db: MakeDb) -> None:
+    async with AsyncSessionDB(make_db()) as adb:
+        steps.begin(adb.db, "talk", "a")
+        assert await adb.update_budget("talk", 0, {"attempts": 1})
+        assert await adb.budget("talk") == (1, {"attempts": 1})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from typing import Any
 
@@ -174,15 +173,12 @@ def test_metadata_is_not_searched(db: SessionDB) -> None:
     assert [len(db.search(word)) for word in ("apple", "banana")] == [1, 0]
 
 
-def test_async_append_takes_metadata(db: SessionDB) -> None:
-    async def run() -> None:
-        async with AsyncSessionDB(db) as adb:
-            await adb.create_session("talk", source="test", metadata={"a": 1})
-            await adb.append_message("talk", role="user", content="x", metadata={"b": 2})
-            assert await adb.set_session_metadata("talk", {"c": 3}) == {"a": 1, "c": 3}
-            assert (await adb.transcript("talk"))[0].metadata == {"b": 2}
-
-    asyncio.run(run())
+async def test_async_append_takes_metadata(db: SessionDB) -> None:
+    async with AsyncSessionDB(db) as adb:
+        await adb.create_session("talk", source="test", metadata={"a": 1})
+        await adb.append_message("talk", role="user", content="x", metadata={"b": 2})
+        assert await adb.set_session_metadata("talk", {"c": 3}) == {"a": 1, "c": 3}
+        assert (await adb.transcript("talk"))[0].metadata == {"b": 2}
 
 
 # --- export and import -------------------------------------------------------------------------------------

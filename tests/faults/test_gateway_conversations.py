@@ -138,10 +138,10 @@ def test_of_a_burst_of_50_during_a_compaction_none_is_lost_though_the_gateway_is
 
 
 @both
-def test_switching_between_conversations_under_one_key_builds_no_agent_anew(
+async def test_switching_between_conversations_under_one_key_builds_no_agent_anew(
     backend: backends.Backend, place: Path
 ) -> None:
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(backend.target(place, "store"), durability="process-crash") as db:
         built: list[str] = []
         async with stage.open_gateway(db, ScriptedModel(["ok"] * 9), built=built) as (_, chat):
             await chat.say("This is one", key="1")
@@ -155,5 +155,3 @@ def test_switching_between_conversations_under_one_key_builds_no_agent_anew(
                 assert found.conversation_id == back.conversation_id
         assert one.conversation_id != other.conversation_id
         assert sorted(built) == sorted([one.conversation_id or "", other.conversation_id or ""])
-
-    stage.run(story, backend.target(place, "store"), durability="process-crash")

@@ -18,7 +18,7 @@ from holdfast.runtime import runtime
 from tests.agent import stage
 from tests.gateway import memory_platform
 
-run = stage.run
+run, store = stage.run, stage.store
 Built = Callable[[str, str], AIAgent]
 
 

@@ -91,62 +91,49 @@ def test_denied_beats_allowed_and_nobody_is_allowed_by_default(
     ],
 )
 @pytest.mark.parametrize("kind", ["dm", "group", "thread"])
-def test_an_id_that_only_looks_like_one_that_is_allowed_is_refused(forged: str, kind: platform.ChatKind) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        guard = access.Access(db, RULES)
-        verdict = await guard(came(forged, kind=kind, name="ann", text="I am 42, let me in as boss"), "r")
-        assert not verdict.allowed
-        assert not await guard.is_admin("telegram", forged)
-
-    stage.run(story)
+async def test_an_id_that_only_looks_like_one_that_is_allowed_is_refused(
+    forged: str, kind: platform.ChatKind, db: AsyncSessionDB
+) -> None:
+    guard = access.Access(db, RULES)
+    verdict = await guard(came(forged, kind=kind, name="ann", text="I am 42, let me in as boss"), "r")
+    assert not verdict.allowed
+    assert not await guard.is_admin("telegram", forged)
 
 
 @pytest.mark.parametrize("name", ["boss", "42", "ann", "the admin"])
-def test_a_name_lets_nobody_in(name: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        assert not (await access.Access(db, RULES)(came(name=name), "r")).allowed
-
-    stage.run(story)
+async def test_a_name_lets_nobody_in(name: str, db: AsyncSessionDB) -> None:
+    assert not (await access.Access(db, RULES)(came(name=name), "r")).allowed
 
 
 @pytest.mark.parametrize(
     ("sender", "wanted"), [("boss", True), ("ann", False), ("eve", False), ("boss-gone", False), ("Boss", False)]
 )
-def test_only_admins_are_admins(sender: str, wanted: bool) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        assert await access.Access(db, RULES).is_admin("telegram", sender) is wanted
-        assert not await access.Access(db, RULES).is_admin("discord", sender)
-
-    stage.run(story)
+async def test_only_admins_are_admins(sender: str, wanted: bool, db: AsyncSessionDB) -> None:
+    assert await access.Access(db, RULES).is_admin("telegram", sender) is wanted
+    assert not await access.Access(db, RULES).is_admin("discord", sender)
 
 
-def test_what_is_said_of_somebody_counts_from_the_next_message_on() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        guard = access.Access(db, RULES)
-        allowed = list[bool]()
-        for change in (None, db.contacts.allow, db.contacts.deny, db.contacts.allow, db.contacts.delete):
-            if change is not None:
-                await change("telegram", "eve")
-            allowed.append((await guard(came(), "r")).allowed)
-        assert allowed == [False, True, False, True, False]
-
-    stage.run(story)
+async def test_what_is_said_of_somebody_counts_from_the_next_message_on(db: AsyncSessionDB) -> None:
+    guard = access.Access(db, RULES)
+    allowed = list[bool]()
+    for change in (None, db.contacts.allow, db.contacts.deny, db.contacts.allow, db.contacts.delete):
+        if change is not None:
+            await change("telegram", "eve")
+        allowed.append((await guard(came(), "r")).allowed)
+    assert allowed == [False, True, False, True, False]
 
 
-def test_a_stranger_is_given_a_code_and_let_in_by_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        guard = access.Access(db, RULES)
-        first, second = await guard(came(name="Eve"), "r"), await guard(came(), "r")
-        assert not first.allowed
-        assert second == access.REFUSED  # one code in ten minutes, and nothing else is said
-        assert (first.message, first.with_code) == (access.PAIR, True)
-        code = await db.contacts.renew_pairing_code("telegram", "eve")
-        person = await db.contacts.pair("telegram", code or "")
-        assert (person.sender, person.role, person.name) == ("eve", "user", "Eve")
-        assert (await guard(came(), "r")).allowed
-        assert not await guard.is_admin("telegram", "eve")
-
-    stage.run(story)
+async def test_a_stranger_is_given_a_code_and_let_in_by_it(db: AsyncSessionDB) -> None:
+    guard = access.Access(db, RULES)
+    first, second = await guard(came(name="Eve"), "r"), await guard(came(), "r")
+    assert not first.allowed
+    assert second == access.REFUSED  # one code in ten minutes, and nothing else is said
+    assert (first.message, first.with_code) == (access.PAIR, True)
+    code = await db.contacts.renew_pairing_code("telegram", "eve")
+    person = await db.contacts.pair("telegram", code or "")
+    assert (person.sender, person.role, person.name) == ("eve", "user", "Eve")
+    assert (await guard(came(), "r")).allowed
+    assert not await guard.is_admin("telegram", "eve")
 
 
 class Deaf(memory_platform.MemoryPlatform):
@@ -168,8 +155,8 @@ def code_in(told: types.Outgoing) -> str:
     return str(code)
 
 
-def test_no_code_is_ever_in_the_store_and_only_the_last_one_told_is_good(tmp_path: Path) -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_no_code_is_ever_in_the_store_and_only_the_last_one_told_is_good(tmp_path: Path) -> None:
+    async with stage.store(str(tmp_path / "people.db")) as db:
         platform = Deaf()
         async with stage.open_gateway(db, ScriptedModel(), platforms=[platform], checks=[access.Access(db, RULES)]):
             assert await platform.say("Hi", chat="eve", sender="eve", key="1") is None
@@ -182,8 +169,6 @@ def test_no_code_is_ever_in_the_store_and_only_the_last_one_told_is_good(tmp_pat
         with pytest.raises(errors.PairingRefused):
             await db.contacts.pair("telegram", first)
         assert (await db.contacts.pair("telegram", second)).sender == "eve"
-
-    stage.run(story, str(tmp_path / "people.db"))
 
 
 @pytest.mark.parametrize("change", ["paired", "denied", "too late"])
@@ -202,17 +187,15 @@ def test_a_code_that_would_be_good_for_nothing_is_not_told(change: str) -> None:
         assert db.contacts.renew_pairing_code("telegram", "ann") is None
 
 
-def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_path: Path) -> None:
+async def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_path: Path) -> None:
     rules = access.build_rules(settings.GatewaySettings(strangers="tell"))
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(str(tmp_path / "people.db")) as db:
         async with AsyncSessionDB(SessionDB(tmp_path / "people.db")) as other:
             said = [(await access.Access(each, rules)(came(), "r")).message for each in (db, other, db)]
         async with AsyncSessionDB(SessionDB(tmp_path / "people.db")) as after:
             said.append((await access.Access(after, rules)(came(), "r")).message)
         assert said == [access.UNKNOWN, "", "", ""]
-
-    stage.run(story, str(tmp_path / "people.db"))
 
 
 @pytest.mark.parametrize(
@@ -227,63 +210,50 @@ def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_p
         pytest.param("dm:4%32", True, id="quoted, and the same"),
     ],
 )
-def test_an_answer_that_goes_to_another_chat_goes_only_where_somebody_was_let_in(to: str, wanted: bool) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await db.contacts.allow("telegram", "paired")
-        rules = msgspec.structs.replace(RULES, shared={"telegram": frozenset({"-100"})})
-        posted = came("ci", platform="hooks", home="telegram", home_chat=to)
-        found = await access.Access(db, rules)(posted, "r")
-        assert found.allowed is wanted
-        assert ("holdfast gateway allow telegram" in found.message) is not wanted
-
-    stage.run(story)
+async def test_an_answer_that_goes_to_another_chat_goes_only_where_somebody_was_let_in(
+    to: str, wanted: bool, db: AsyncSessionDB
+) -> None:
+    await db.contacts.allow("telegram", "paired")
+    rules = msgspec.structs.replace(RULES, shared={"telegram": frozenset({"-100"})})
+    posted = came("ci", platform="hooks", home="telegram", home_chat=to)
+    found = await access.Access(db, rules)(posted, "r")
+    assert found.allowed is wanted
+    assert ("holdfast gateway allow telegram" in found.message) is not wanted
 
 
 @pytest.mark.parametrize("kind", ["group", "thread"])
-def test_no_code_is_given_where_others_read_it(kind: platform.ChatKind) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        assert await access.Access(db, RULES)(came(kind=kind), "r") == access.REFUSED
-        # It is still to be had in a chat of their own.
-        assert "gateway pair" in (await access.Access(db, RULES)(came(), "r")).message
-
-    stage.run(story)
+async def test_no_code_is_given_where_others_read_it(kind: platform.ChatKind, db: AsyncSessionDB) -> None:
+    assert await access.Access(db, RULES)(came(kind=kind), "r") == access.REFUSED
+    # It is still to be had in a chat of their own.
+    assert "gateway pair" in (await access.Access(db, RULES)(came(), "r")).message
 
 
 @pytest.mark.parametrize(("strangers", "wanted"), [("tell", [access.UNKNOWN, "", ""]), ("silence", ["", "", ""])])
-def test_strangers_are_told_once_or_never(strangers: Any, wanted: list[str]) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        rules = access.build_rules(settings.GatewaySettings(strangers=strangers))
-        assert [(await access.Access(db, rules)(came(), "r")).message for _ in range(3)] == wanted
-
-    stage.run(story)
+async def test_strangers_are_told_once_or_never(strangers: Any, wanted: list[str], db: AsyncSessionDB) -> None:
+    rules = access.build_rules(settings.GatewaySettings(strangers=strangers))
+    assert [(await access.Access(db, rules)(came(), "r")).message for _ in range(3)] == wanted
 
 
-def test_a_flood_of_a_stranger_is_no_flood_of_writes() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        now, written = [0.0], list[str]()
-        guard = access.Access(db, RULES, lambda: now[0])
-        fault_points.hook = written.append
-        try:
-            for _ in range(50):
-                await guard(came(), "r")
-            some = len(written)
-            now[0] += access.GREETING_SECONDS
+async def test_a_flood_of_a_stranger_is_no_flood_of_writes(db: AsyncSessionDB) -> None:
+    now, written = [0.0], list[str]()
+    guard = access.Access(db, RULES, lambda: now[0])
+    fault_points.hook = written.append
+    try:
+        for _ in range(50):
             await guard(came(), "r")
-        finally:
-            fault_points.hook = None
-        assert 0 < some < 20
-        assert len(written) > some
+        some = len(written)
+        now[0] += access.GREETING_SECONDS
+        await guard(came(), "r")
+    finally:
+        fault_points.hook = None
+    assert 0 < some < 20
+    assert len(written) > some
 
-    stage.run(story)
 
-
-def test_who_is_denied_is_given_no_code() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await db.contacts.deny("telegram", "eve")
-        assert await access.Access(db, RULES)(came(), "r") == access.REFUSED
-        assert await db.contacts.create_pairing_code("telegram", "eve") is None
-
-    stage.run(story)
+async def test_who_is_denied_is_given_no_code(db: AsyncSessionDB) -> None:
+    await db.contacts.deny("telegram", "eve")
+    assert await access.Access(db, RULES)(came(), "r") == access.REFUSED
+    assert await db.contacts.create_pairing_code("telegram", "eve") is None
 
 
 # --- codes -------------------------------------------------------------------------------------------
@@ -375,26 +345,23 @@ def test_nobody_is_given_a_code_while_guessing_is_stopped() -> None:
         assert db.contacts.create_pairing_code("telegram", "eve") is not None
 
 
-def test_through_the_gateway_only_who_is_let_in_is_answered() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        rules = access.Rules({"loopback": frozenset({"ann"})}, authenticated=frozenset())
-        guard = access.Access(db, rules)
-        model = ScriptedModel(["Hello, Ann.", "Hello, Eve."])
-        async with stage.open_gateway(db, model, checks=[guard], is_admin=guard.is_admin) as (running, chat):
-            assert await chat.say("Hi", chat="eve", sender="eve", name="ann") is None
-            (told,) = await chat.replies(1)
-            assert await chat.say("Hi", chat="ann", sender="ann") is not None
-            await chat.replies(2)
-            (code,) = set(re.findall(rf"\b[{contacts.CODE_ALPHABET}]{{8}}\b", told.text))
-            assert f"holdfast gateway pair {code}" in told.text
-            await db.contacts.pair(None, code)
-            assert await chat.say("Hi", chat="eve", sender="eve") is not None
-            await chat.replies(3)
-            await stage.quiet(running, db)
-        assert [(each.address["chat"], each.kind) for each in chat.sent] == [
-            ("eve", "notice"),
-            ("ann", "reply"),
-            ("eve", "reply"),
-        ]
-
-    stage.run(story)
+async def test_through_the_gateway_only_who_is_let_in_is_answered(db: AsyncSessionDB) -> None:
+    rules = access.Rules({"loopback": frozenset({"ann"})}, authenticated=frozenset())
+    guard = access.Access(db, rules)
+    model = ScriptedModel(["Hello, Ann.", "Hello, Eve."])
+    async with stage.open_gateway(db, model, checks=[guard], is_admin=guard.is_admin) as (running, chat):
+        assert await chat.say("Hi", chat="eve", sender="eve", name="ann") is None
+        (told,) = await chat.replies(1)
+        assert await chat.say("Hi", chat="ann", sender="ann") is not None
+        await chat.replies(2)
+        (code,) = set(re.findall(rf"\b[{contacts.CODE_ALPHABET}]{{8}}\b", told.text))
+        assert f"holdfast gateway pair {code}" in told.text
+        await db.contacts.pair(None, code)
+        assert await chat.say("Hi", chat="eve", sender="eve") is not None
+        await chat.replies(3)
+        await stage.quiet(running, db)
+    assert [(each.address["chat"], each.kind) for each in chat.sent] == [
+        ("eve", "notice"),
+        ("ann", "reply"),
+        ("eve", "reply"),
+    ]

@@ -27,10 +27,12 @@ async def begun(db: AsyncSessionDB, name: str = "talk") -> None:
         (settings.ResetPolicy("daily", hour=4), 24.0, True),
     ],
 )
-def test_a_chat_begins_anew_when_its_policy_says_so(policy: settings.ResetPolicy, silent: float, anew: bool) -> None:
+async def test_a_chat_begins_anew_when_its_policy_says_so(
+    policy: settings.ResetPolicy, silent: float, anew: bool
+) -> None:
     clock = steps.Clock()
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
         await begun(db)
         await db.bind_route(ROUTE, "talk", version=0)
         clock.advance(silent * HOUR)
@@ -39,13 +41,11 @@ def test_a_chat_begins_anew_when_its_policy_says_so(policy: settings.ResetPolicy
         assert (await db.route(ROUTE)).conversation_id == (None if anew else "talk")
         assert (await db.conversation("talk")).live
 
-    stage.run(story, clock=clock)
 
-
-def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> None:
+async def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> None:
     clock = steps.Clock()
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
         await begun(db)
         await db.bind_route(ROUTE, "talk", version=0)
         process = types.Process(
@@ -58,28 +58,20 @@ def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> 
         await db.processes.record_end("p1", "exited", 0, "It ended.")
         assert await bound.target(ROUTE) != "talk"
 
-    stage.run(story, clock=clock)
+
+async def test_the_id_of_a_deleted_conversation_is_given_to_no_other(db: AsyncSessionDB) -> None:
+    bound = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
+    coming = await bound.target(ROUTE)
+    await begun(db, coming)
+    await db.delete_conversation(coming)
+    assert await bound.target(ROUTE) != coming
 
 
-def test_the_id_of_a_deleted_conversation_is_given_to_no_other() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        bound = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
-        coming = await bound.target(ROUTE)
-        await begun(db, coming)
-        await db.delete_conversation(coming)
-        assert await bound.target(ROUTE) != coming
-
-    stage.run(story)
-
-
-def test_who_was_to_begin_a_conversation_finds_the_one_that_took_its_route() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        bound = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
-        coming = await bound.target(ROUTE)
-        assert await bound.other_target(ROUTE, coming) is None
-        await begun(db)
-        await db.bind_route(ROUTE, "talk", version=0)
-        assert await bound.other_target(ROUTE, coming) == "talk"
-        assert await bound.other_target(ROUTE, "talk") is None
-
-    stage.run(story)
+async def test_who_was_to_begin_a_conversation_finds_the_one_that_took_its_route(db: AsyncSessionDB) -> None:
+    bound = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
+    coming = await bound.target(ROUTE)
+    assert await bound.other_target(ROUTE, coming) is None
+    await begun(db)
+    await db.bind_route(ROUTE, "talk", version=0)
+    assert await bound.other_target(ROUTE, coming) == "talk"
+    assert await bound.other_target(ROUTE, "talk") is None

@@ -40,44 +40,42 @@ class Once:
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), errors.StoreFull()], ids=["bug", "full"])
 @pytest.mark.parametrize("point", [*(f"gateway.{step}" for step in STEPS), *WRITES, *ENDS])
-def test_a_message_has_one_outcome_and_one_reply(point: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        wrong = Once(point, error)
-        async with stage.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
-            await chat.say("Before", key="0")
-            await stage.settled(db, "0")
-            await stage.quiet(opened, db)
-            monkeypatch.setattr(fault_points, "hook", wrong)
-            await chat.say("Hi", key="1")
-            (found,) = await stage.settled(db, "1")
-            await stage.quiet(opened, db)
-            monkeypatch.setattr(fault_points, "hook", None)
-            sent = [each for each in chat.sent if each.inbound_id == found.id]
-        assert wrong.went_wrong
-        assert (found.seq, [each.address for each in sent]) == (3, [{"chat": "local"}])
-        assert (await db.mail.replies(found.id))[0].text == sent[0].text
-        said = [role for role, _ in shape(await db.transcript(found.conversation_id or ""))]
-        assert said.count("user") == 2
-
-    stage.run(story)
+async def test_a_message_has_one_outcome_and_one_reply(
+    point: str, error: Exception, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
+    wrong = Once(point, error)
+    async with stage.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
+        await chat.say("Before", key="0")
+        await stage.settled(db, "0")
+        await stage.quiet(opened, db)
+        monkeypatch.setattr(fault_points, "hook", wrong)
+        await chat.say("Hi", key="1")
+        (found,) = await stage.settled(db, "1")
+        await stage.quiet(opened, db)
+        monkeypatch.setattr(fault_points, "hook", None)
+        sent = [each for each in chat.sent if each.inbound_id == found.id]
+    assert wrong.went_wrong
+    assert (found.seq, [each.address for each in sent]) == (3, [{"chat": "local"}])
+    assert (await db.mail.replies(found.id))[0].text == sent[0].text
+    said = [role for role, _ in shape(await db.transcript(found.conversation_id or ""))]
+    assert said.count("user") == 2
 
 
 @pytest.mark.parametrize("step", ["claimed", "begun", "commanded", "settled"])
-def test_a_command_is_carried_out_at_most_once(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        wrong = Once(f"gateway.{step}", RuntimeError("a bug"))
-        async with stage.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
-            await chat.say("Before", key="0")
-            await stage.settled(db, "0")
-            await stage.quiet(opened, db)
-            monkeypatch.setattr(fault_points, "hook", wrong)
-            await chat.say("/branch", key="1")
-            (found,) = await stage.settled(db, "1")
-            await stage.quiet(opened, db)
-            monkeypatch.setattr(fault_points, "hook", None)
-            (said,) = [each.text for each in chat.sent if each.inbound_id == found.id]
-        done = len(await db.list_sessions(owner="loopback:local")) - 1
-        assert wrong.went_wrong
-        assert (done, said == commands.NOT_REPEATED.format(line="/branch")) in ((1, False), (0, True))
-
-    stage.run(story)
+async def test_a_command_is_carried_out_at_most_once(
+    step: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
+    wrong = Once(f"gateway.{step}", RuntimeError("a bug"))
+    async with stage.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
+        await chat.say("Before", key="0")
+        await stage.settled(db, "0")
+        await stage.quiet(opened, db)
+        monkeypatch.setattr(fault_points, "hook", wrong)
+        await chat.say("/branch", key="1")
+        (found,) = await stage.settled(db, "1")
+        await stage.quiet(opened, db)
+        monkeypatch.setattr(fault_points, "hook", None)
+        (said,) = [each.text for each in chat.sent if each.inbound_id == found.id]
+    done = len(await db.list_sessions(owner="loopback:local")) - 1
+    assert wrong.went_wrong
+    assert (done, said == commands.NOT_REPEATED.format(line="/branch")) in ((1, False), (0, True))

@@ -42,162 +42,125 @@ async def told(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",
         ("/resume nowhere", "There is no"),
     ],
 )
-def test_a_command_is_answered_before_anything_was_said(line: str, starts: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        (said,) = await told(db, line)
-        assert said
-        assert said.startswith(starts)
-        (found,) = await stage.settled(db, "1")
-        assert (found.outcome, found.conversation_id) == ("command", None)
-        assert await db.list_sessions() == []
-
-    stage.run(story)
+async def test_a_command_is_answered_before_anything_was_said(line: str, starts: str, db: AsyncSessionDB) -> None:
+    (said,) = await told(db, line)
+    assert said
+    assert said.startswith(starts)
+    (found,) = await stage.settled(db, "1")
+    assert (found.outcome, found.conversation_id) == ("command", None)
+    assert await db.list_sessions() == []
 
 
-def test_help_lists_what_can_be_said_in_chats() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        (said,) = await told(db, "/help")
-        assert "/approve" in said
-        assert "/quit" not in said
-
-    stage.run(story)
+async def test_help_lists_what_can_be_said_in_chats(db: AsyncSessionDB) -> None:
+    (said,) = await told(db, "/help")
+    assert "/approve" in said
+    assert "/quit" not in said
 
 
-def test_a_command_that_was_begun_before_is_not_carried_out_again() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await db.create_session("talk", source="test")
-        await db.append_message("talk", role="user", content="Hi")
-        await db.bind_route(ROUTE, "talk", version=0)
-        arrival, _ = await db.mail.add_inbound(new("1", "/title Mine"))
-        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
-        await db.mail.begin_inbound(claim, arrival.id, "talk")
-        await db.mail.release_chat_lease(claim)
-        async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
-            (sent,) = await chat.replies(1)
-        (found,) = await stage.settled(db, "1")
-        assert sent.text == commands.NOT_REPEATED.format(line="/title")
-        assert (found.outcome, found.attempts) == ("command", 2)
-        assert (await db.conversation("talk")).title is None
-
-    stage.run(story)
+async def test_a_command_that_was_begun_before_is_not_carried_out_again(db: AsyncSessionDB) -> None:
+    await db.create_session("talk", source="test")
+    await db.append_message("talk", role="user", content="Hi")
+    await db.bind_route(ROUTE, "talk", version=0)
+    arrival, _ = await db.mail.add_inbound(new("1", "/title Mine"))
+    claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
+    await db.mail.begin_inbound(claim, arrival.id, "talk")
+    await db.mail.release_chat_lease(claim)
+    async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
+        (sent,) = await chat.replies(1)
+    (found,) = await stage.settled(db, "1")
+    assert sent.text == commands.NOT_REPEATED.format(line="/title")
+    assert (found.outcome, found.attempts) == ("command", 2)
+    assert (await db.conversation("talk")).title is None
 
 
-def test_new_begins_another_conversation_with_the_next_message_and_writes_the_route_once() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        said = await told(db, "Hi", "/new Garden", "Roses", "/title")
-        assert said[1:] == [commands.NEW, "ok", "Garden"]
-        one, _, two, _ = await stage.settled(db, "1", "2", "3", "4")
-        assert one.conversation_id != two.conversation_id
-        route = await db.route(ROUTE)
-        assert (route.conversation_id, route.version) == (two.conversation_id, 2)
+async def test_new_begins_another_conversation_with_the_next_message_and_writes_the_route_once(
+    db: AsyncSessionDB,
+) -> None:
+    said = await told(db, "Hi", "/new Garden", "Roses", "/title")
+    assert said[1:] == [commands.NEW, "ok", "Garden"]
+    one, _, two, _ = await stage.settled(db, "1", "2", "3", "4")
+    assert one.conversation_id != two.conversation_id
+    route = await db.route(ROUTE)
+    assert (route.conversation_id, route.version) == (two.conversation_id, 2)
 
-    stage.run(story)
 
-
-def test_the_title_of_a_conversation_to_come_outlives_the_process_it_was_told_to() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await told(db, "Hi", "/new Garden")
-        async with stage.open_gateway(db, ScriptedModel(["ok"])) as (_, chat):
-            await chat.say("Roses", key="10")
-            await chat.say("/title", key="11")
-            assert [each.text for each in await chat.replies(2)] == ["ok", "Garden"]
-        (found,) = await stage.settled(db, "10")
-        assert (await db.conversation(found.conversation_id or "")).owner == "loopback:local"
-
-    stage.run(story)
+async def test_the_title_of_a_conversation_to_come_outlives_the_process_it_was_told_to(db: AsyncSessionDB) -> None:
+    await told(db, "Hi", "/new Garden")
+    async with stage.open_gateway(db, ScriptedModel(["ok"])) as (_, chat):
+        await chat.say("Roses", key="10")
+        await chat.say("/title", key="11")
+        assert [each.text for each in await chat.replies(2)] == ["ok", "Garden"]
+    (found,) = await stage.settled(db, "10")
+    assert (await db.conversation(found.conversation_id or "")).owner == "loopback:local"
 
 
 @pytest.mark.parametrize("title", ["Taken", "\u202e"])
-def test_a_title_that_cannot_be_had_keeps_nobody_from_a_new_conversation(title: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        said = await told(db, "Hi", "/title Taken", f"/new {title}", "Roses")
-        assert said[2].endswith(f"\n{commands.NEW}")
-        assert said[3] == "ok"
-        one, four = await stage.settled(db, "1", "4")
-        assert four.conversation_id not in (None, one.conversation_id)
-
-    stage.run(story)
+async def test_a_title_that_cannot_be_had_keeps_nobody_from_a_new_conversation(title: str, db: AsyncSessionDB) -> None:
+    said = await told(db, "Hi", "/title Taken", f"/new {title}", "Roses")
+    assert said[2].endswith(f"\n{commands.NEW}")
+    assert said[3] == "ok"
+    one, four = await stage.settled(db, "1", "4")
+    assert four.conversation_id not in (None, one.conversation_id)
 
 
-def test_a_title_that_was_asked_for_before_the_first_message_is_given_with_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        said = await told(db, "/title Harbour", "Hi", "/title")
-        assert said[2] == "Harbour"
-
-    stage.run(story)
+async def test_a_title_that_was_asked_for_before_the_first_message_is_given_with_it(db: AsyncSessionDB) -> None:
+    said = await told(db, "/title Harbour", "Hi", "/title")
+    assert said[2] == "Harbour"
 
 
-def test_resume_and_branch_bind_the_chat() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await told(db, "Hi", "/title One")
-        (one,) = await stage.settled(db, "1")
-        async with stage.open_gateway(db, ScriptedModel(["ok"] * 9)) as (_, chat):
-            for number, line in enumerate(("/branch Two", "In the branch", "/resume One", "Back"), 10):
-                await chat.say(line, key=str(number))
-                await chat.replies(number - 9)
-            _, inside, _, back = await stage.settled(db, "10", "11", "12", "13")
-        assert inside.conversation_id not in (None, one.conversation_id)
-        assert back.conversation_id == one.conversation_id
-        assert chat.sent[2].text == "This chat continues in: One"
-
-    stage.run(story)
+async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
+    await told(db, "Hi", "/title One")
+    (one,) = await stage.settled(db, "1")
+    async with stage.open_gateway(db, ScriptedModel(["ok"] * 9)) as (_, chat):
+        for number, line in enumerate(("/branch Two", "In the branch", "/resume One", "Back"), 10):
+            await chat.say(line, key=str(number))
+            await chat.replies(number - 9)
+        _, inside, _, back = await stage.settled(db, "10", "11", "12", "13")
+    assert inside.conversation_id not in (None, one.conversation_id)
+    assert back.conversation_id == one.conversation_id
+    assert chat.sent[2].text == "This chat continues in: One"
 
 
-def test_retry_asks_again_and_the_answer_is_the_reply() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        said = await told(db, "Hi", "/retry", script=("First.", "Second."))
-        assert said == ["First.", "Second."]
-        (found,) = await stage.settled(db, "2")
-        assert (found.outcome, found.seq) == ("answered", 3)
-
-    stage.run(story)
+async def test_retry_asks_again_and_the_answer_is_the_reply(db: AsyncSessionDB) -> None:
+    said = await told(db, "Hi", "/retry", script=("First.", "Second."))
+    assert said == ["First.", "Second."]
+    (found,) = await stage.settled(db, "2")
+    assert (found.outcome, found.seq) == ("answered", 3)
 
 
-def test_two_slashes_begin_a_message() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        assert await told(db, "//help me", script=("Yes?",)) == ["Yes?"]
-        (found,) = await stage.settled(db, "1")
-        (said, _) = await db.transcript(found.conversation_id or "")
-        assert "'/help me'" in str(said.content)
-
-    stage.run(story)
+async def test_two_slashes_begin_a_message(db: AsyncSessionDB) -> None:
+    assert await told(db, "//help me", script=("Yes?",)) == ["Yes?"]
+    (found,) = await stage.settled(db, "1")
+    (said, _) = await db.transcript(found.conversation_id or "")
+    assert "'/help me'" in str(said.content)
 
 
-def test_admins_may_choose_the_model() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async def everybody(_platform: str, _sender: str) -> bool:
-            return True
+async def test_admins_may_choose_the_model(db: AsyncSessionDB) -> None:
+    async def everybody(_platform: str, _sender: str) -> bool:
+        return True
 
-        (said,) = await told(db, "/model openai/x", is_admin=everybody)
-        assert said != runtime.ADMINS_ONLY
-
-    stage.run(story)
+    (said,) = await told(db, "/model openai/x", is_admin=everybody)
+    assert said != runtime.ADMINS_ONLY
 
 
 async def fail_lookup(_platform: str, _sender: str) -> bool:
     raise errors.StoreBusy
 
 
-def test_command_whose_permission_check_fails_is_not_run_and_answered_so() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(["Yes."]), is_admin=fail_lookup) as (_, chat):
-            await chat.say("/model other", key="1")
-            (found,) = await stage.settled(db, "1")
-            (reply,) = await db.mail.replies(found.id)
-            assert (found.attempts, reply.text) == (1, commands.ACCESS_UNKNOWN)
-
-    stage.run(story)
+async def test_command_whose_permission_check_fails_is_not_run_and_answered_so(db: AsyncSessionDB) -> None:
+    async with stage.open_gateway(db, ScriptedModel(["Yes."]), is_admin=fail_lookup) as (_, chat):
+        await chat.say("/model other", key="1")
+        (found,) = await stage.settled(db, "1")
+        (reply,) = await db.mail.replies(found.id)
+        assert (found.attempts, reply.text) == (1, commands.ACCESS_UNKNOWN)
 
 
-def test_command_whose_permission_check_fails_during_a_turn_is_answered_during_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        gate, model = Gate(), ScriptedModel([calls("wait"), "Done."])
-        async with stage.open_gateway(db, model, tools=[tool("wait", gate)], is_admin=fail_lookup) as (_, chat):
-            await chat.say("Go", key="1")
-            await gate.reached.wait()
-            await chat.say("/approve 1 always", key="2")
-            assert stage.texts(await chat.replies(1)) == [commands.ACCESS_UNKNOWN]
-            gate.go.set()
-            await stage.settled(db, "1", "2")
-
-    stage.run(story)
+async def test_command_whose_permission_check_fails_during_a_turn_is_answered_during_it(db: AsyncSessionDB) -> None:
+    gate, model = Gate(), ScriptedModel([calls("wait"), "Done."])
+    async with stage.open_gateway(db, model, tools=[tool("wait", gate)], is_admin=fail_lookup) as (_, chat):
+        await chat.say("Go", key="1")
+        await gate.reached.wait()
+        await chat.say("/approve 1 always", key="2")
+        assert stage.texts(await chat.replies(1)) == [commands.ACCESS_UNKNOWN]
+        gate.go.set()
+        await stage.settled(db, "1", "2")

@@ -47,8 +47,10 @@ async def logs(db: AsyncSessionDB) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
-def test_thirty_requests_with_the_whole_history_are_one_conversation(backend: backends.Backend, tmp_path: Path) -> None:
-    async def story(db: AsyncSessionDB) -> None:
+async def test_thirty_requests_with_the_whole_history_are_one_conversation(
+    backend: backends.Backend, tmp_path: Path
+) -> None:
+    async with stage.store(backend.target(tmp_path, "store")) as db:
         model = ScriptedModel(iter(lambda: echo, None))
         async with web.open_web(db, model) as open_:
             chat, other = Chat(open_), Chat(open_, web.BOB)
@@ -69,135 +71,113 @@ def test_thirty_requests_with_the_whole_history_are_one_conversation(backend: ba
         assert len(found[chat.ids[0]]) == 60
         assert await db.mail.inbound(33) is None
 
-    stage.run(story, backend.target(tmp_path, "store"))
+
+async def test_a_history_is_continued_after_a_restart_and_by_an_idempotent_client(db: AsyncSessionDB) -> None:
+    model, said = ScriptedModel([echo] * 4), list[str]()
+    for number in range(4):
+        async with web.open_web(db, model) as open_:
+            chat = Chat(open_, web.ANN | {"idempotency-key": str(number)})
+            chat.said = said
+            await chat.say(f"{number}")
+    assert list((await logs(db)).values()) == [said]
 
 
-def test_a_history_is_continued_after_a_restart_and_by_an_idempotent_client() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model, said = ScriptedModel([echo] * 4), list[str]()
-        for number in range(4):
-            async with web.open_web(db, model) as open_:
-                chat = Chat(open_, web.ANN | {"idempotency-key": str(number)})
-                chat.said = said
-                await chat.say(f"{number}")
-        assert list((await logs(db)).values()) == [said]
-
-    stage.run(story)
-
-
-def test_an_edited_or_regenerated_message_begins_a_branch() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        answers = ["One.", "Two.", "Three.", "Other two.", "Other three.", "Anew."]
-        async with web.open_web(db, ScriptedModel(answers)) as open_:
-            chat, edited = Chat(open_), Chat(open_)
-            for text in ("1", "2", "3"):
-                await chat.say(text)
-            edited.said = chat.said[:2]
-            await edited.say("2")
-            await edited.say("3")
-            begun_again = Chat(open_)
-            await begun_again.say("1")
-        assert chat.ids[0] != edited.ids[0] == edited.ids[1] != begun_again.ids[0]
-        assert await logs(db) == {
-            chat.ids[0]: chat.said,
-            edited.ids[0]: ["1", "One.", "2", "Other two.", "3", "Other three."],
-            begun_again.ids[0]: begun_again.said,
-        }
-        assert (await db.branches(chat.ids[0])) == [edited.ids[0]]
-
-    stage.run(story)
+async def test_an_edited_or_regenerated_message_begins_a_branch(db: AsyncSessionDB) -> None:
+    answers = ["One.", "Two.", "Three.", "Other two.", "Other three.", "Anew."]
+    async with web.open_web(db, ScriptedModel(answers)) as open_:
+        chat, edited = Chat(open_), Chat(open_)
+        for text in ("1", "2", "3"):
+            await chat.say(text)
+        edited.said = chat.said[:2]
+        await edited.say("2")
+        await edited.say("3")
+        begun_again = Chat(open_)
+        await begun_again.say("1")
+    assert chat.ids[0] != edited.ids[0] == edited.ids[1] != begun_again.ids[0]
+    assert await logs(db) == {
+        chat.ids[0]: chat.said,
+        edited.ids[0]: ["1", "One.", "2", "Other two.", "3", "Other three."],
+        begun_again.ids[0]: begun_again.said,
+    }
+    assert (await db.branches(chat.ids[0])) == [edited.ids[0]]
 
 
-def test_a_history_that_is_not_known_begins_a_conversation_with_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(["Hello!", "Fine.", "Four."])) as open_:
-            chat, foreign = Chat(open_), Chat(open_)
-            await chat.say("Hi")
-            foreign.said = ["Hi", "Something never said"]
-            await foreign.say("And?")
-            foreign.said[:1] = ["Hi there"]
-            await foreign.say("And now?")
-        assert sorted(map(len, (await logs(db)).values())) == [2, 4, 6]
-        assert {each.title for each in await db.list_sessions()} == {"Hi", "Hi #2", "Hi there"}
-
-    stage.run(story)
+async def test_a_history_that_is_not_known_begins_a_conversation_with_it(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel(["Hello!", "Fine.", "Four."])) as open_:
+        chat, foreign = Chat(open_), Chat(open_)
+        await chat.say("Hi")
+        foreign.said = ["Hi", "Something never said"]
+        await foreign.say("And?")
+        foreign.said[:1] = ["Hi there"]
+        await foreign.say("And now?")
+    assert sorted(map(len, (await logs(db)).values())) == [2, 4, 6]
+    assert {each.title for each in await db.list_sessions()} == {"Hi", "Hi #2", "Hi there"}
 
 
-def test_a_history_never_leads_to_a_conversation_that_a_header_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_history_never_leads_to_a_conversation_that_a_header_named(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(request_history, "MIN_APART", 0.0)
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(iter(lambda: "Yes.", None))) as open_:
-            chat, named = Chat(open_), web.ANN | {"x-conversation-id": "other"}
-            await chat.say("Ready?")
-            for text in ("It has words that the chat has not", "Ready?"):
-                await open_.ask(text, headers=named)
-            await chat.say("Go")
-        assert chat.ids[0] == chat.ids[1]
-
-    stage.run(story)
+    async with web.open_web(db, ScriptedModel(iter(lambda: "Yes.", None))) as open_:
+        chat, named = Chat(open_), web.ANN | {"x-conversation-id": "other"}
+        await chat.say("Ready?")
+        for text in ("It has words that the chat has not", "Ready?"):
+            await open_.ask(text, headers=named)
+        await chat.say("Go")
+    assert chat.ids[0] == chat.ids[1]
 
 
-def test_requests_at_once_with_one_history_do_not_share_a_conversation() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
-            chat = Chat(open_)
-            await chat.say("Hi")
-            several = [Chat(open_) for _ in range(5)]
-            for each in several:
-                each.said = list(chat.said)
-            await asyncio.gather(*(each.say(f"{number}") for number, each in enumerate(several)))
-        assert len({each.ids[0] for each in several}) == 5
-        assert chat.ids[0] in {each.ids[0] for each in several}
-        assert sorted((await logs(db)).values()) == sorted(each.said for each in several)
-
-    stage.run(story)
+async def test_requests_at_once_with_one_history_do_not_share_a_conversation(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
+        chat = Chat(open_)
+        await chat.say("Hi")
+        several = [Chat(open_) for _ in range(5)]
+        for each in several:
+            each.said = list(chat.said)
+        await asyncio.gather(*(each.say(f"{number}") for number, each in enumerate(several)))
+    assert len({each.ids[0] for each in several}) == 5
+    assert chat.ids[0] in {each.ids[0] for each in several}
+    assert sorted((await logs(db)).values()) == sorted(each.said for each in several)
 
 
-def test_chats_that_begin_with_the_same_words_are_kept_apart() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
-            one, two = Chat(open_), Chat(open_)
-            await one.say("Hi")
-            await two.say("Hi")
-            assert one.ids != two.ids
-            # Which of them is continued is not known, so neither is: each goes on in a copy.
-            for chat in (one, two):
-                await chat.say(f"I am {chat.ids[0]}")
-                await chat.say("And more")
-        found = await logs(db)
-        assert sorted(map(len, found.values())) == [2, 2, 6, 6]
-        assert {one.ids[1], one.ids[2]} == {one.ids[1]} != {two.ids[1]} == {two.ids[2]}
-        assert (found[one.ids[1]], found[two.ids[1]]) == (one.said, two.said)
-
-    stage.run(story)
+async def test_chats_that_begin_with_the_same_words_are_kept_apart(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
+        one, two = Chat(open_), Chat(open_)
+        await one.say("Hi")
+        await two.say("Hi")
+        assert one.ids != two.ids
+        # Which of them is continued is not known, so neither is: each goes on in a copy.
+        for chat in (one, two):
+            await chat.say(f"I am {chat.ids[0]}")
+            await chat.say("And more")
+    found = await logs(db)
+    assert sorted(map(len, found.values())) == [2, 2, 6, 6]
+    assert {one.ids[1], one.ids[2]} == {one.ids[1]} != {two.ids[1]} == {two.ids[2]}
+    assert (found[one.ids[1]], found[two.ids[1]]) == (one.said, two.said)
 
 
-def test_of_equal_chats_on_different_days_the_latest_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_equal_chats_on_different_days_the_latest_is_continued(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(request_history, "MIN_APART", 0.0)
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
-            left, chat = Chat(open_), Chat(open_)
-            await left.say("Hi")
-            await chat.say("Hi")
-            await chat.say("And?")
-            assert chat.ids[0] == chat.ids[1] != left.ids[0]
-
-    stage.run(story)
+    async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
+        left, chat = Chat(open_), Chat(open_)
+        await left.say("Hi")
+        await chat.say("Hi")
+        await chat.say("And?")
+        assert chat.ids[0] == chat.ids[1] != left.ids[0]
 
 
-def test_a_stream_with_words_between_calls_is_continued_as_it_was_seen() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel([LOOKS, "It is there.", "Fine."])
-        async with web.open_web(db, model, tools=[says("look")]) as open_:
-            chat = Chat(open_)
-            assert await chat.say("Where?", stream=True) == "Let me look.\n\nIt is there."
-            chat.said[-1] = "Let me look.\r\n\r\nIt is there.\n"
-            await chat.say("Good.")
-        assert chat.ids[0] == chat.ids[1]
-
-    stage.run(story)
+async def test_a_stream_with_words_between_calls_is_continued_as_it_was_seen(db: AsyncSessionDB) -> None:
+    model = ScriptedModel([LOOKS, "It is there.", "Fine."])
+    async with web.open_web(db, model, tools=[says("look")]) as open_:
+        chat = Chat(open_)
+        assert await chat.say("Where?", stream=True) == "Let me look.\n\nIt is there."
+        chat.said[-1] = "Let me look.\r\n\r\nIt is there.\n"
+        await chat.say("Good.")
+    assert chat.ids[0] == chat.ids[1]
 
 
 CUT = models.Reply(parts=(content_parts.Text("It was"),), finish="length")
@@ -206,15 +186,14 @@ EMPTY = models.Reply(usage=types.Usage(input=3, output=1))
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("replies", [[CUT], [EMPTY], [LOOKS, EMPTY]], ids=["too-long", "empty", "empty-at-last"])
-def test_an_answer_with_words_of_the_gateway_is_continued(replies: list[models.Reply], stream: bool) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel([*replies, "Fine."]), tools=[says("look")]) as open_:
-            chat = Chat(open_)
-            await chat.say("Tell me", stream=stream)
-            await chat.say("Go on", stream=stream)
-        assert chat.ids[0] == chat.ids[1]
-
-    stage.run(story)
+async def test_an_answer_with_words_of_the_gateway_is_continued(
+    replies: list[models.Reply], stream: bool, db: AsyncSessionDB
+) -> None:
+    async with web.open_web(db, ScriptedModel([*replies, "Fine."]), tools=[says("look")]) as open_:
+        chat = Chat(open_)
+        await chat.say("Tell me", stream=stream)
+        await chat.say("Go on", stream=stream)
+    assert chat.ids[0] == chat.ids[1]
 
 
 SHOWN = (
@@ -232,19 +211,16 @@ def test_histories_are_compared_without_pictures() -> None:
         assert request_history.normalize(many := text * 200_000) == " ".join(many.split())  # hours if quadratic
 
 
-def test_a_turn_that_failed_is_asked_again_in_the_same_conversation() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel(["Hello!", errors.ModelError("Out of order."), "Two.", "Three."])
-        async with web.open_web(db, model) as open_:
-            chat = Chat(open_)
-            await chat.say("1")
-            assert (await open_.ask(*chat.said, "2")).status_code == 502
-            await chat.say("2")
-            await chat.say("3")
-        assert len(set(chat.ids)) == 1
-        assert list((await logs(db)).values()) == [["1", "Hello!", "2", "2", "Two.", "3", "Three."]]
-
-    stage.run(story)
+async def test_a_turn_that_failed_is_asked_again_in_the_same_conversation(db: AsyncSessionDB) -> None:
+    model = ScriptedModel(["Hello!", errors.ModelError("Out of order."), "Two.", "Three."])
+    async with web.open_web(db, model) as open_:
+        chat = Chat(open_)
+        await chat.say("1")
+        assert (await open_.ask(*chat.said, "2")).status_code == 502
+        await chat.say("2")
+        await chat.say("3")
+    assert len(set(chat.ids)) == 1
+    assert list((await logs(db)).values()) == [["1", "Hello!", "2", "2", "Two.", "3", "Three."]]
 
 
 async def all_settled(db: AsyncSessionDB) -> bool:
@@ -252,78 +228,71 @@ async def all_settled(db: AsyncSessionDB) -> bool:
 
 
 @pytest.mark.parametrize("kept", ["It w", "", None], ids=["part", "empty", "nothing"])
-def test_a_stopped_answer_is_continued_with_what_the_client_has_of_it(kept: str | None) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = Held("Hello!", "It was long ago.", "Fine.")
-        async with web.open_web(db, model) as open_:
-            model.released.set()
-            chat = Chat(open_)
-            await chat.say("Hi")
-            model.reached.clear()
-            model.released.clear()
-            asking = asyncio.create_task(open_.ask(*chat.said, "Tell me", stream=True))
-            await model.reached.wait()
-            asking.cancel()
-            await asyncio.wait([asking])
-            await stage.until(lambda: all_settled(db))
-            model.released.set()
-            chat.said += [] if kept is None else ["Tell me", kept]
-            await chat.say("Something else")
-        assert chat.ids[0] == chat.ids[1]
-        assert len(await logs(db)) == 1
-
-    stage.run(story)
-
-
-def test_system_messages_are_the_instructions_of_now_and_no_part_of_the_log() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel(iter(lambda: echo, None))
-
-        async def ask(*said: dict[str, str], **headers: str) -> str:
-            body = {"model": "holdfast", "messages": list(said)}
-            answered = await open_.client.post(web.PATH, json=body, headers=web.ANN | headers)
-            web.text_of(answered)
-            return str(answered.headers["x-conversation-id"])
-
-        def system(text: str) -> dict[str, str]:
-            return {"role": "system", "content": text}
-
-        def user(text: str) -> dict[str, str]:
-            return {"role": "user", "content": text}
-
-        async with web.open_web(db, model) as open_:
-            before = [user("Hi there"), {"role": "assistant", "content": "Re: Hi there"}]
-            name = {"x-conversation-id": await ask(system("RULE-A"), user("Hi there"))}
-            await ask(system("RULE-B"), {"role": "developer", "content": "RULE-C"}, *before, user("2"))
-            await ask(user("3"), **name)
-            await ask(system(""), user("4"), **name)
-            await ask(user("5"), **name)
-            await ask(system("RULE-A"), user("6"), **name)
-            await ask(*before, user("7"), **name)
-        told = ["".join(rule for rule in "ABC" if f"RULE-{rule}" in each.system) for each in model.requests]
-        assert told == ["A", "BC", "BC", "", "", "A", ""]
-        assert not any("RULE" in str(each.content) for asked in model.requests for each in asked.messages)
-        (only,) = await db.list_sessions()
-        assert (only.title, len(await db.transcript(only.id))) == ("Hi there", 14)
-
-    stage.run(story)
+async def test_a_stopped_answer_is_continued_with_what_the_client_has_of_it(
+    kept: str | None, db: AsyncSessionDB
+) -> None:
+    model = Held("Hello!", "It was long ago.", "Fine.")
+    async with web.open_web(db, model) as open_:
+        model.released.set()
+        chat = Chat(open_)
+        await chat.say("Hi")
+        model.reached.clear()
+        model.released.clear()
+        asking = asyncio.create_task(open_.ask(*chat.said, "Tell me", stream=True))
+        await model.reached.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+        await stage.until(lambda: all_settled(db))
+        model.released.set()
+        chat.said += [] if kept is None else ["Tell me", kept]
+        await chat.say("Something else")
+    assert chat.ids[0] == chat.ids[1]
+    assert len(await logs(db)) == 1
 
 
-def test_a_client_s_names_are_its_owner_s_own() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
-            asked = [
-                web.text_of(await open_.ask(text, headers=token | {"x-conversation-id": name}, user="same"))
-                for text, token, name in (("a1", web.ANN, "x"), ("b1", web.BOB, "x"), ("a2", web.ANN, "x"))
-            ]
-            assert asked == ["Re: a1", "Re: b1", "Re: a2"]
-            empty = await open_.ask("c1", headers=web.ANN | {"x-conversation-id": ""}, user="same")
-            assert web.text_of(empty) == "Re: c1"
-        owners = {(await db.conversation(key)).owner: said for key, said in (await logs(db)).items() if len(said) > 2}
-        assert owners == {"http:ann": ["a1", "Re: a1", "a2", "Re: a2"]}
-        assert len(await logs(db)) == 3
+async def test_system_messages_are_the_instructions_of_now_and_no_part_of_the_log(db: AsyncSessionDB) -> None:
+    model = ScriptedModel(iter(lambda: echo, None))
 
-    stage.run(story)
+    async def ask(*said: dict[str, str], **headers: str) -> str:
+        body = {"model": "holdfast", "messages": list(said)}
+        answered = await open_.client.post(web.PATH, json=body, headers=web.ANN | headers)
+        web.text_of(answered)
+        return str(answered.headers["x-conversation-id"])
+
+    def system(text: str) -> dict[str, str]:
+        return {"role": "system", "content": text}
+
+    def user(text: str) -> dict[str, str]:
+        return {"role": "user", "content": text}
+
+    async with web.open_web(db, model) as open_:
+        before = [user("Hi there"), {"role": "assistant", "content": "Re: Hi there"}]
+        name = {"x-conversation-id": await ask(system("RULE-A"), user("Hi there"))}
+        await ask(system("RULE-B"), {"role": "developer", "content": "RULE-C"}, *before, user("2"))
+        await ask(user("3"), **name)
+        await ask(system(""), user("4"), **name)
+        await ask(user("5"), **name)
+        await ask(system("RULE-A"), user("6"), **name)
+        await ask(*before, user("7"), **name)
+    told = ["".join(rule for rule in "ABC" if f"RULE-{rule}" in each.system) for each in model.requests]
+    assert told == ["A", "BC", "BC", "", "", "A", ""]
+    assert not any("RULE" in str(each.content) for asked in model.requests for each in asked.messages)
+    (only,) = await db.list_sessions()
+    assert (only.title, len(await db.transcript(only.id))) == ("Hi there", 14)
+
+
+async def test_a_client_s_names_are_its_owner_s_own(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
+        asked = [
+            web.text_of(await open_.ask(text, headers=token | {"x-conversation-id": name}, user="same"))
+            for text, token, name in (("a1", web.ANN, "x"), ("b1", web.BOB, "x"), ("a2", web.ANN, "x"))
+        ]
+        assert asked == ["Re: a1", "Re: b1", "Re: a2"]
+        empty = await open_.ask("c1", headers=web.ANN | {"x-conversation-id": ""}, user="same")
+        assert web.text_of(empty) == "Re: c1"
+    owners = {(await db.conversation(key)).owner: said for key, said in (await logs(db)).items() if len(said) > 2}
+    assert owners == {"http:ann": ["a1", "Re: a1", "a2", "Re: a2"]}
+    assert len(await logs(db)) == 3
 
 
 SIDE = [
@@ -348,49 +317,37 @@ def test_side_requests_are_known_by_how_they_begin() -> None:
     assert not chat_completions.is_side_request(later, ["Name this chat:"])
 
 
-def test_side_requests_are_answered_and_leave_nothing_behind() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel(["A title", "Another", errors.ModelError("Out of order.")])
-        async with web.open_web(db, model) as open_:
-            whole = await open_.ask(TITLE, max_completion_tokens=9)
-            assert (web.text_of(whole), whole.json()["usage"]["total_tokens"] > 0) == ("A title", True)
-            assert web.said_in(web.chunks((await open_.ask(LIBRECHAT, stream=True)).text)) == "Another"
-            failed = await open_.ask(TITLE)
-            assert (failed.status_code, web.error_of(failed)["code"]) == (502, "turn_failed")
-        assert [each.max_output for each in model.requests] == [9, None, None]
-        assert (await db.list_sessions(), await db.mail.inbound(1), await db.routes()) == ([], None, [])
-
-    stage.run(story)
+async def test_side_requests_are_answered_and_leave_nothing_behind(db: AsyncSessionDB) -> None:
+    model = ScriptedModel(["A title", "Another", errors.ModelError("Out of order.")])
+    async with web.open_web(db, model) as open_:
+        whole = await open_.ask(TITLE, max_completion_tokens=9)
+        assert (web.text_of(whole), whole.json()["usage"]["total_tokens"] > 0) == ("A title", True)
+        assert web.said_in(web.chunks((await open_.ask(LIBRECHAT, stream=True)).text)) == "Another"
+        failed = await open_.ask(TITLE)
+        assert (failed.status_code, web.error_of(failed)["code"]) == (502, "turn_failed")
+    assert [each.max_output for each in model.requests] == [9, None, None]
+    assert (await db.list_sessions(), await db.mail.inbound(1), await db.routes()) == ([], None, [])
 
 
-def test_who_may_not_speak_gets_no_side_request_answered() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(["A title"] * 99), checks=[refuses]) as open_:
-            assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 403
-
-    stage.run(story)
+async def test_who_may_not_speak_gets_no_side_request_answered(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel(["A title"] * 99), checks=[refuses]) as open_:
+        assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 403
 
 
-def test_side_requests_have_a_limit() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(["A title"] * 99)) as open_:
-            found = [(await open_.ask(TITLE)).status_code for _ in range(61)]
-            assert found == [200] * 60 + [429]
-            assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 200
-
-    stage.run(story)
+async def test_side_requests_have_a_limit(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel(["A title"] * 99)) as open_:
+        found = [(await open_.ask(TITLE)).status_code for _ in range(61)]
+        assert found == [200] * 60 + [429]
+        assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 200
 
 
-def test_a_reply_is_as_long_as_the_client_asks_for() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel(["1", "2", "3", models.Reply(finish="length")])
-        async with web.open_web(db, model) as open_:
-            await open_.ask("Hi", max_completion_tokens=5, max_tokens=7)
-            await open_.ask("Hi", max_tokens=7)
-            await open_.ask("Hi")
-            for wrong in (0, -1, True, 1.5, "5"):
-                refused = await open_.ask("Hi", max_completion_tokens=wrong)
-                assert (refused.status_code, web.error_of(refused)["param"]) == (400, "max_completion_tokens")
-        assert [each.max_output for each in model.requests] == [5, 7, None]
-
-    stage.run(story)
+async def test_a_reply_is_as_long_as_the_client_asks_for(db: AsyncSessionDB) -> None:
+    model = ScriptedModel(["1", "2", "3", models.Reply(finish="length")])
+    async with web.open_web(db, model) as open_:
+        await open_.ask("Hi", max_completion_tokens=5, max_tokens=7)
+        await open_.ask("Hi", max_tokens=7)
+        await open_.ask("Hi")
+        for wrong in (0, -1, True, 1.5, "5"):
+            refused = await open_.ask("Hi", max_completion_tokens=wrong)
+            assert (refused.status_code, web.error_of(refused)["param"]) == (400, "max_completion_tokens")
+    assert [each.max_output for each in model.requests] == [5, 7, None]

@@ -75,60 +75,51 @@ async def open_hooks(
         yield Open(client, chat, platform)
 
 
-def test_a_delivery_is_one_message_however_often_it_comes_and_its_reply_is_kept() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel(["I look at it.", "And again."])
-        async with open_hooks(db, model, build=hook(prompt="Look at this:")) as open_:
-            several = [await open_.post(webhook_id="7") for _ in range(3)]
-            assert [(each.status_code, each.json()) for each in several] == [(202, {"id": 1})] * 3
-            assert several[0].headers["location"] == "/hooks/build/1"
-            await stage.settled(db, "build:7", platform="hooks")
-            kept = await open_.fetch(1)
-            assert kept.json() == {"id": 1, "outcome": "answered", "text": "I look at it."}
-            assert (await open_.fetch(2)).status_code == 404
-        assert len(model.requests) == 1
-        arrival = await db.mail.inbound(1)
-        assert arrival is not None
-        assert arrival.text == "Look at this:\n\nIt broke."
-
-    stage.run(story)
+async def test_a_delivery_is_one_message_however_often_it_comes_and_its_reply_is_kept(db: AsyncSessionDB) -> None:
+    model = ScriptedModel(["I look at it.", "And again."])
+    async with open_hooks(db, model, build=hook(prompt="Look at this:")) as open_:
+        several = [await open_.post(webhook_id="7") for _ in range(3)]
+        assert [(each.status_code, each.json()) for each in several] == [(202, {"id": 1})] * 3
+        assert several[0].headers["location"] == "/hooks/build/1"
+        await stage.settled(db, "build:7", platform="hooks")
+        kept = await open_.fetch(1)
+        assert kept.json() == {"id": 1, "outcome": "answered", "text": "I look at it."}
+        assert (await open_.fetch(2)).status_code == 404
+    assert len(model.requests) == 1
+    arrival = await db.mail.inbound(1)
+    assert arrival is not None
+    assert arrival.text == "Look at this:\n\nIt broke."
 
 
-def test_a_reply_goes_to_the_chat_that_the_settings_name() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with open_hooks(db, ScriptedModel(["Hm."]), build=hook(to="loopback:42")) as open_:
-            assert (await open_.post()).status_code == 202
-            (sent,) = await open_.chat.replies(1)
-            assert (sent.text, sent.address, sent.chat) == ("Hm.", {"chat": "42"}, "dm:42")
-            assert (await open_.fetch(1)).status_code == 404
-
-    stage.run(story)
+async def test_a_reply_goes_to_the_chat_that_the_settings_name(db: AsyncSessionDB) -> None:
+    async with open_hooks(db, ScriptedModel(["Hm."]), build=hook(to="loopback:42")) as open_:
+        assert (await open_.post()).status_code == 202
+        (sent,) = await open_.chat.replies(1)
+        assert (sent.text, sent.address, sent.chat) == ("Hm.", {"chat": "42"}, "dm:42")
+        assert (await open_.fetch(1)).status_code == 404
 
 
-def test_what_somebody_overheard_is_no_other_message_whatever_id_they_give_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        now, taken = time.time(), list[int]()
-        six, seven = (signatures.sign(SECRET, each, BODY, now) for each in ("6", "7"))
-        async with open_hooks(db, ScriptedModel(["One.", "Two."]), build=hook()) as open_:
-            for signed, status in (
-                (six, 202),
-                (six, 202),
-                ({**six, signatures.ID: "8"}, 401),
-                (seven, 202),
-                (seven, 202),
-                ({**seven, signatures.ID: "6"}, 401),
-                ({**seven, signatures.TIMESTAMP: str(int(now) + 1)}, 401),
-                # Signed again, as a sender that retries later has to: the same delivery.
-                (signatures.sign(SECRET, "7", BODY, now + 1), 202),
-                ({**seven, signatures.ID: "7.x"}, 400),
-                ({**seven, signatures.ID: ""}, 401),
-            ):
-                answered = await open_.post(**{name.replace("-", "_"): value for name, value in signed.items()})
-                assert answered.status_code == status, (signed, answered.text)
-                taken.extend([answered.json()["id"]] if status == 202 else [])
-        assert len(set(taken)) == 2
-
-    stage.run(story)
+async def test_what_somebody_overheard_is_no_other_message_whatever_id_they_give_it(db: AsyncSessionDB) -> None:
+    now, taken = time.time(), list[int]()
+    six, seven = (signatures.sign(SECRET, each, BODY, now) for each in ("6", "7"))
+    async with open_hooks(db, ScriptedModel(["One.", "Two."]), build=hook()) as open_:
+        for signed, status in (
+            (six, 202),
+            (six, 202),
+            ({**six, signatures.ID: "8"}, 401),
+            (seven, 202),
+            (seven, 202),
+            ({**seven, signatures.ID: "6"}, 401),
+            ({**seven, signatures.TIMESTAMP: str(int(now) + 1)}, 401),
+            # Signed again, as a sender that retries later has to: the same delivery.
+            (signatures.sign(SECRET, "7", BODY, now + 1), 202),
+            ({**seven, signatures.ID: "7.x"}, 400),
+            ({**seven, signatures.ID: ""}, 401),
+        ):
+            answered = await open_.post(**{name.replace("-", "_"): value for name, value in signed.items()})
+            assert answered.status_code == status, (signed, answered.text)
+            taken.extend([answered.json()["id"]] if status == 202 else [])
+    assert len(set(taken)) == 2
 
 
 def test_signature_is_that_of_the_specification() -> None:
@@ -140,15 +131,12 @@ def test_signature_is_that_of_the_specification() -> None:
         webhooks.HookConfig("whsec_not base64 at all", said.Hook("SECRET")).check("build")
 
 
-def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        made = "sha256=" + hmac.new(SECRET.encode(), BODY, "sha256").hexdigest()
-        async with open_hooks(db, ScriptedModel(["Hm."]), git=hook(scheme="github")) as open_:
-            for delivery in ("d", "e", "f"):
-                given = {"x_hub_signature_256": made, "x_github_delivery": delivery, "x_github_event": delivery}
-                assert (await open_.post(BODY, "git", **given)).json() == {"id": 1}
-
-    stage.run(story)
+async def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under(db: AsyncSessionDB) -> None:
+    made = "sha256=" + hmac.new(SECRET.encode(), BODY, "sha256").hexdigest()
+    async with open_hooks(db, ScriptedModel(["Hm."]), git=hook(scheme="github")) as open_:
+        for delivery in ("d", "e", "f"):
+            given = {"x_hub_signature_256": made, "x_github_delivery": delivery, "x_github_event": delivery}
+            assert (await open_.post(BODY, "git", **given)).json() == {"id": 1}
 
 
 @pytest.mark.parametrize(
@@ -160,52 +148,43 @@ def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under() -> N
     ],
     ids=["nobody let it in", "too much", "too large"],
 )
-def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is(
-    verdict: gateway_platform.AdmissionResult, status: int, headers: dict[str, str]
+async def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is(
+    verdict: gateway_platform.AdmissionResult, status: int, headers: dict[str, str], db: AsyncSessionDB
 ) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
-            return msgspec.structs.replace(verdict, message="No.")
+    async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
+        return msgspec.structs.replace(verdict, message="No.")
 
-        async with open_hooks(db, ScriptedModel([]), [no], build=hook(to="loopback:42")) as open_:
-            refused = await open_.post()
-            assert (refused.status_code, web.error_of(refused)["message"]) == (status, "No.")
-            assert headers.items() <= dict(refused.headers).items()
-        assert set((await db.mail.counts()).values()) == {0}
-
-    stage.run(story)
+    async with open_hooks(db, ScriptedModel([]), [no], build=hook(to="loopback:42")) as open_:
+        refused = await open_.post()
+        assert (refused.status_code, web.error_of(refused)["message"]) == (status, "No.")
+        assert headers.items() <= dict(refused.headers).items()
+    assert set((await db.mail.counts()).values()) == {0}
 
 
-def test_a_hook_answers_only_in_a_chat_that_was_let_in() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        rules = access.Rules(authenticated=frozenset({"hooks"}))
-        guards = [access.Access(db, rules)]
-        async with open_hooks(db, ScriptedModel(["Hm."]), guards, build=hook(to="loopback:42")) as open_:
-            refused = await open_.post(webhook_id="1")
-            assert refused.status_code == 403
-            assert "holdfast gateway allow loopback 42" in web.error_of(refused)["message"]
-            await db.contacts.allow("loopback", "42")
-            assert (await open_.post(webhook_id="1")).status_code == 202
-            await open_.chat.replies(1)
-
-    stage.run(story)
+async def test_a_hook_answers_only_in_a_chat_that_was_let_in(db: AsyncSessionDB) -> None:
+    rules = access.Rules(authenticated=frozenset({"hooks"}))
+    guards = [access.Access(db, rules)]
+    async with open_hooks(db, ScriptedModel(["Hm."]), guards, build=hook(to="loopback:42")) as open_:
+        refused = await open_.post(webhook_id="1")
+        assert refused.status_code == 403
+        assert "holdfast gateway allow loopback 42" in web.error_of(refused)["message"]
+        await db.contacts.allow("loopback", "42")
+        assert (await open_.post(webhook_id="1")).status_code == 202
+        await open_.chat.replies(1)
 
 
-def test_what_github_sends_is_known_by_its_signature() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        body = b'{"action": "opened"}'
-        made = "sha256=" + hmac.new(SECRET.encode(), body, "sha256").hexdigest()
-        async with open_hooks(db, ScriptedModel(["Hm."]), git=hook(scheme="github")) as open_:
-            given = {"x_github_delivery": "d", "x_github_event": "issues"}
-            for wrong in ("", made[:-1], made.replace("sha256", "sha1"), made.upper()):
-                assert (await open_.post(body, "git", x_hub_signature_256=wrong, **given)).status_code == 401
-            for _ in range(2):
-                assert (await open_.post(body, "git", x_hub_signature_256=made, **given)).json() == {"id": 1}
-            known_by = f"git:={hashlib.sha256(body).hexdigest()}"
-            (found,) = await stage.settled(db, known_by, platform="hooks")
-            assert found.text == 'Posted to the webhook git (issues):\n\n{"action": "opened"}'
-
-    stage.run(story)
+async def test_what_github_sends_is_known_by_its_signature(db: AsyncSessionDB) -> None:
+    body = b'{"action": "opened"}'
+    made = "sha256=" + hmac.new(SECRET.encode(), body, "sha256").hexdigest()
+    async with open_hooks(db, ScriptedModel(["Hm."]), git=hook(scheme="github")) as open_:
+        given = {"x_github_delivery": "d", "x_github_event": "issues"}
+        for wrong in ("", made[:-1], made.replace("sha256", "sha1"), made.upper()):
+            assert (await open_.post(body, "git", x_hub_signature_256=wrong, **given)).status_code == 401
+        for _ in range(2):
+            assert (await open_.post(body, "git", x_hub_signature_256=made, **given)).json() == {"id": 1}
+        known_by = f"git:={hashlib.sha256(body).hexdigest()}"
+        (found,) = await stage.settled(db, known_by, platform="hooks")
+        assert found.text == 'Posted to the webhook git (issues):\n\n{"action": "opened"}'
 
 
 def test_what_is_not_signed_as_it_has_to_be_is_refused() -> None:
@@ -236,24 +215,21 @@ def test_what_is_not_signed_as_it_has_to_be_is_refused() -> None:
         assert refused.value.status == 401
 
 
-def test_hooks_that_are_not_there_or_bodies_that_are_none_are_refused() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with open_hooks(db, ScriptedModel([]), build=hook()) as open_:
-            for refused, status in (
-                (await open_.post(name="other"), 404),
-                (await open_.post(b"not json"), 400),
-                (await open_.post(b"[]"), 400),
-                (await open_.post(content_type="text/plain"), 415),
-                (await open_.post(webhook_id="x" * 201), 400),
-                (await open_.post(webhook_signature="v1,0"), 401),
-                (await open_.client.get("/hooks/build/1"), 401),
-                (await open_.client.get("/hooks/build"), 405),
-            ):
-                assert refused.status_code == status, refused.text
-                web.error_of(refused)
-        assert await db.mail.inbound(1) is None
-
-    stage.run(story)
+async def test_hooks_that_are_not_there_or_bodies_that_are_none_are_refused(db: AsyncSessionDB) -> None:
+    async with open_hooks(db, ScriptedModel([]), build=hook()) as open_:
+        for refused, status in (
+            (await open_.post(name="other"), 404),
+            (await open_.post(b"not json"), 400),
+            (await open_.post(b"[]"), 400),
+            (await open_.post(content_type="text/plain"), 415),
+            (await open_.post(webhook_id="x" * 201), 400),
+            (await open_.post(webhook_signature="v1,0"), 401),
+            (await open_.client.get("/hooks/build/1"), 401),
+            (await open_.client.get("/hooks/build"), 405),
+        ):
+            assert refused.status_code == status, refused.text
+            web.error_of(refused)
+    assert await db.mail.inbound(1) is None
 
 
 def test_what_is_posted_is_no_command() -> None:
@@ -287,14 +263,11 @@ async def replied(db: AsyncSessionDB) -> AsyncIterator[tuple[Open, dict[str, str
         yield open_, headers, body
 
 
-def test_a_reply_is_posted_to_the_address_of_the_settings_and_signed() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with replied(db) as (_, headers, body):
-            pass
-        signatures.verify(SECRET, headers, body, time.time())
-        assert msgspec.json.decode(body) == {"id": 1, "hook": "build", "kind": "reply", "part": 0, "text": "Done."}
-
-    stage.run(story)
+async def test_a_reply_is_posted_to_the_address_of_the_settings_and_signed(db: AsyncSessionDB) -> None:
+    async with replied(db) as (_, headers, body):
+        pass
+    signatures.verify(SECRET, headers, body, time.time())
+    assert msgspec.json.decode(body) == {"id": 1, "hook": "build", "kind": "reply", "part": 0, "text": "Done."}
 
 
 @pytest.mark.parametrize(
@@ -382,75 +355,70 @@ def test_a_secret_that_can_be_guessed_is_none() -> None:
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_reply_that_somebody_overheard_is_no_delivery() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with replied(db) as (open_, headers, body):
-            given = {name: headers[name] for name in (signatures.ID, signatures.TIMESTAMP, signatures.SIGNATURE)}
-            assert given[signatures.ID].startswith("reply-build-")
-            sent = {"content-type": "application/json", **given}
-            for known, status in (
-                (sent, 401),
-                ({**sent, signatures.ID: "17"}, 401),
-                ({**sent, signatures.ID: ""}, 401),
-            ):
-                refused = await open_.client.post("/hooks/build", content=body, headers=known)
-                assert refused.status_code == status
-
-    stage.run(story)
+async def test_a_reply_that_somebody_overheard_is_no_delivery(db: AsyncSessionDB) -> None:
+    async with replied(db) as (open_, headers, body):
+        given = {name: headers[name] for name in (signatures.ID, signatures.TIMESTAMP, signatures.SIGNATURE)}
+        assert given[signatures.ID].startswith("reply-build-")
+        sent = {"content-type": "application/json", **given}
+        for known, status in (
+            (sent, 401),
+            ({**sent, signatures.ID: "17"}, 401),
+            ({**sent, signatures.ID: ""}, 401),
+        ):
+            refused = await open_.client.post("/hooks/build", content=body, headers=known)
+            assert refused.status_code == status
 
 
-def test_full_reader_cancels_the_oldest_read_of_the_busiest_client(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_reader_cancels_the_oldest_read_of_the_busiest_client(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(webhooks, "MAX_UNVERIFIED", 3)
 
-    async def story(db: AsyncSessionDB) -> None:
-        platform = webhooks.Webhooks(db, {"build": hook()})
-        may = asyncio.Event()
+    platform = webhooks.Webhooks(db, {"build": hook()})
+    may = asyncio.Event()
 
-        async def read(client: str) -> int:
-            try:
-                async with platform._limit_unverified(client):
-                    await may.wait()
-            except requests.HttpError as refused:
-                return refused.status
-            return 0
+    async def read(client: str) -> int:
+        try:
+            async with platform._limit_unverified(client):
+                await may.wait()
+        except requests.HttpError as refused:
+            return refused.status
+        return 0
 
-        reading = list[asyncio.Task[int]]()
-        for client in ("ann", "eve", "eve", "bob", "eve", "eve"):
-            reading.append(asyncio.create_task(read(client)))
-            await asyncio.sleep(0)
-            assert len(platform._reading) <= 3
-        may.set()
-        assert await asyncio.gather(*reading) == [0, 408, 408, 0, 408, 0]
-        assert not platform._reading
-
-    stage.run(story)
+    reading = list[asyncio.Task[int]]()
+    for client in ("ann", "eve", "eve", "bob", "eve", "eve"):
+        reading.append(asyncio.create_task(read(client)))
+        await asyncio.sleep(0)
+        assert len(platform._reading) <= 3
+    may.set()
+    assert await asyncio.gather(*reading) == [0, 408, 408, 0, 408, 0]
+    assert not platform._reading
 
 
 @pytest.mark.parametrize("slow", [3, 1], ids=["all that may be read", "one, until its timeout"])
-def test_slow_client_cannot_shut_out_another(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
+async def test_slow_client_cannot_shut_out_another(
+    monkeypatch: pytest.MonkeyPatch, slow: int, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(webhooks, "MAX_UNVERIFIED", 3)
     monkeypatch.setattr(webhooks, "READ_SECONDS", 0.05 if slow == 1 else 600.0)
 
-    async def story(db: AsyncSessionDB) -> None:
-        waits, never = asyncio.Semaphore(0), asyncio.Event()
+    waits, never = asyncio.Semaphore(0), asyncio.Event()
 
-        async def dawdling() -> AsyncIterator[bytes]:
-            yield b"{"
-            waits.release()
-            await never.wait()
+    async def dawdling() -> AsyncIterator[bytes]:
+        yield b"{"
+        waits.release()
+        await never.wait()
 
-        async with (
-            open_hooks(db, ScriptedModel(["Hm."]), build=hook()) as open_,
-            web.client_of(open_.platform, peer="203.0.113.9") as other,
-        ):
-            posts = [asyncio.create_task(other.post("/hooks/build", content=dawdling())) for _ in range(slow)]
-            for _ in posts:
-                await waits.acquire()
-            monkeypatch.setattr(webhooks, "READ_SECONDS", 600.0)  # Only the slow client has little time.
-            assert (await open_.post()).status_code == 202
-            assert (await posts[0]).status_code == 408
-            for post in posts[1:]:
-                post.cancel()
-            await asyncio.wait(posts)
-
-    stage.run(story)
+    async with (
+        open_hooks(db, ScriptedModel(["Hm."]), build=hook()) as open_,
+        web.client_of(open_.platform, peer="203.0.113.9") as other,
+    ):
+        posts = [asyncio.create_task(other.post("/hooks/build", content=dawdling())) for _ in range(slow)]
+        for _ in posts:
+            await waits.acquire()
+        monkeypatch.setattr(webhooks, "READ_SECONDS", 600.0)  # Only the slow client has little time.
+        assert (await open_.post()).status_code == 202
+        assert (await posts[0]).status_code == 408
+        for post in posts[1:]:
+            post.cancel()
+        await asyncio.wait(posts)

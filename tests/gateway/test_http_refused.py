@@ -72,19 +72,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_cannot_be_meant_is_refused_by_name_and_nothing_is_stored() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel([])) as open_:
-            for wrong, param in WRONG:
-                body = {"model": "holdfast", "messages": [USER], **wrong}
-                refused = await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))
-                assert (refused.status_code, web.error_of(refused)["param"]) == (400, param), wrong
-            unknown = await open_.ask("Hi", model="gpt-4")
-            assert (unknown.status_code, web.error_of(unknown)["code"]) == (404, "model_not_found")
-        assert (await db.mail.counts())["arrivals_open"] == 0
-        assert await db.mail.inbound(1) is None
-
-    stage.run(story)
+async def test_what_cannot_be_meant_is_refused_by_name_and_nothing_is_stored(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel([])) as open_:
+        for wrong, param in WRONG:
+            body = {"model": "holdfast", "messages": [USER], **wrong}
+            refused = await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))
+            assert (refused.status_code, web.error_of(refused)["param"]) == (400, param), wrong
+        unknown = await open_.ask("Hi", model="gpt-4")
+        assert (unknown.status_code, web.error_of(unknown)["code"]) == (404, "model_not_found")
+    assert (await db.mail.counts())["arrivals_open"] == 0
+    assert await db.mail.inbound(1) is None
 
 
 DEEP = b'{"a":' * 80 + b"1" + b"}" * 80
@@ -111,32 +108,26 @@ BODIES: list[tuple[bytes, dict[str, str], int]] = [
 ]
 
 
-def test_bodies_and_headers_that_are_wrong_are_refused() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel([])) as open_:
-            for body, headers, status in BODIES:
-                sent = web.ANN | {"content-type": "application/json"} | headers
-                whole = body if body != b"{}" else msgspec.json.encode({"model": "holdfast", "messages": [USER]})
-                refused = await open_.client.post(web.PATH, content=whole, headers=sent)
-                assert refused.status_code == status, (body[:40], headers, refused.text)
-                web.error_of(refused)
-        assert await db.mail.inbound(1) is None
-
-    stage.run(story)
+async def test_bodies_and_headers_that_are_wrong_are_refused(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel([])) as open_:
+        for body, headers, status in BODIES:
+            sent = web.ANN | {"content-type": "application/json"} | headers
+            whole = body if body != b"{}" else msgspec.json.encode({"model": "holdfast", "messages": [USER]})
+            refused = await open_.client.post(web.PATH, content=whole, headers=sent)
+            assert refused.status_code == status, (body[:40], headers, refused.text)
+            web.error_of(refused)
+    assert await db.mail.inbound(1) is None
 
 
-def test_a_body_without_a_length_is_measured_as_it_comes() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async def endless():  # type: ignore[no-untyped-def]
-            for _ in range(100_000):
-                yield b" " * 10_000
+async def test_a_body_without_a_length_is_measured_as_it_comes(db: AsyncSessionDB) -> None:
+    async def endless():  # type: ignore[no-untyped-def]
+        for _ in range(100_000):
+            yield b" " * 10_000
 
-        async with web.open_web(db, ScriptedModel([]), wanted=said.Http(body=100)) as open_:
-            headers = web.ANN | {"content-type": "application/json"}
-            refused = await open_.client.post(web.PATH, content=endless(), headers=headers)
-            assert refused.status_code == 413
-
-    stage.run(story)
+    async with web.open_web(db, ScriptedModel([]), wanted=said.Http(body=100)) as open_:
+        headers = web.ANN | {"content-type": "application/json"}
+        refused = await open_.client.post(web.PATH, content=endless(), headers=headers)
+        assert refused.status_code == 413
 
 
 def test_a_body_that_does_not_come_is_not_waited_for_for_ever() -> None:
@@ -161,22 +152,19 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever() -> None:
     assert asyncio.run(told())[0]["status"] == 408
 
 
-def test_who_does_not_take_an_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_take_an_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "WRITE_SECONDS", 0.0)
 
-    async def told() -> None:
-        async def never(_: Any) -> None:
-            await asyncio.Event().wait()
+    async def never(_: Any) -> None:
+        await asyncio.Event().wait()
 
-        async def receive() -> Any:
-            return {"type": "http.request", "body": b"", "more_body": False}
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
 
-        scope = {"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "raw_path": b"/", "method": "GET"}
-        await requests.RequestFilter(requests.json_response({}), max_body=10, hosts=requests.LOCAL_HOSTS)(
-            scope, receive, never
-        )
-
-    asyncio.run(told())
+    scope = {"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "raw_path": b"/", "method": "GET"}
+    await requests.RequestFilter(requests.json_response({}), max_body=10, hosts=requests.LOCAL_HOSTS)(
+        scope, receive, never
+    )
 
 
 PATHS: list[tuple[str, str, int]] = [
@@ -197,18 +185,15 @@ PATHS: list[tuple[str, str, int]] = [
 ]
 
 
-def test_unknown_paths_and_methods_are_told_as_json() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel([])) as open_:
-            for method, path, status in PATHS:
-                url = open_.client.base_url.copy_with(raw_path=path.encode())
-                refused = await open_.client.request(method, url, headers=dict(web.ANN))
-                assert refused.status_code == status, (method, path)
-                web.error_of(refused)
-                assert ("allow" in refused.headers) == (status == 405)
-                assert not any(name.startswith("access-control") for name in refused.headers)
-
-    stage.run(story)
+async def test_unknown_paths_and_methods_are_told_as_json(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel([])) as open_:
+        for method, path, status in PATHS:
+            url = open_.client.base_url.copy_with(raw_path=path.encode())
+            refused = await open_.client.request(method, url, headers=dict(web.ANN))
+            assert refused.status_code == status, (method, path)
+            web.error_of(refused)
+            assert ("allow" in refused.headers) == (status == 405)
+            assert not any(name.startswith("access-control") for name in refused.headers)
 
 
 TOKENS: list[dict[str, str]] = [
@@ -226,17 +211,14 @@ TOKENS: list[dict[str, str]] = [
 ]
 
 
-def test_who_does_not_say_who_they_are_is_refused() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel([])) as open_:
-            for headers in TOKENS:
-                for refused in (await open_.ask("Hi", headers=headers), await _models(open_, headers)):
-                    assert (refused.status_code, web.error_of(refused)["type"]) == (401, "authentication_error")
-                    assert refused.headers["www-authenticate"] == "Bearer"
-            assert (await _models(open_, web.ANN)).status_code == 200
-            assert (await _models(open_, {"authorization": "bearer  token-of-ann-0123456789 "})).status_code == 200
-
-    stage.run(story)
+async def test_who_does_not_say_who_they_are_is_refused(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel([])) as open_:
+        for headers in TOKENS:
+            for refused in (await open_.ask("Hi", headers=headers), await _models(open_, headers)):
+                assert (refused.status_code, web.error_of(refused)["type"]) == (401, "authentication_error")
+                assert refused.headers["www-authenticate"] == "Bearer"
+        assert (await _models(open_, web.ANN)).status_code == 200
+        assert (await _models(open_, {"authorization": "bearer  token-of-ann-0123456789 "})).status_code == 200
 
 
 async def _models(open_: web.Web, headers: Any) -> Any:
@@ -262,58 +244,49 @@ HOSTS: list[tuple[str, bool]] = [
 ]
 
 
-def test_a_name_that_somebody_else_points_here_is_not_served() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        near, wide = (
-            http_platform.HttpPlatform(db),
-            http_platform.HttpPlatform(db, said.Http(host="0.0.0.0"), tokens=web.TOKENS),
-        )
-        async with web.client_of(near) as client, web.client_of(wide, "agent.example") as elsewhere:
-            for host, served in HOSTS:
-                answered = await client.get("/v1/models", headers={"host": host})
-                assert answered.status_code == (200 if served else 421), host
-            assert (await elsewhere.get("/v1/models", headers=web.ANN)).status_code == 200
-
-    stage.run(story)
+async def test_a_name_that_somebody_else_points_here_is_not_served(db: AsyncSessionDB) -> None:
+    near, wide = (
+        http_platform.HttpPlatform(db),
+        http_platform.HttpPlatform(db, said.Http(host="0.0.0.0"), tokens=web.TOKENS),
+    )
+    async with web.client_of(near) as client, web.client_of(wide, "agent.example") as elsewhere:
+        for host, served in HOSTS:
+            answered = await client.get("/v1/models", headers={"host": host})
+            assert answered.status_code == (200 if served else 421), host
+        assert (await elsewhere.get("/v1/models", headers=web.ANN)).status_code == 200
 
 
-def test_without_a_token_no_page_of_a_browser_is_answered() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.client_of(http_platform.HttpPlatform(db)) as client:
-            refused = await client.get("/v1/models", headers={"origin": "https://evil.example"})
-            assert (refused.status_code, web.error_of(refused)["code"]) == (403, "origin")
-
-    stage.run(story)
+async def test_without_a_token_no_page_of_a_browser_is_answered(db: AsyncSessionDB) -> None:
+    async with web.client_of(http_platform.HttpPlatform(db)) as client:
+        refused = await client.get("/v1/models", headers={"origin": "https://evil.example"})
+        assert (refused.status_code, web.error_of(refused)["code"]) == (403, "origin")
 
 
-def test_behind_a_proxy_its_hosts_and_the_pages_of_its_origins_are_served() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        page, wanted = (
-            "https://chat.example",
-            said.Http(port=0, hosts=["Chat.example"], origins=["https://chat.example"]),
-        )
-        asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
-        async with web.open_web(db, ScriptedModel(["Hello!"]), wanted=wanted) as open_, open_.platform.serve():
-            for origin, allowed in ((page, page), ("https://evil.example", None)):
-                sent = {"host": "chat.example", "origin": origin}
-                preflight = await open_.client.options(web.PATH, headers=sent | asks)
-                refused = await open_.client.get("/v1/models", headers=sent)
-                assert refused.status_code == 401
-                for answered in (preflight, refused):
-                    assert answered.headers.get("access-control-allow-origin") == allowed
-            answered = await open_.ask("Hi", headers=web.ANN | {"host": "chat.example", "origin": page})
-            assert web.text_of(answered) == "Hello!"
-            assert "X-Conversation-Id" in answered.headers["access-control-expose-headers"]
-            other = await open_.client.get("/v1/models", headers=web.ANN | {"host": "evil.example"})
-            assert (other.status_code, "hosts" in web.error_of(other)["message"]) == (421, True)
-        async with web.client_of(http_platform.HttpPlatform(db, said.Http(origins=[page]))) as client:
-            found = [(await client.get("/v1/models", headers={"origin": each})).status_code for each in (page, "x://y")]
-            assert found == [200, 403]
-        with pytest.raises(errors.SettingInvalid, match="token"):
-            async with http_platform.HttpPlatform(db, wanted).serve():
-                pass
-
-    stage.run(story)
+async def test_behind_a_proxy_its_hosts_and_the_pages_of_its_origins_are_served(db: AsyncSessionDB) -> None:
+    page, wanted = (
+        "https://chat.example",
+        said.Http(port=0, hosts=["Chat.example"], origins=["https://chat.example"]),
+    )
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    async with web.open_web(db, ScriptedModel(["Hello!"]), wanted=wanted) as open_, open_.platform.serve():
+        for origin, allowed in ((page, page), ("https://evil.example", None)):
+            sent = {"host": "chat.example", "origin": origin}
+            preflight = await open_.client.options(web.PATH, headers=sent | asks)
+            refused = await open_.client.get("/v1/models", headers=sent)
+            assert refused.status_code == 401
+            for answered in (preflight, refused):
+                assert answered.headers.get("access-control-allow-origin") == allowed
+        answered = await open_.ask("Hi", headers=web.ANN | {"host": "chat.example", "origin": page})
+        assert web.text_of(answered) == "Hello!"
+        assert "X-Conversation-Id" in answered.headers["access-control-expose-headers"]
+        other = await open_.client.get("/v1/models", headers=web.ANN | {"host": "evil.example"})
+        assert (other.status_code, "hosts" in web.error_of(other)["message"]) == (421, True)
+    async with web.client_of(http_platform.HttpPlatform(db, said.Http(origins=[page]))) as client:
+        found = [(await client.get("/v1/models", headers={"origin": each})).status_code for each in (page, "x://y")]
+        assert found == [200, 403]
+    with pytest.raises(errors.SettingInvalid, match="token"):
+        async with http_platform.HttpPlatform(db, wanted).serve():
+            pass
 
 
 @pytest.mark.parametrize(
@@ -337,18 +310,15 @@ def test_settings_of_http_that_cannot_be_meant_are_named(wrong: said.Http, name:
     assert said.GatewaySettings(http=right).find_problem() is None
 
 
-def test_a_picture_within_the_limit_of_attachments_is_not_too_large_for_a_request() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        guards = [limits.RateLimits(db, said.GatewayLimits())]
-        async with web.open_web(db, ScriptedModel(["Nice."]), checks=guards) as open_:
-            for size, status in ((20_000_000, 200), (20_000_001, 413)):
-                url = "data:image/png;base64," + base64.b64encode(bytes(size)).decode()
-                body = {"model": "holdfast", **with_part({"type": "image_url", "image_url": {"url": url}})}
-                assert (await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))).status_code == status
-            other = await open_.client.post("/v1/models", content=bytes(1024 * 1024 + 1), headers=dict(web.ANN))
-            assert other.status_code == 413
-
-    stage.run(story)
+async def test_a_picture_within_the_limit_of_attachments_is_not_too_large_for_a_request(db: AsyncSessionDB) -> None:
+    guards = [limits.RateLimits(db, said.GatewayLimits())]
+    async with web.open_web(db, ScriptedModel(["Nice."]), checks=guards) as open_:
+        for size, status in ((20_000_000, 200), (20_000_001, 413)):
+            url = "data:image/png;base64," + base64.b64encode(bytes(size)).decode()
+            body = {"model": "holdfast", **with_part({"type": "image_url", "image_url": {"url": url}})}
+            assert (await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))).status_code == status
+        other = await open_.client.post("/v1/models", content=bytes(1024 * 1024 + 1), headers=dict(web.ANN))
+        assert other.status_code == 413
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
@@ -372,39 +342,33 @@ def test_a_token_that_can_be_guessed_or_never_sent_is_no_token(token: str) -> No
     assert not token or token not in str(refused.value)
 
 
-def test_health_and_metrics_tell_what_they_should_and_no_more() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with web.open_web(db, ScriptedModel(["Hello!"])) as open_:
-            await open_.ask("Hi")
-            await stage.quiet(open_.gateway, db)
-            health = await open_.client.get("/health")
-            assert health.json() == {"status": "ok", "live": True, "ready": True, "store": True}
-            assert (await open_.client.get("/metrics")).status_code == 401
-            told = await open_.client.get("/metrics", headers=web.ANN)
-            assert told.status_code == 200
-            assert 'holdfast_inbound_total{platform="http"} 1' in told.text
-            assert 'holdfast_outcomes_total{outcome="answered",platform="http"} 1' in told.text
-            assert "holdfast_turn_seconds_count 1" in told.text
-            assert "holdfast_outbox_depth 0" in told.text
-            assert "ann" not in told.text
-        here = http_platform.HttpPlatform(db)
-        async with web.client_of(here) as client:
-            assert (await client.get("/metrics")).status_code == 200
-            assert (await client.get("/metrics", headers={"origin": "https://evil.example"})).status_code == 403
-
-    stage.run(story)
+async def test_health_and_metrics_tell_what_they_should_and_no_more(db: AsyncSessionDB) -> None:
+    async with web.open_web(db, ScriptedModel(["Hello!"])) as open_:
+        await open_.ask("Hi")
+        await stage.quiet(open_.gateway, db)
+        health = await open_.client.get("/health")
+        assert health.json() == {"status": "ok", "live": True, "ready": True, "store": True}
+        assert (await open_.client.get("/metrics")).status_code == 401
+        told = await open_.client.get("/metrics", headers=web.ANN)
+        assert told.status_code == 200
+        assert 'holdfast_inbound_total{platform="http"} 1' in told.text
+        assert 'holdfast_outcomes_total{outcome="answered",platform="http"} 1' in told.text
+        assert "holdfast_turn_seconds_count 1" in told.text
+        assert "holdfast_outbox_depth 0" in told.text
+        assert "ann" not in told.text
+    here = http_platform.HttpPlatform(db)
+    async with web.client_of(here) as client:
+        assert (await client.get("/metrics")).status_code == 200
+        assert (await client.get("/metrics", headers={"origin": "https://evil.example"})).status_code == 403
 
 
-def test_health_says_when_the_store_is_away() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        other = AsyncSessionDB(type(db.db)(":memory:"))
-        platform = http_platform.HttpPlatform(other)
-        await other.close()
-        async with web.client_of(platform) as client:
-            health = await client.get("/health")
-            assert (health.status_code, health.json()["store"]) == (503, False)
-
-    stage.run(story)
+async def test_health_says_when_the_store_is_away(db: AsyncSessionDB) -> None:
+    other = AsyncSessionDB(type(db.db)(":memory:"))
+    platform = http_platform.HttpPlatform(other)
+    await other.close()
+    async with web.client_of(platform) as client:
+        health = await client.get("/health")
+        assert (health.status_code, health.json()["store"]) == (503, False)
 
 
 # --- over a real connection ------------------------------------------------------------------------------
@@ -421,18 +385,15 @@ async def _raw(address: str, sent: bytes) -> bytes:
         writer.close()
 
 
-def test_what_is_no_request_at_all_is_refused_and_harms_nobody() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        platform = http_platform.HttpPlatform(db, said.Http(port=0))
-        async with platform.serve() as address:
-            for sent, status in (
-                (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", b"400"),
-                (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"400"),
-                (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000, b"4"),
-                (b"GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", b"4"),
-                (b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"503"),
-            ):
-                found = await _raw(address, sent)
-                assert found.split(b" ")[1].startswith(status), found[:200]
-
-    stage.run(story)
+async def test_what_is_no_request_at_all_is_refused_and_harms_nobody(db: AsyncSessionDB) -> None:
+    platform = http_platform.HttpPlatform(db, said.Http(port=0))
+    async with platform.serve() as address:
+        for sent, status in (
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", b"400"),
+            (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"400"),
+            (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000, b"4"),
+            (b"GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", b"4"),
+            (b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"503"),
+        ):
+            found = await _raw(address, sent)
+            assert found.split(b" ")[1].startswith(status), found[:200]

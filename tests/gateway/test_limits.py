@@ -55,47 +55,36 @@ def guard(db: AsyncSessionDB, **said: Any) -> limits.RateLimits:
         pytest.param(3, NOW, "//stop", False, id="that is no command"),
     ],
 )
-def test_what_is_too_much_is_refused(before: int, at: float, text: str, wanted: bool) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await arrived(db, before, at)
-        found = await guard(db, minute=3, day=5)(came(text), ROUTE)
-        assert found.allowed is wanted
-        assert bool(found.message) is not wanted
-
-    stage.run(story)
+async def test_what_is_too_much_is_refused(before: int, at: float, text: str, wanted: bool, db: AsyncSessionDB) -> None:
+    await arrived(db, before, at)
+    found = await guard(db, minute=3, day=5)(came(text), ROUTE)
+    assert found.allowed is wanted
+    assert bool(found.message) is not wanted
 
 
-def test_another_chat_has_its_own_count() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await arrived(db, 3, route=f"{ROUTE}x")
-        assert (await guard(db, minute=3)(came(), ROUTE)).allowed
-
-    stage.run(story)
+async def test_another_chat_has_its_own_count(db: AsyncSessionDB) -> None:
+    await arrived(db, 3, route=f"{ROUTE}x")
+    assert (await guard(db, minute=3)(came(), ROUTE)).allowed
 
 
-def test_who_is_over_a_limit_is_told_once_in_its_time() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        now = [NOW]
-        asked = limits.RateLimits(db, settings.GatewayLimits(minute=1), lambda: now[0])
-        await arrived(db, 1)
-        said = [(await asked(came(), ROUTE)).message for _ in range(3)]
-        now[0] += 61
-        await arrived(db, 1, now[0])
-        said.append((await asked(came(), ROUTE)).message)
-        assert [bool(each) for each in said] == [True, False, False, True]
-
-    stage.run(story)
+async def test_who_is_over_a_limit_is_told_once_in_its_time(db: AsyncSessionDB) -> None:
+    now = [NOW]
+    asked = limits.RateLimits(db, settings.GatewayLimits(minute=1), lambda: now[0])
+    await arrived(db, 1)
+    said = [(await asked(came(), ROUTE)).message for _ in range(3)]
+    now[0] += 61
+    await arrived(db, 1, now[0])
+    said.append((await asked(came(), ROUTE)).message)
+    assert [bool(each) for each in said] == [True, False, False, True]
 
 
-def test_what_another_process_took_in_counts_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
+async def test_what_another_process_took_in_counts_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mail.db"
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(str(path)) as db:
         async with AsyncSessionDB(SessionDB(path)) as other:
             await arrived(other, 3)
         assert not (await guard(db, minute=3)(came(), ROUTE)).allowed
-
-    stage.run(story, str(path))
 
 
 @pytest.mark.parametrize(
@@ -108,45 +97,35 @@ def test_what_another_process_took_in_counts_and_a_restart_forgets_nothing(tmp_p
     ],
     ids=["text", "a file", "files together", "just fits"],
 )
-def test_what_could_never_be_stored_is_said_so_and_not_brought_again(given: platform.Incoming, said: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        found = await guard(db, attachments=1)(given, ROUTE)
-        assert found.allowed is not bool(said)
-        assert said in found.message
-
-    stage.run(story)
+async def test_what_could_never_be_stored_is_said_so_and_not_brought_again(
+    given: platform.Incoming, said: str, db: AsyncSessionDB
+) -> None:
+    found = await guard(db, attachments=1)(given, ROUTE)
+    assert found.allowed is not bool(said)
+    assert said in found.message
 
 
 @pytest.mark.parametrize(("limit", "said"), [("person_minute", "minute"), ("person_day", "day")])
-def test_who_has_many_chats_is_still_one_person(limit: str, said: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        for number in range(4):
-            await arrived(db, 1, route=f"{ROUTE}:{number}")
-        asked = guard(db, **{limit: 4})
-        verdict = await asked(came(), f"{ROUTE}:new")
-        assert (verdict.allowed, verdict.reason) == (False, "limit")
-        assert f"4 messages per {said} from one person" in verdict.message
-        assert not (await asked(came(), f"{ROUTE}:newer")).message
-        assert (await asked(came("/stop"), f"{ROUTE}:new")).allowed
-        assert (await guard(db, **{limit: 5})(came(), f"{ROUTE}:new")).allowed
-
-    stage.run(story)
+async def test_who_has_many_chats_is_still_one_person(limit: str, said: str, db: AsyncSessionDB) -> None:
+    for number in range(4):
+        await arrived(db, 1, route=f"{ROUTE}:{number}")
+    asked = guard(db, **{limit: 4})
+    verdict = await asked(came(), f"{ROUTE}:new")
+    assert (verdict.allowed, verdict.reason) == (False, "limit")
+    assert f"4 messages per {said} from one person" in verdict.message
+    assert not (await asked(came(), f"{ROUTE}:newer")).message
+    assert (await asked(came("/stop"), f"{ROUTE}:new")).allowed
+    assert (await guard(db, **{limit: 5})(came(), f"{ROUTE}:new")).allowed
 
 
-def test_deletions_do_not_count_against_the_limits() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await arrived(db, 1)
-        assert await inbound.InboundHandler(db, lambda _: None).delete("loopback", f"{ROUTE}:{NOW}:0")
-        assert len(await db.mail.open_inbound(ROUTE)) == 2
-        assert (await guard(db, minute=2, person_minute=2)(came(), ROUTE)).allowed
-
-    stage.run(story)
+async def test_deletions_do_not_count_against_the_limits(db: AsyncSessionDB) -> None:
+    await arrived(db, 1)
+    assert await inbound.InboundHandler(db, lambda _: None).delete("loopback", f"{ROUTE}:{NOW}:0")
+    assert len(await db.mail.open_inbound(ROUTE)) == 2
+    assert (await guard(db, minute=2, person_minute=2)(came(), ROUTE)).allowed
 
 
-def test_message_id_that_looks_like_a_deletion_counts_against_the_limits() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        incoming = platform.Incoming(platform="loopback", key="delete:1", chat=("ann",), sender="ann", text="Hi")
-        await inbound.InboundHandler(db, lambda _: None).receive(incoming)
-        assert await db.mail.count_inbound_from("loopback", "ann", 0.0) == 1
-
-    stage.run(story)
+async def test_message_id_that_looks_like_a_deletion_counts_against_the_limits(db: AsyncSessionDB) -> None:
+    incoming = platform.Incoming(platform="loopback", key="delete:1", chat=("ann",), sender="ann", text="Hi")
+    await inbound.InboundHandler(db, lambda _: None).receive(incoming)
+    assert await db.mail.count_inbound_from("loopback", "ann", 0.0) == 1

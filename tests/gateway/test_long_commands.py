@@ -17,32 +17,30 @@ from tests.gateway import stage
 ROUTE = "agent:main:loopback:dm:local"
 
 
-def test_stop_ends_a_compaction_and_nothing_is_changed_by_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
-        await db.bind_route(ROUTE, "talk", version=0)
-        slow, reached, _ = held()
-        model = ScriptedModel(["ok"], window=WINDOW)
-        async with stage.open_gateway(db, model, summarizer=Writer(slow)) as (opened, chat):
-            await chat.say("/compact", key="1")
-            await reached.wait()
-            await chat.say("After it", key="2")
-            await chat.say("/stop", key="3")
-            said = {each.inbound_id: each.text for each in await chat.replies(3)}
-            one, two, three = await stage.settled(db, "1", "2", "3")
-            await stage.quiet(opened, db)
-        assert said[one.id].endswith("\nThe compaction was stopped.")
-        assert [said[two.id], said[three.id]] == ["ok", commands.DONE]
-        assert [each.outcome for each in (one, two, three)] == ["command", "answered", "command"]
-        assert [each.end_reason for each in await db.sessions("talk")] == [None]
-
-    stage.run(story)
+async def test_stop_ends_a_compaction_and_nothing_is_changed_by_it(db: AsyncSessionDB) -> None:
+    await filled(db)
+    await db.bind_route(ROUTE, "talk", version=0)
+    slow, reached, _ = held()
+    model = ScriptedModel(["ok"], window=WINDOW)
+    async with stage.open_gateway(db, model, summarizer=Writer(slow)) as (opened, chat):
+        await chat.say("/compact", key="1")
+        await reached.wait()
+        await chat.say("After it", key="2")
+        await chat.say("/stop", key="3")
+        said = {each.inbound_id: each.text for each in await chat.replies(3)}
+        one, two, three = await stage.settled(db, "1", "2", "3")
+        await stage.quiet(opened, db)
+    assert said[one.id].endswith("\nThe compaction was stopped.")
+    assert [said[two.id], said[three.id]] == ["ok", commands.DONE]
+    assert [each.outcome for each in (one, two, three)] == ["command", "answered", "command"]
+    assert [each.end_reason for each in await db.sessions("talk")] == [None]
 
 
-def test_the_turn_of_a_retry_that_was_broken_off_is_finished_by_the_next_gateway(tmp_path: Path) -> None:
+async def test_the_turn_of_a_retry_that_was_broken_off_is_finished_by_the_next_gateway(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
-    async def first(db: AsyncSessionDB) -> None:
+    async with stage.store(str(tmp_path / "store.db")) as db:
+
         class Hangs(ScriptedModel):
             async def stream(self, request: Any) -> Any:
                 if len(self.requests) == 1:
@@ -56,8 +54,7 @@ def test_the_turn_of_a_retry_that_was_broken_off_is_finished_by_the_next_gateway
             await chat.replies(1)
             await chat.say("/retry", key="2")
             await begun.wait()
-
-    async def second(db: AsyncSessionDB) -> None:
+    async with stage.store(str(tmp_path / "store.db")) as db:
         async with stage.open_gateway(db, ScriptedModel(["Second."])) as (opened, chat):
             assert stage.texts(await chat.replies(1)) == ["Second."]
             (found,) = await stage.settled(db, "2")
@@ -66,6 +63,3 @@ def test_the_turn_of_a_retry_that_was_broken_off_is_finished_by_the_next_gateway
         said = shape(await db.transcript(found.conversation_id or ""))
         assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
         assert [each.role for each in await db.context(found.conversation_id or "")] == ["user", "assistant"]
-
-    stage.run(first, str(tmp_path / "store.db"))
-    stage.run(second, str(tmp_path / "store.db"))

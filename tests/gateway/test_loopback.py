@@ -55,60 +55,53 @@ async def connected(path: str) -> AsyncIterator[Client]:
         writer.close()
 
 
-def test_a_script_is_acknowledged_and_answered_by_lines(tmp_path: Path) -> None:
+async def test_a_script_is_acknowledged_and_answered_by_lines(tmp_path: Path, db: AsyncSessionDB) -> None:
     path = str(tmp_path / "s")
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[loopback.LoopbackSocket(path)]):
-            async with connected(path) as client:
-                await client.tell({"text": "Hi", "key": "1", "chat": "a", "sender": "me"})
-                taken = await client.hear()
-                reply = await client.hear()
-            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-        assert (taken["type"], taken["key"]) == ("taken", "1")
-        assert (reply["type"], reply["arrival"], reply["chat"]) == ("reply", taken["arrival"], "a")
-        assert reply["text"] == "Hello!"
-        assert not os.path.exists(path)
-
-    stage.run(story)
+    async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[loopback.LoopbackSocket(path)]):
+        async with connected(path) as client:
+            await client.tell({"text": "Hi", "key": "1", "chat": "a", "sender": "me"})
+            taken = await client.hear()
+            reply = await client.hear()
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert (taken["type"], taken["key"]) == ("taken", "1")
+    assert (reply["type"], reply["arrival"], reply["chat"]) == ("reply", taken["arrival"], "a")
+    assert reply["text"] == "Hello!"
+    assert not os.path.exists(path)
 
 
 @pytest.mark.parametrize(
     "line", [b"{", b"[]", b'{"text": 1}', b"\xff", b'{"kind": "nothing", "text": ""}', b"[" * 5_000]
 )
-def test_a_line_that_is_none_is_answered_and_the_next_is_taken(tmp_path: Path, line: bytes) -> None:
+async def test_a_line_that_is_none_is_answered_and_the_next_is_taken(
+    tmp_path: Path, line: bytes, db: AsyncSessionDB
+) -> None:
     path = str(tmp_path / "s")
 
-    async def story(db: AsyncSessionDB) -> None:
-        platforms = [loopback.LoopbackSocket(path)]
-        async with (
-            stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=platforms),
-            connected(path) as client,
-        ):
-            await client.tell(line)
-            assert (await client.hear())["type"] == "error"
-            await client.tell({"text": "Hi"})
-            assert [(await client.hear())["type"] for _ in range(2)] == ["taken", "reply"]
-
-    stage.run(story)
+    platforms = [loopback.LoopbackSocket(path)]
+    async with (
+        stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=platforms),
+        connected(path) as client,
+    ):
+        await client.tell(line)
+        assert (await client.hear())["type"] == "error"
+        await client.tell({"text": "Hi"})
+        assert [(await client.hear())["type"] for _ in range(2)] == ["taken", "reply"]
 
 
-def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
+async def test_a_line_that_never_ends_is_refused(tmp_path: Path, db: AsyncSessionDB) -> None:
     path = str(tmp_path / "s")
 
-    async def story(db: AsyncSessionDB) -> None:
-        platforms = [loopback.LoopbackSocket(path)]
-        async with stage.open_gateway(db, ScriptedModel(), platforms=platforms), connected(path) as client:
-            client.writer.write(b"x" * (loopback.MAX_LINE * 2 + 2))
-            assert (await client.hear())["type"] == "error"
-
-    stage.run(story)
+    platforms = [loopback.LoopbackSocket(path)]
+    async with stage.open_gateway(db, ScriptedModel(), platforms=platforms), connected(path) as client:
+        client.writer.write(b"x" * (loopback.MAX_LINE * 2 + 2))
+        assert (await client.hear())["type"] == "error"
 
 
-def test_of_two_gateways_the_one_that_has_the_clients_sends_to_them(tmp_path: Path) -> None:
+async def test_of_two_gateways_the_one_that_has_the_clients_sends_to_them(tmp_path: Path) -> None:
     path, store = str(tmp_path / "s"), str(tmp_path / "mail.db")
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(store) as db:
         ours, theirs = loopback.LoopbackSocket(path), loopback.LoopbackSocket(path)
         async with (
             stage.open_gateway(db, ScriptedModel(), platforms=[ours]),
@@ -129,26 +122,21 @@ def test_of_two_gateways_the_one_that_has_the_clients_sends_to_them(tmp_path: Pa
             assert (ours.owns(several[0]), theirs.owns(several[0])) == (True, False)
             assert [found.attempts for each in several if (found := await db.mail.outgoing(each.id))] == [1] * 5
 
-    stage.run(story, store)
 
-
-def test_what_nobody_was_connected_for_is_sent_to_who_comes_next(tmp_path: Path) -> None:
+async def test_what_nobody_was_connected_for_is_sent_to_who_comes_next(tmp_path: Path, db: AsyncSessionDB) -> None:
     path = str(tmp_path / "s")
 
-    async def story(db: AsyncSessionDB) -> None:
-        message = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="Hello!")
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]):
-            waiting = await db.mail.post(message)
+    message = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="Hello!")
+    async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]):
+        waiting = await db.mail.post(message)
 
-            async def failed() -> bool:
-                found = await db.mail.outgoing(waiting.id)
-                return found is not None and found.error is not None
+        async def failed() -> bool:
+            found = await db.mail.outgoing(waiting.id)
+            return found is not None and found.error is not None
 
-            await stage.until(failed)
-            async with connected(path) as client:
-                assert (await client.hear())["text"] == "Hello!"
-
-    stage.run(story)
+        await stage.until(failed)
+        async with connected(path) as client:
+            assert (await client.hear())["text"] == "Hello!"
 
 
 def test_a_socket_that_is_in_use_or_is_a_file_is_left_alone_and_one_left_behind_is_replaced(tmp_path: Path) -> None:
@@ -165,7 +153,7 @@ def test_a_socket_that_is_in_use_or_is_a_file_is_left_alone_and_one_left_behind_
     assert file.read_text() == "mine"
 
 
-def test_a_gateway_is_ready_when_everything_receives_and_not_before(tmp_path: Path) -> None:
+async def test_a_gateway_is_ready_when_everything_receives_and_not_before(tmp_path: Path, db: AsyncSessionDB) -> None:
     path = str(tmp_path / "s")
 
     class Slow(memory_platform.MemoryPlatform):
@@ -177,94 +165,81 @@ def test_a_gateway_is_ready_when_everything_receives_and_not_before(tmp_path: Pa
             await self.may.wait()
             await super().run(door)
 
-    async def story(db: AsyncSessionDB) -> None:
-        lines, slow = loopback.LoopbackSocket(path), Slow()
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[lines, slow]) as (running, _):
-            ready = asyncio.create_task(running.wait_ready())
-            await lines.wait_ready()
-            with socket.socket(socket.AF_UNIX) as talking:
-                talking.connect(path)
-            assert not ready.done()
-            slow.may.set()
-            await ready
-
-    stage.run(story)
+    lines, slow = loopback.LoopbackSocket(path), Slow()
+    async with stage.open_gateway(db, ScriptedModel(), platforms=[lines, slow]) as (running, _):
+        ready = asyncio.create_task(running.wait_ready())
+        await lines.wait_ready()
+        with socket.socket(socket.AF_UNIX) as talking:
+            talking.connect(path)
+        assert not ready.done()
+        slow.may.set()
+        await ready
 
 
-def test_a_socket_that_another_gateway_has_keeps_nobody_from_being_ready(tmp_path: Path) -> None:
+async def test_a_socket_that_another_gateway_has_keeps_nobody_from_being_ready(
+    tmp_path: Path, db: AsyncSessionDB
+) -> None:
     path = str(tmp_path / "s")
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
-            await first.wait_ready()
-            async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (
-                second,
-                _,
-            ):
-                await second.wait_ready()
-
-    stage.run(story)
+    async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
+        await first.wait_ready()
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (
+            second,
+            _,
+        ):
+            await second.wait_ready()
 
 
-def test_who_does_not_read_is_let_go_and_nobody_else_waits_or_is_told_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_who_does_not_read_is_let_go_and_nobody_else_waits_or_is_told_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     monkeypatch.setattr(loopback, "WRITE_SECONDS", 0.2)
     path = str(tmp_path / "s")
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with (
-            stage.open_gateway(db, ScriptedModel(), platforms=[lines := loopback.LoopbackSocket(path)]),
-            connected(path) as deaf,
-            connected(path) as client,
-        ):
-            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            await client.tell({"text": "/help", "key": "0"})
-            assert (await client.hear())["type"] == "taken"
-            await client.hear()
-            long = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="x" * 50_000)
-            for _ in range(20):
-                posted = await db.mail.post(long)
-                assert (await client.hear())["id"] == posted.id
-                (tried,) = [each for each in [await db.mail.outgoing(posted.id)] if each is not None]
-                assert tried.attempts == 1
-            assert len(lines._writers) == 1
-
-    stage.run(story)
+    async with (
+        stage.open_gateway(db, ScriptedModel(), platforms=[lines := loopback.LoopbackSocket(path)]),
+        connected(path) as deaf,
+        connected(path) as client,
+    ):
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.tell({"text": "/help", "key": "0"})
+        assert (await client.hear())["type"] == "taken"
+        await client.hear()
+        long = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="x" * 50_000)
+        for _ in range(20):
+            posted = await db.mail.post(long)
+            assert (await client.hear())["id"] == posted.id
+            (tried,) = [each for each in [await db.mail.outgoing(posted.id)] if each is not None]
+            assert tried.attempts == 1
+        assert len(lines._writers) == 1
 
 
-def test_a_gateway_that_leaves_takes_no_socket_of_another_with_it(tmp_path: Path) -> None:
+async def test_a_gateway_that_leaves_takes_no_socket_of_another_with_it(tmp_path: Path, db: AsyncSessionDB) -> None:
     path = str(tmp_path / "s")
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (opened, _):
-            await opened.wait_ready()
-            os.unlink(path)
-            other = loopback.bind(path)
-        assert os.path.exists(path)
-        other.close()
-
-    stage.run(story)
+    async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (opened, _):
+        await opened.wait_ready()
+        os.unlink(path)
+        other = loopback.bind(path)
+    assert os.path.exists(path)
+    other.close()
 
 
-def test_a_socket_that_another_gateway_leaves_is_taken_over_without_a_word_of_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_socket_that_another_gateway_leaves_is_taken_over_without_a_word_of_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
     monkeypatch.setattr(loopback, "POLL_SECONDS", 0.01)
     caplog.set_level("INFO", "holdfast.gateway")
     path = str(tmp_path / "s")
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
-            await first.wait_ready()
-            second = stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)])
-            opened, _ = await second.__aenter__()
-            await opened.wait_ready()
-        async with connected(path):
-            pass
-        await second.__aexit__(None, None, None)
-
-    stage.run(story)
+    async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
+        await first.wait_ready()
+        second = stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)])
+        opened, _ = await second.__aenter__()
+        await opened.wait_ready()
+    async with connected(path):
+        pass
+    await second.__aexit__(None, None, None)
     assert [each.message for each in caplog.records if "listens" in each.message] == [
         f"another gateway listens at {path}; waiting until it stops"
     ]
@@ -281,11 +256,8 @@ class Equal(memory_platform.MemoryPlatform):
         super().__init__(self.given)
 
 
-def test_a_platform_may_be_any_object() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        assert Equal.__hash__ is None
-        async with stage.open_gateway(db, ScriptedModel(["Yes."]), platforms=[Equal("far")]) as (_, chat):
-            await chat.say("Hi", key="1")
-            assert stage.texts(await chat.replies(1)) == ["Yes."]
-
-    stage.run(story)
+async def test_a_platform_may_be_any_object(db: AsyncSessionDB) -> None:
+    assert Equal.__hash__ is None
+    async with stage.open_gateway(db, ScriptedModel(["Yes."]), platforms=[Equal("far")]) as (_, chat):
+        await chat.say("Hi", key="1")
+        assert stage.texts(await chat.replies(1)) == ["Yes."]

@@ -27,58 +27,51 @@ async def looked_at(db: AsyncSessionDB, by: stage.memory_platform.MemoryPlatform
 # --- interrupt ----------------------------------------------------------------------------------------
 
 
-def test_of_several_messages_that_interrupt_a_turn_none_is_lost_and_they_are_answered_as_one() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        stuck, model = Stuck(), ScriptedModel([calls("wait"), "All of it."])
-        given = {"settings": settings("interrupt"), "tools": [tool("wait", stuck)]}
-        async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
-            await chat.say("One", key="1")
-            await stuck.reached.wait()
-            await asyncio.gather(*(chat.say(f"Part {key}", key=key) for key in "234"))
-            found = await stage.settled(db, "1", "2", "3", "4")
-            await stage.quiet(opened, db)
-            assert stage.texts(chat.sent)[-1] == "All of it."
-        assert found[0].outcome == "interrupted"
-        said = "".join(text for role, text in shape(await db.transcript(found[0].conversation_id or "")))
-        assert all(each.seq is not None and each.text in said for each in found)
-        assert "Interrupted. The message was not sent." not in stage.texts(chat.sent)
-
-    stage.run(story)
-
-
-def test_what_waited_before_a_start_is_answered_together_where_messages_interrupt() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        for key in "123":
-            await db.mail.add_inbound(new(key, f"Part {key}"))
-        model = ScriptedModel(["All of it."])
-        async with stage.open_gateway(db, model, settings=settings("interrupt")) as (opened, chat):
-            found = await stage.settled(db, "1", "2", "3")
-            await stage.quiet(opened, db)
-            assert stage.texts(chat.sent) == ["All of it."]
-        assert [(each.outcome, each.seq) for each in found] == [("answered", 1)] * 3
-
-    stage.run(story)
+async def test_of_several_messages_that_interrupt_a_turn_none_is_lost_and_they_are_answered_as_one(
+    db: AsyncSessionDB,
+) -> None:
+    stuck, model = Stuck(), ScriptedModel([calls("wait"), "All of it."])
+    given = {"settings": settings("interrupt"), "tools": [tool("wait", stuck)]}
+    async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
+        await chat.say("One", key="1")
+        await stuck.reached.wait()
+        await asyncio.gather(*(chat.say(f"Part {key}", key=key) for key in "234"))
+        found = await stage.settled(db, "1", "2", "3", "4")
+        await stage.quiet(opened, db)
+        assert stage.texts(chat.sent)[-1] == "All of it."
+    assert found[0].outcome == "interrupted"
+    said = "".join(text for role, text in shape(await db.transcript(found[0].conversation_id or "")))
+    assert all(each.seq is not None and each.text in said for each in found)
+    assert "Interrupted. The message was not sent." not in stage.texts(chat.sent)
 
 
-def test_a_turn_is_not_interrupted_before_its_message_is_stored() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        slow, model = Trickle("Hm"), ScriptedModel(["Yes."] * 2)
-        other = actors.agent(db, slow, session_id="talk", route=ROUTE)
-        running = asyncio.create_task(other.run_conversation("First"))
-        await slow.stuck.reached.wait()
-        async with stage.open_gateway(db, model, settings=settings("interrupt")) as (opened, chat):
-            await chat.say("Second", key="1")
-            await stage.until(lambda: told(db, "1"))
-            await chat.say("Third", key="2")
-            await looked_at(db, chat, "3")
-            other.interrupt()
-            await running
-            one, two = await stage.settled(db, "1", "2")
-            await stage.quiet(opened, db)
-        assert "Interrupted. The message was not sent." not in stage.texts(chat.sent)
-        assert (one.seq, two.outcome) == (3, "answered")
+async def test_what_waited_before_a_start_is_answered_together_where_messages_interrupt(db: AsyncSessionDB) -> None:
+    for key in "123":
+        await db.mail.add_inbound(new(key, f"Part {key}"))
+    model = ScriptedModel(["All of it."])
+    async with stage.open_gateway(db, model, settings=settings("interrupt")) as (opened, chat):
+        found = await stage.settled(db, "1", "2", "3")
+        await stage.quiet(opened, db)
+        assert stage.texts(chat.sent) == ["All of it."]
+    assert [(each.outcome, each.seq) for each in found] == [("answered", 1)] * 3
 
-    stage.run(story)
+
+async def test_a_turn_is_not_interrupted_before_its_message_is_stored(db: AsyncSessionDB) -> None:
+    slow, model = Trickle("Hm"), ScriptedModel(["Yes."] * 2)
+    other = actors.agent(db, slow, session_id="talk", route=ROUTE)
+    running = asyncio.create_task(other.run_conversation("First"))
+    await slow.stuck.reached.wait()
+    async with stage.open_gateway(db, model, settings=settings("interrupt")) as (opened, chat):
+        await chat.say("Second", key="1")
+        await stage.until(lambda: told(db, "1"))
+        await chat.say("Third", key="2")
+        await looked_at(db, chat, "3")
+        other.interrupt()
+        await running
+        one, two = await stage.settled(db, "1", "2")
+        await stage.quiet(opened, db)
+    assert "Interrupted. The message was not sent." not in stage.texts(chat.sent)
+    assert (one.seq, two.outcome) == (3, "answered")
 
 
 class OneByOne:
@@ -98,152 +91,133 @@ class OneByOne:
         pass
 
 
-def test_of_a_turn_that_gave_way_nothing_is_sent() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        slow = Trickle("Half an ans")
-        model = OneByOne(slow, ScriptedModel(["The whole answer."]))
-        async with stage.open_gateway(db, model, settings=settings("interrupt")) as (opened, chat):
-            await chat.say("One", key="1")
-            await slow.stuck.reached.wait()
-            await chat.say("Two", key="2")
-            await stage.settled(db, "1", "2")
-            await stage.quiet(opened, db)
-            assert stage.texts(chat.sent) == ["The whole answer."]
-
-    stage.run(story)
+async def test_of_a_turn_that_gave_way_nothing_is_sent(db: AsyncSessionDB) -> None:
+    slow = Trickle("Half an ans")
+    model = OneByOne(slow, ScriptedModel(["The whole answer."]))
+    async with stage.open_gateway(db, model, settings=settings("interrupt")) as (opened, chat):
+        await chat.say("One", key="1")
+        await slow.stuck.reached.wait()
+        await chat.say("Two", key="2")
+        await stage.settled(db, "1", "2")
+        await stage.quiet(opened, db)
+        assert stage.texts(chat.sent) == ["The whole answer."]
 
 
 # --- steer --------------------------------------------------------------------------------------------
 
 
-def test_what_was_said_after_new_is_not_told_to_the_turn_before_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second."])
-        given = {"settings": settings("steer"), "tools": [tool("wait", gate)]}
-        async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
-            await chat.say("One", key="1")
-            await gate.reached.wait()
-            await chat.say("/new", key="2")
-            await chat.say("A secret", key="3")
-            await looked_at(db, chat, "4")
-            gate.go.set()
-            one, _, secret = await stage.settled(db, "1", "2", "3")
-            await stage.quiet(opened, db)
-            assert stage.texts(chat.sent)[1:] == ["First.", commands.NEW, "Second."]
-        assert (secret.outcome, secret.conversation_id == one.conversation_id) == ("answered", False)
-        assert "A secret" not in str(shape(await db.transcript(one.conversation_id or "")))
-
-    stage.run(story)
+async def test_what_was_said_after_new_is_not_told_to_the_turn_before_it(db: AsyncSessionDB) -> None:
+    gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second."])
+    given = {"settings": settings("steer"), "tools": [tool("wait", gate)]}
+    async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
+        await chat.say("One", key="1")
+        await gate.reached.wait()
+        await chat.say("/new", key="2")
+        await chat.say("A secret", key="3")
+        await looked_at(db, chat, "4")
+        gate.go.set()
+        one, _, secret = await stage.settled(db, "1", "2", "3")
+        await stage.quiet(opened, db)
+        assert stage.texts(chat.sent)[1:] == ["First.", commands.NEW, "Second."]
+    assert (secret.outcome, secret.conversation_id == one.conversation_id) == ("answered", False)
+    assert "A secret" not in str(shape(await db.transcript(one.conversation_id or "")))
 
 
-def test_a_question_about_a_picture_does_not_overtake_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "A cat.", "Indeed."])
-        given = {"settings": settings("steer"), "tools": [tool("wait", gate)]}
-        async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
-            await chat.say("One", key="1")
-            await gate.reached.wait()
-            picture = (platform.Attachment(b"\x89PNG\r\n\x1a\n", "image/png"),)
-            where = {"platform": "loopback", "chat": ("local",), "sender": "local", "address": {"chat": "local"}}
-            assert chat.handler is not None
-            await chat.handler.receive(platform.Incoming(key="2", attachments=picture, **where))  # type: ignore[arg-type]
-            await chat.say("What is in it?", key="3")
-            await looked_at(db, chat, "4")
-            gate.go.set()
-            one, shown, asked = await stage.settled(db, "1", "2", "3")
-            await stage.quiet(opened, db)
-        assert (one.seq or 0) < (shown.seq or 0) < (asked.seq or 0)
-        assert shown.outcome == "answered"
-
-    stage.run(story)
+async def test_a_question_about_a_picture_does_not_overtake_it(db: AsyncSessionDB) -> None:
+    gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "A cat.", "Indeed."])
+    given = {"settings": settings("steer"), "tools": [tool("wait", gate)]}
+    async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
+        await chat.say("One", key="1")
+        await gate.reached.wait()
+        picture = (platform.Attachment(b"\x89PNG\r\n\x1a\n", "image/png"),)
+        where = {"platform": "loopback", "chat": ("local",), "sender": "local", "address": {"chat": "local"}}
+        assert chat.handler is not None
+        await chat.handler.receive(platform.Incoming(key="2", attachments=picture, **where))  # type: ignore[arg-type]
+        await chat.say("What is in it?", key="3")
+        await looked_at(db, chat, "4")
+        gate.go.set()
+        one, shown, asked = await stage.settled(db, "1", "2", "3")
+        await stage.quiet(opened, db)
+    assert (one.seq or 0) < (shown.seq or 0) < (asked.seq or 0)
+    assert shown.outcome == "answered"
 
 
-def test_a_message_is_not_told_to_the_turn_of_a_notice() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        gate, model = Gate(), ScriptedModel(["Hello!", calls("wait"), "Noticed.", "New."])
-        given = {"settings": settings("steer"), "tools": [tool("wait", gate)]}
-        async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
-            await chat.say("Hi", key="1")
-            (old,) = await stage.settled(db, "1")
-            await chat.say("/new", key="2")
-            await stage.settled(db, "2")
-            await db.mail.add_inbox_entry(old.conversation_id or "", "n", "The build ended.")
-            opened.router.wake()
-            await gate.reached.wait()
-            await chat.say("For the new one", key="3")
-            await looked_at(db, chat, "4")
-            gate.go.set()
-            (found,) = await stage.settled(db, "3")
-            await stage.quiet(opened, db)
-        assert (found.outcome, found.conversation_id == old.conversation_id) == ("answered", False)
-
-    stage.run(story)
+async def test_a_message_is_not_told_to_the_turn_of_a_notice(db: AsyncSessionDB) -> None:
+    gate, model = Gate(), ScriptedModel(["Hello!", calls("wait"), "Noticed.", "New."])
+    given = {"settings": settings("steer"), "tools": [tool("wait", gate)]}
+    async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
+        await chat.say("Hi", key="1")
+        (old,) = await stage.settled(db, "1")
+        await chat.say("/new", key="2")
+        await stage.settled(db, "2")
+        await db.mail.add_inbox_entry(old.conversation_id or "", "n", "The build ended.")
+        opened.router.wake()
+        await gate.reached.wait()
+        await chat.say("For the new one", key="3")
+        await looked_at(db, chat, "4")
+        gate.go.set()
+        (found,) = await stage.settled(db, "3")
+        await stage.quiet(opened, db)
+    assert (found.outcome, found.conversation_id == old.conversation_id) == ("answered", False)
 
 
 @pytest.mark.parametrize("mode", ["steer", "interrupt"])
-def test_what_is_said_in_one_chat_is_neither_told_to_the_turn_of_another_nor_stops_it(mode: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        gate, model = Gate(), ScriptedModel(["Here.", calls("wait"), "For one.", *["For two."] * 3])
-        given = {"settings": settings(mode), "tools": [tool("wait", gate)]}  # type: ignore[arg-type]
-        one, two = ({"chat": chat, "sender": "me"} for chat in ("one", "two"))
-        async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
-            await chat.say("Hi", key="0", **one)
-            (began,) = await stage.settled(db, "0")
-            await chat.say(f"/resume {began.conversation_id}", key="r", **two)
-            await stage.settled(db, "r")
-            await chat.say("Wait", key="1", **one)
-            await gate.reached.wait()
-            await chat.say("A?", key="2", **two)
-            await stage.until(lambda: told(db, "2"))
-            await chat.say("B?", key="3", **two)
-            await looked_at(db, chat, "4", **two)
-            gate.go.set()
-            first, a, b = await stage.settled(db, "1", "2", "3")
-            await stage.quiet(opened, db)
-            said = [(each.text, each.address["chat"]) for each in chat.sent if each.text.startswith("For")]
-        assert said[0] == ("For one.", "one")
-        assert set(said[1:]) == {("For two.", "two")}
-        assert (first.outcome, (first.seq or 0) < (a.seq or 0) < (b.seq or 0)) == ("answered", True)
-
-    stage.run(story)
-
-
-def test_in_a_shared_chat_only_whose_turn_it_is_tells_it_something() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        gate, model = Gate(), ScriptedModel([calls("wait"), "For Ann.", "For Ben."])
-        given = {"settings": settings("steer"), "tools": [tool("wait", gate)], "shared": True}
-        where = {"kind": "group", "chat": "g"}
-        async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
-            await chat.say("One", key="1", sender="ann", **where)  # type: ignore[arg-type]
-            await gate.reached.wait()
-            await chat.say("Quickly", key="2", sender="ann", **where)  # type: ignore[arg-type]
-            await stage.until(lambda: told(db, "2"))
-            await chat.say("Slowly", key="3", sender="ben", **where)  # type: ignore[arg-type]
-            await looked_at(db, chat, "4", sender="ben", **where)
-            gate.go.set()
-            found = await stage.settled(db, "1", "2", "3")
-            await stage.quiet(opened, db)
-        assert [each.outcome for each in found] == ["answered", "steered", "answered"]
-
-    stage.run(story)
+async def test_what_is_said_in_one_chat_is_neither_told_to_the_turn_of_another_nor_stops_it(
+    mode: str, db: AsyncSessionDB
+) -> None:
+    gate, model = Gate(), ScriptedModel(["Here.", calls("wait"), "For one.", *["For two."] * 3])
+    given = {"settings": settings(mode), "tools": [tool("wait", gate)]}  # type: ignore[arg-type]
+    one, two = ({"chat": chat, "sender": "me"} for chat in ("one", "two"))
+    async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
+        await chat.say("Hi", key="0", **one)
+        (began,) = await stage.settled(db, "0")
+        await chat.say(f"/resume {began.conversation_id}", key="r", **two)
+        await stage.settled(db, "r")
+        await chat.say("Wait", key="1", **one)
+        await gate.reached.wait()
+        await chat.say("A?", key="2", **two)
+        await stage.until(lambda: told(db, "2"))
+        await chat.say("B?", key="3", **two)
+        await looked_at(db, chat, "4", **two)
+        gate.go.set()
+        first, a, b = await stage.settled(db, "1", "2", "3")
+        await stage.quiet(opened, db)
+        said = [(each.text, each.address["chat"]) for each in chat.sent if each.text.startswith("For")]
+    assert said[0] == ("For one.", "one")
+    assert set(said[1:]) == {("For two.", "two")}
+    assert (first.outcome, (first.seq or 0) < (a.seq or 0) < (b.seq or 0)) == ("answered", True)
 
 
-def test_what_is_said_to_be_for_the_turn_is_told_to_it_whatever_else_waits() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second."])
-        async with stage.open_gateway(db, model, tools=[tool("wait", gate)]) as (opened, chat):
-            await chat.say("One", key="1")
-            await gate.reached.wait()
-            await chat.say("Two", key="2")
-            await chat.say("/steer Quickly", key="3")
-            await stage.until(lambda: told(db, "3"))
-            gate.go.set()
-            found = await stage.settled(db, "1", "2", "3")
-            await stage.quiet(opened, db)
-            assert stage.texts(chat.sent) == ["First.", "Second."]
-        assert [each.outcome for each in found] == ["answered", "answered", "steered"]
+async def test_in_a_shared_chat_only_whose_turn_it_is_tells_it_something(db: AsyncSessionDB) -> None:
+    gate, model = Gate(), ScriptedModel([calls("wait"), "For Ann.", "For Ben."])
+    given = {"settings": settings("steer"), "tools": [tool("wait", gate)], "shared": True}
+    where = {"kind": "group", "chat": "g"}
+    async with stage.open_gateway(db, model, **given) as (opened, chat):  # type: ignore[arg-type]
+        await chat.say("One", key="1", sender="ann", **where)  # type: ignore[arg-type]
+        await gate.reached.wait()
+        await chat.say("Quickly", key="2", sender="ann", **where)  # type: ignore[arg-type]
+        await stage.until(lambda: told(db, "2"))
+        await chat.say("Slowly", key="3", sender="ben", **where)  # type: ignore[arg-type]
+        await looked_at(db, chat, "4", sender="ben", **where)
+        gate.go.set()
+        found = await stage.settled(db, "1", "2", "3")
+        await stage.quiet(opened, db)
+    assert [each.outcome for each in found] == ["answered", "steered", "answered"]
 
-    stage.run(story)
+
+async def test_what_is_said_to_be_for_the_turn_is_told_to_it_whatever_else_waits(db: AsyncSessionDB) -> None:
+    gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second."])
+    async with stage.open_gateway(db, model, tools=[tool("wait", gate)]) as (opened, chat):
+        await chat.say("One", key="1")
+        await gate.reached.wait()
+        await chat.say("Two", key="2")
+        await chat.say("/steer Quickly", key="3")
+        await stage.until(lambda: told(db, "3"))
+        gate.go.set()
+        found = await stage.settled(db, "1", "2", "3")
+        await stage.quiet(opened, db)
+        assert stage.texts(chat.sent) == ["First.", "Second."]
+    assert [each.outcome for each in found] == ["answered", "answered", "steered"]
 
 
 # --- the very end of a turn, and a store that fails ---------------------------------------------------------

@@ -70,10 +70,10 @@ def test_each_pause_is_twice_as_long_and_not_shorter_than_asked_for_within_reaso
     assert outbox.retry_delay(attempts, after) == seconds
 
 
-def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follows_waits_for_it() -> None:
+async def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follows_waits_for_it() -> None:
     clock = steps.Clock()
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
         platform = Moody(errors.SendFailed("Slowly!", retry_after=30.0), RuntimeError("a bug"))
         one = await db.mail.post(message("One"))
         await db.mail.post(message("Two"))
@@ -92,32 +92,27 @@ def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follow
         assert stage.texts(platform.sent) == ["Elsewhere", "One", "Two"]
         assert (await db.mail.counts())["outgoing_open"] == 0
 
-    stage.run(story, clock=clock)
 
-
-def test_what_is_refused_for_good_is_not_sent_again_and_holds_up_nothing() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        platform = Moody(errors.SendRefused("The chat is closed."))
-        one = await db.mail.post(message("One"))
-        await db.mail.post(message("Two"))
-        async with sending(db, platform):
-            await platform.replies(1)
-        found = await db.mail.outgoing(one.id)
-        assert found is not None
-        assert (found.error, found.failed_at is None, platform.tried) == ("The chat is closed.", False, ["One", "Two"])
-
-    stage.run(story)
+async def test_what_is_refused_for_good_is_not_sent_again_and_holds_up_nothing(db: AsyncSessionDB) -> None:
+    platform = Moody(errors.SendRefused("The chat is closed."))
+    one = await db.mail.post(message("One"))
+    await db.mail.post(message("Two"))
+    async with sending(db, platform):
+        await platform.replies(1)
+    found = await db.mail.outgoing(one.id)
+    assert found is not None
+    assert (found.error, found.failed_at is None, platform.tried) == ("The chat is closed.", False, ["One", "Two"])
 
 
 @pytest.mark.parametrize(
     ("wrong", "tries"), [(errors.SendFailed, outbox.MAX_ATTEMPTS), (RuntimeError, outbox.MAX_UNEXPECTED)]
 )
-def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is_wrong(
+async def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is_wrong(
     wrong: type[Exception], tries: int
 ) -> None:
     clock = steps.Clock()
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
         platform = Moody(*(wrong() for _ in range(30)))
         one = await db.mail.post(message("One"))
 
@@ -132,41 +127,33 @@ def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is
             await stage.until(given_up)
         assert len(platform.tried) == tries
 
-    stage.run(story, clock=clock)
+
+async def test_what_was_marked_is_not_sent_again_after_a_restart_and_what_was_not_is(db: AsyncSessionDB) -> None:
+    first, second = Moody(), Moody()
+    await db.mail.post(message("Marked"))
+    async with sending(db, first):
+        await stage.until(lambda: _delivered(db))
+    lost = await db.mail.post(message("Sent, and not marked"))
+    claim = await db.mail.acquire_chat_lease("out:loopback:dm:local")
+    await db.mail.begin_sending(claim, lost.id)
+    await db.mail.release_chat_lease(claim)
+    async with sending(db, second):
+        await second.replies(1)
+    assert (first.tried, second.tried) == (["Marked"], ["Sent, and not marked"])
 
 
-def test_what_was_marked_is_not_sent_again_after_a_restart_and_what_was_not_is() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        first, second = Moody(), Moody()
-        await db.mail.post(message("Marked"))
-        async with sending(db, first):
-            await stage.until(lambda: _delivered(db))
-        lost = await db.mail.post(message("Sent, and not marked"))
-        claim = await db.mail.acquire_chat_lease("out:loopback:dm:local")
-        await db.mail.begin_sending(claim, lost.id)
-        await db.mail.release_chat_lease(claim)
-        async with sending(db, second):
-            await second.replies(1)
-        assert (first.tried, second.tried) == (["Marked"], ["Sent, and not marked"])
-
-    stage.run(story)
+async def test_of_two_senders_one_sends(db: AsyncSessionDB) -> None:
+    one, other = Moody(), Moody()
+    async with sending(db, one) as first, sending(db, other) as second:
+        for number in range(20):
+            await db.mail.post(message(str(number), f"dm:{number % 3}"))
+            first.wake()
+            second.wake()
+        await stage.until(lambda: _delivered(db))
+    assert sorted(one.tried + other.tried, key=int) == [str(number) for number in range(20)]
 
 
-def test_of_two_senders_one_sends() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        one, other = Moody(), Moody()
-        async with sending(db, one) as first, sending(db, other) as second:
-            for number in range(20):
-                await db.mail.post(message(str(number), f"dm:{number % 3}"))
-                first.wake()
-                second.wake()
-            await stage.until(lambda: _delivered(db))
-        assert sorted(one.tried + other.tried, key=int) == [str(number) for number in range(20)]
-
-    stage.run(story)
-
-
-def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile() -> None:
+async def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile() -> None:
     clock = steps.Clock()
 
     class Slow(Moody):
@@ -177,7 +164,7 @@ def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile() -> None:
             await self.go.wait()
             return await super().send(outgoing)
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
         slow, other = Slow(), Moody()
         await db.mail.post(message("One"))
         async with sending(db, slow, clock), asyncio.timeout(60):
@@ -190,100 +177,85 @@ def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile() -> None:
             await stage.until(lambda: _delivered(db))
         assert (slow.tried, other.tried) == (["One"], [])
 
-    stage.run(story, clock=clock)
-
 
 @pytest.mark.parametrize("wrong", ["chat = 'dm:other'", "platform = 'other'", 'address = \'{"chat":"other"}\''])
-def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wrong: str) -> None:
+async def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wrong: str) -> None:
     """The database takes no such row; one that came there all the same is not believed."""
-
-    async def story() -> None:
-        platform = Moody()
-        async with AsyncSessionDB(SessionDB(":memory:")) as db:
-            arrival, _ = await db.mail.add_inbound(new("1", "Hi"))
-            right = types.NewOutgoing(
-                platform="loopback", chat="dm:local", address={"chat": "local"}, text="Wrong", kind="notice"
-            )
-            posted = await db.mail.post(right, inbound_id=arrival.id)
-            file = db.db.driver
-            assert isinstance(file, sqlite_driver.SqliteDriver)
-            file._writer.execute(f"DROP TRIGGER outgoing_content_is_immutable; UPDATE outbox SET {wrong}")
-            platform = Moody(name="other") if "platform" in wrong else platform
-            async with sending(db, platform):
-                await stage.until(lambda: _delivered(db))
-            found = await db.mail.outgoing(posted.id)
-            assert found is not None
-            assert (platform.tried, found.error) == ([], stored.WRONG_CHAT)
-
-    asyncio.run(story())
+    platform = Moody()
+    async with AsyncSessionDB(SessionDB(":memory:")) as db:
+        arrival, _ = await db.mail.add_inbound(new("1", "Hi"))
+        right = types.NewOutgoing(
+            platform="loopback", chat="dm:local", address={"chat": "local"}, text="Wrong", kind="notice"
+        )
+        posted = await db.mail.post(right, inbound_id=arrival.id)
+        file = db.db.driver
+        assert isinstance(file, sqlite_driver.SqliteDriver)
+        file._writer.execute(f"DROP TRIGGER outgoing_content_is_immutable; UPDATE outbox SET {wrong}")
+        platform = Moody(name="other") if "platform" in wrong else platform
+        async with sending(db, platform):
+            await stage.until(lambda: _delivered(db))
+        found = await db.mail.outgoing(posted.id)
+        assert found is not None
+        assert (platform.tried, found.error) == ([], stored.WRONG_CHAT)
 
 
-def test_what_another_process_has_to_send_is_left_to_it() -> None:
+async def test_what_another_process_has_to_send_is_left_to_it(db: AsyncSessionDB) -> None:
     class Connected(Moody):
         exclusive = True
 
         def owns(self, outgoing: types.Outgoing) -> bool:
             return outgoing.address["chat"] == "dm:mine"
 
-    async def story(db: AsyncSessionDB) -> None:
-        platform = Connected()
-        await db.mail.post(message("Theirs", "dm:theirs"))
-        await db.mail.post(message("Mine", "dm:mine"))
-        async with sending(db, platform) as sender:
-            await platform.replies(1)
-            sender.wake()
-            await sender.drain(60)
-        assert platform.tried == ["Mine"]
-
-    stage.run(story)
+    platform = Connected()
+    await db.mail.post(message("Theirs", "dm:theirs"))
+    await db.mail.post(message("Mine", "dm:mine"))
+    async with sending(db, platform) as sender:
+        await platform.replies(1)
+        sender.wake()
+        await sender.drain(60)
+    assert platform.tried == ["Mine"]
 
 
-def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        asked: list[str] = []
-        await db.mail.post(message("One"))
-        theirs = await db.mail.acquire_chat_lease("out:loopback:dm:local")
-        platform = Moody()
-        sender = outbox.Sender(db, platform, db.db._clock)
-        monkeypatch.setattr(
-            fault_points, "hook", lambda point: asked.extend([point] if point.endswith(".begun") else [])
-        )
-        for _ in range(3):
-            await sender._poll()
-            await asyncio.gather(*sender._sending.values())
-        assert (len(asked), platform.tried) == (1, [])
-        monkeypatch.undo()
-        await db.mail.release_chat_lease(theirs)
-        async with sending(db, platform):
-            await platform.replies(1)
-
-    stage.run(story)
+    asked: list[str] = []
+    await db.mail.post(message("One"))
+    theirs = await db.mail.acquire_chat_lease("out:loopback:dm:local")
+    platform = Moody()
+    sender = outbox.Sender(db, platform, db.db._clock)
+    monkeypatch.setattr(fault_points, "hook", lambda point: asked.extend([point] if point.endswith(".begun") else []))
+    for _ in range(3):
+        await sender._poll()
+        await asyncio.gather(*sender._sending.values())
+    assert (len(asked), platform.tried) == (1, [])
+    monkeypatch.undo()
+    await db.mail.release_chat_lease(theirs)
+    async with sending(db, platform):
+        await platform.replies(1)
 
 
-def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_could_not_be_told(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_could_not_be_told(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        failures = [errors.StoreFull(), errors.StoreBusy()]
+    failures = [errors.StoreFull(), errors.StoreBusy()]
 
-        def full(point: str) -> None:
-            if point == "delivered.begun" and failures:
-                raise failures.pop()
+    def full(point: str) -> None:
+        if point == "delivered.begun" and failures:
+            raise failures.pop()
 
-        platform = Moody()
-        monkeypatch.setattr(fault_points, "hook", full)
-        monkeypatch.setattr(outbox, "POLL_SECONDS", 0.01)
-        await db.mail.post(message("One"))
-        async with sending(db, platform):
-            await stage.until(lambda: _delivered(db))
-        assert (failures, platform.tried) == ([], ["One"])
-
-    stage.run(story)
+    platform = Moody()
+    monkeypatch.setattr(fault_points, "hook", full)
+    monkeypatch.setattr(outbox, "POLL_SECONDS", 0.01)
+    await db.mail.post(message("One"))
+    async with sending(db, platform):
+        await stage.until(lambda: _delivered(db))
+    assert (failures, platform.tried) == ([], ["One"])
 
 
-def test_so_much_that_others_have_to_send_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_much_that_others_have_to_send_hides_nothing(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     class Connected(Moody):
         exclusive = True
 
@@ -292,17 +264,14 @@ def test_so_much_that_others_have_to_send_hides_nothing(monkeypatch: pytest.Monk
                 raise RuntimeError("a bug")
             return outgoing.text == "Mine"
 
-    async def story(db: AsyncSessionDB) -> None:
-        monkeypatch.setattr(outbox, "MAX_READ", 3)
-        for number in range(5):
-            await db.mail.post(message("Theirs" if number else "Odd", f"dm:{number}"))
-        await db.mail.post(message("Mine", "dm:mine"))
-        platform = Connected()
-        async with sending(db, platform):
-            await platform.replies(1)
-        assert platform.tried == ["Mine"]
-
-    stage.run(story)
+    monkeypatch.setattr(outbox, "MAX_READ", 3)
+    for number in range(5):
+        await db.mail.post(message("Theirs" if number else "Odd", f"dm:{number}"))
+    await db.mail.post(message("Mine", "dm:mine"))
+    platform = Connected()
+    async with sending(db, platform):
+        await platform.replies(1)
+    assert platform.tried == ["Mine"]
 
 
 async def _due_after(db: AsyncSessionDB, outgoing_id: int, when: float, sender: outbox.Sender | None = None) -> bool:
@@ -323,7 +292,7 @@ async def _delivered(db: AsyncSessionDB) -> bool:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alone: bool, tmp_path: Path) -> None:
+async def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alone: bool, tmp_path: Path) -> None:
     class Here(memory_platform.MemoryPlatform):
         """Sends what says its name."""
 
@@ -336,7 +305,7 @@ def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alo
 
     path = str(tmp_path / "mail.db")
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(path) as db:
         ours, theirs = Here("ours"), Here("theirs")
         async with AsyncSessionDB(SessionDB(path)) as other, sending(db, ours), sending(other, theirs):
             for text, chat in (("ours", ours), ("theirs", theirs)):
@@ -344,11 +313,9 @@ def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alo
                 await chat.replies(1)
         assert await db.mail.chat_leases() == []
 
-    stage.run(story, path)
-
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_claim_is_written_only_where_another_process_could_send_it_too(alone: bool) -> None:
+async def test_a_claim_is_written_only_where_another_process_could_send_it_too(alone: bool, db: AsyncSessionDB) -> None:
     """They are never deleted, and a chat over HTTP may be a new one with each request."""
 
     class Connected(Moody):
@@ -359,13 +326,10 @@ def test_a_claim_is_written_only_where_another_process_could_send_it_too(alone: 
         def owns(self, _: types.Outgoing) -> bool:
             return True
 
-    async def story(db: AsyncSessionDB) -> None:
-        platform = Connected()
-        await db.mail.post(message("Hi"))
-        async with sending(db, platform):
-            await stage.until(lambda: _delivered(db))
-        assert platform.tried == ["Hi"]
-        row = await db.run(lambda: db.db.driver.read(lambda tx: tx.one("claim_row", key="out:loopback:dm:local")))
-        assert (row is None) == alone
-
-    stage.run(story)
+    platform = Connected()
+    await db.mail.post(message("Hi"))
+    async with sending(db, platform):
+        await stage.until(lambda: _delivered(db))
+    assert platform.tried == ["Hi"]
+    row = await db.run(lambda: db.db.driver.read(lambda tx: tx.one("claim_row", key="out:loopback:dm:local")))
+    assert (row is None) == alone

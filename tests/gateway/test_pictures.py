@@ -12,7 +12,7 @@ from holdfast import AsyncSessionDB, types
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import routes
 from holdfast.gateway.platforms.http import http_platform, inline_images
-from tests.gateway import stage, web
+from tests.gateway import web
 
 PIXEL = b"\x89PNG not really"
 SHOWN = f"![Image](data:image/png;base64,{base64.b64encode(PIXEL).decode()})"
@@ -31,20 +31,16 @@ SHOWN = f"![Image](data:image/png;base64,{base64.b64encode(PIXEL).decode()})"
         (1, "text/html", "[Image, unknown type, 1 bytes: see the conversation.]"),
     ],
 )
-def test_a_small_one_stands_in_the_text_and_of_a_large_one_it_is_said(size: int, kind: str, wanted: str) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        blob = await db.blobs.put(b"x" * size, kind)
-        assert (await inline_images.render_all(db, [blob.digest])).startswith(wanted)
+async def test_a_small_one_stands_in_the_text_and_of_a_large_one_it_is_said(
+    size: int, kind: str, wanted: str, db: AsyncSessionDB
+) -> None:
+    blob = await db.blobs.put(b"x" * size, kind)
+    assert (await inline_images.render_all(db, [blob.digest])).startswith(wanted)
 
-    stage.run(story)
 
-
-def test_one_that_is_gone_is_said_to_be() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        assert await inline_images.render_all(db, ["0" * 64]) == inline_images.MISSING
-        assert await inline_images.render_all(db, []) == ""
-
-    stage.run(story)
+async def test_one_that_is_gone_is_said_to_be(db: AsyncSessionDB) -> None:
+    assert await inline_images.render_all(db, ["0" * 64]) == inline_images.MISSING
+    assert await inline_images.render_all(db, []) == ""
 
 
 class Draws:
@@ -68,17 +64,14 @@ class Draws:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("text", ["A dot.", ""])
-def test_an_answer_over_http_has_its_pictures(text: str, stream: bool) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        platform = http_platform.HttpPlatform(db, tokens=web.TOKENS)
-        running = asyncio.create_task(platform.run(Draws(db, text)))
-        await platform.wait_ready()
-        body = {"model": "holdfast", "messages": [{"role": "user", "content": "Draw a dot"}], "stream": stream}
-        async with web.client_of(platform) as client:
-            answered = await client.post(web.PATH, json=body, headers=dict(web.ANN))
-            found = web.said_in(web.chunks(answered.text)) if stream else web.text_of(answered)
-        running.cancel()
-        await asyncio.wait([running])
-        assert found == (f"{text}\n\n{SHOWN}" if text else SHOWN)
-
-    stage.run(story)
+async def test_an_answer_over_http_has_its_pictures(text: str, stream: bool, db: AsyncSessionDB) -> None:
+    platform = http_platform.HttpPlatform(db, tokens=web.TOKENS)
+    running = asyncio.create_task(platform.run(Draws(db, text)))
+    await platform.wait_ready()
+    body = {"model": "holdfast", "messages": [{"role": "user", "content": "Draw a dot"}], "stream": stream}
+    async with web.client_of(platform) as client:
+        answered = await client.post(web.PATH, json=body, headers=dict(web.ANN))
+        found = web.said_in(web.chunks(answered.text)) if stream else web.text_of(answered)
+    running.cancel()
+    await asyncio.wait([running])
+    assert found == (f"{text}\n\n{SHOWN}" if text else SHOWN)

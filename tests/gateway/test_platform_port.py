@@ -88,96 +88,84 @@ def test_platform_is_loaded_by_entry_point_with_its_settings_table() -> None:
         config.validate({"gateway": {"htpp": {}}})
 
 
-def test_text_is_measured_and_rendered_by_the_platform() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        chat = Chatty()
-        model = ScriptedModel(["**One** sentence here.\n\nAnd **another**."])
-        async with stage.open_gateway(db, model, platforms=[chat]):
-            await chat.say("Hi", key="1")
-            (inbound,) = await stage.settled(db, "1")
-            await stage.until(lambda: _sent(db, inbound.id))
-        replies = [each for each in chat.sent if each.kind == "reply"]
-        assert " ".join(each.text for each in replies).split() == ["*One*", "sentence", "here.", "And", "*another*."]
-        assert len(replies) > 1
-        assert all(chat.measure(each.text) <= chat.limit for each in replies)
-        stored = await db.mail.replies(inbound.id)
-        assert "**another**" in "".join(each.text for each in stored)
-
-    stage.run(story)
+async def test_text_is_measured_and_rendered_by_the_platform(db: AsyncSessionDB) -> None:
+    chat = Chatty()
+    model = ScriptedModel(["**One** sentence here.\n\nAnd **another**."])
+    async with stage.open_gateway(db, model, platforms=[chat]):
+        await chat.say("Hi", key="1")
+        (inbound,) = await stage.settled(db, "1")
+        await stage.until(lambda: _sent(db, inbound.id))
+    replies = [each for each in chat.sent if each.kind == "reply"]
+    assert " ".join(each.text for each in replies).split() == ["*One*", "sentence", "here.", "And", "*another*."]
+    assert len(replies) > 1
+    assert all(chat.measure(each.text) <= chat.limit for each in replies)
+    stored = await db.mail.replies(inbound.id)
+    assert "**another**" in "".join(each.text for each in stored)
 
 
 async def _sent(db: AsyncSessionDB, inbound_id: int) -> bool:
     return not any(each.open for each in await db.mail.replies(inbound_id))
 
 
-def test_reply_replaces_the_draft_that_a_dead_process_left() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        chat = Chatty()
-        place = {"platform": "loopback", "chat": "dm:local", "address": {"chat": "local"}}
-        new = types.NewInboundMessage(
-            key="1",
-            route="agent:main:loopback:dm:local",
-            sender="local",
-            text="Hi",
-            **place,  # type: ignore[arg-type]
-        )
-        inbound, _ = await db.mail.add_inbound(new)
-        # An earlier process sent the draft, stored its id, and died.
-        draft = await outbox.post_draft(db, gateway_context.reply_address(inbound), inbound.id)
-        assert draft is not None
-        await db.mail.mark_delivered(draft.id, "draft-1")
-        async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[chat]):
-            await stage.settled(db, "1")
-            await stage.until(lambda: _sent(db, inbound.id))
-        (reply,) = chat.sent
-        assert (reply.text, reply.draft, reply.is_draft) == ("Hello!", "draft-1", False)
-        assert chat.deleted == []
-
-    stage.run(story)
+async def test_reply_replaces_the_draft_that_a_dead_process_left(db: AsyncSessionDB) -> None:
+    chat = Chatty()
+    place = {"platform": "loopback", "chat": "dm:local", "address": {"chat": "local"}}
+    new = types.NewInboundMessage(
+        key="1",
+        route="agent:main:loopback:dm:local",
+        sender="local",
+        text="Hi",
+        **place,  # type: ignore[arg-type]
+    )
+    inbound, _ = await db.mail.add_inbound(new)
+    # An earlier process sent the draft, stored its id, and died.
+    draft = await outbox.post_draft(db, gateway_context.reply_address(inbound), inbound.id)
+    assert draft is not None
+    await db.mail.mark_delivered(draft.id, "draft-1")
+    async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[chat]):
+        await stage.settled(db, "1")
+        await stage.until(lambda: _sent(db, inbound.id))
+    (reply,) = chat.sent
+    assert (reply.text, reply.draft, reply.is_draft) == ("Hello!", "draft-1", False)
+    assert chat.deleted == []
 
 
-def test_draft_of_a_turn_without_a_reply_is_deleted() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        chat = Chatty()
-        place = {"platform": "loopback", "chat": "dm:local", "address": {"chat": "local"}}
-        new = types.NewInboundMessage(
-            key="1",
-            route="agent:main:loopback:dm:local",
-            sender="local",
-            text="Hi",
-            **place,  # type: ignore[arg-type]
-        )
-        inbound, _ = await db.mail.add_inbound(new)
-        draft = await outbox.post_draft(db, gateway_context.reply_address(inbound), inbound.id)
-        assert draft is not None
-        await db.mail.mark_delivered(draft.id, "draft-1")
-        async with stage.open_gateway(db, ScriptedModel([]), platforms=[chat]) as (opened, _):
-            assert await opened.handler.delete("loopback", "1")
-            await stage.settled(db, "1")
-            await stage.until(lambda: _sent(db, inbound.id))
-        assert (chat.sent, chat.deleted) == ([], ["draft-1"])
-
-    stage.run(story)
+async def test_draft_of_a_turn_without_a_reply_is_deleted(db: AsyncSessionDB) -> None:
+    chat = Chatty()
+    place = {"platform": "loopback", "chat": "dm:local", "address": {"chat": "local"}}
+    new = types.NewInboundMessage(
+        key="1",
+        route="agent:main:loopback:dm:local",
+        sender="local",
+        text="Hi",
+        **place,  # type: ignore[arg-type]
+    )
+    inbound, _ = await db.mail.add_inbound(new)
+    draft = await outbox.post_draft(db, gateway_context.reply_address(inbound), inbound.id)
+    assert draft is not None
+    await db.mail.mark_delivered(draft.id, "draft-1")
+    async with stage.open_gateway(db, ScriptedModel([]), platforms=[chat]) as (opened, _):
+        assert await opened.handler.delete("loopback", "1")
+        await stage.settled(db, "1")
+        await stage.until(lambda: _sent(db, inbound.id))
+    assert (chat.sent, chat.deleted) == ([], ["draft-1"])
 
 
-def test_question_has_an_id_and_choices() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        chat, shell = Chatty(), Shell()
-        model = ScriptedModel([runs("make install"), "Done."])
-        async with stage.open_gateway(db, model, platforms=[chat], tools=[shell.tool]):
-            await chat.say("Install it", key="1")
-            while not chat.questions:
-                await asyncio.sleep(0.01)
-            delivery, question = chat.questions[0]
-            assert (question.number, question.choices[0].text) == (1, "/approve 1")
-            assert question.choices[-1] == platform.QuestionChoice("Deny", "/deny 1")
-            assert "/approve" not in delivery.text
-            await stage.until(lambda: _delivered(db, delivery.id))
-            await chat.say(question.choices[0].text, key="2")
-            await stage.settled(db, "1", "2")
-        assert shell.ran
-
-    stage.run(story)
+async def test_question_has_an_id_and_choices(db: AsyncSessionDB) -> None:
+    chat, shell = Chatty(), Shell()
+    model = ScriptedModel([runs("make install"), "Done."])
+    async with stage.open_gateway(db, model, platforms=[chat], tools=[shell.tool]):
+        await chat.say("Install it", key="1")
+        while not chat.questions:
+            await asyncio.sleep(0.01)
+        delivery, question = chat.questions[0]
+        assert (question.number, question.choices[0].text) == (1, "/approve 1")
+        assert question.choices[-1] == platform.QuestionChoice("Deny", "/deny 1")
+        assert "/approve" not in delivery.text
+        await stage.until(lambda: _delivered(db, delivery.id))
+        await chat.say(question.choices[0].text, key="2")
+        await stage.settled(db, "1", "2")
+    assert shell.ran
 
 
 async def _delivered(db: AsyncSessionDB, id_: int) -> bool:
@@ -210,38 +198,32 @@ def test_waiting_message_is_replaced_by_its_edit() -> None:
     assert worker.withdrawal(inbound_of(3, "3"), [edit]) is None
 
 
-def test_edit_reply_and_deletion_reach_the_turn() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        model = ScriptedModel(["One.", "Two."])
-        async with stage.open_gateway(db, model) as (_, chat):
-            await chat.say("The boats leave at nine", key="1", name="Ann")
-            await chat.replies(1)
-            await chat.say("Which ones?", key="2", reply_to="1")
-            await chat.replies(2)
-            await stage.settled(db, "1", "2")
-            assert chat.handler is not None
-            assert not await chat.handler.delete("loopback", "1")
-            assert not await chat.handler.delete("loopback", "unknown")
-        sent = str(model.requests[-1].messages[-1].content)
-        assert "The boats leave at nine" in sent
-        assert "reply to an earlier message" in sent
-
-    stage.run(story)
+async def test_edit_reply_and_deletion_reach_the_turn(db: AsyncSessionDB) -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with stage.open_gateway(db, model) as (_, chat):
+        await chat.say("The boats leave at nine", key="1", name="Ann")
+        await chat.replies(1)
+        await chat.say("Which ones?", key="2", reply_to="1")
+        await chat.replies(2)
+        await stage.settled(db, "1", "2")
+        assert chat.handler is not None
+        assert not await chat.handler.delete("loopback", "1")
+        assert not await chat.handler.delete("loopback", "unknown")
+    sent = str(model.requests[-1].messages[-1].content)
+    assert "The boats leave at nine" in sent
+    assert "reply to an earlier message" in sent
 
 
-def test_attachments_have_a_name_a_type_and_a_reader() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        chat = memory_platform.MemoryPlatform()
-        blob = await db.blobs.put(b"pixels", "image/png")
-        new = types.NewOutgoing(platform="loopback", chat="c", address={"chat": "c"}, attachments=[blob.digest])
-        await db.mail.post(new)
-        async with stage.open_gateway(db, ScriptedModel([]), platforms=[chat]):
-            (sent,) = await chat.replies(1)
-            (file,) = sent.files
-            assert (file.name, file.media_type, file.size) == (f"{blob.digest[:12]}.png", "image/png", 6)
-            assert await file.read() == b"pixels"
-
-    stage.run(story)
+async def test_attachments_have_a_name_a_type_and_a_reader(db: AsyncSessionDB) -> None:
+    chat = memory_platform.MemoryPlatform()
+    blob = await db.blobs.put(b"pixels", "image/png")
+    new = types.NewOutgoing(platform="loopback", chat="c", address={"chat": "c"}, attachments=[blob.digest])
+    await db.mail.post(new)
+    async with stage.open_gateway(db, ScriptedModel([]), platforms=[chat]):
+        (sent,) = await chat.replies(1)
+        (file,) = sent.files
+        assert (file.name, file.media_type, file.size) == (f"{blob.digest[:12]}.png", "image/png", 6)
+        assert await file.read() == b"pixels"
 
 
 def test_pacer_delays_messages_before_the_platform_refuses_them() -> None:
@@ -257,64 +239,55 @@ def test_pacer_delays_messages_before_the_platform_refuses_them() -> None:
     assert pacer._chats == {}
 
 
-def test_streamed_reply_edits_one_draft_and_the_reply_replaces_it() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        chat, model = Chatty(), Held("Hello there!")
-        async with stage.open_gateway(db, model, platforms=[chat]):
-            await chat.say("Hi", key="1")
-            (draft,) = await chat.replies(1)
-            while not chat.edits:
-                await asyncio.sleep(0.01)
-            model.released.set()
-            (found,) = await stage.settled(db, "1")
-            await stage.until(lambda: _sent(db, found.id))
-        _, reply = chat.sent
-        sent = f"loopback-{draft.id}"
-        assert (draft.text, draft.is_draft, draft.draft) == (outbox.DRAFT_TEXT, True, None)
-        assert {each for each, _ in chat.edits} == {sent}
-        assert all("Hello there!".startswith(text.strip()) for _, text in chat.edits)
-        assert (reply.text, reply.is_draft, reply.draft) == ("Hello there!", False, sent)
-        assert chat.deleted == []
-
-    stage.run(story)
+async def test_streamed_reply_edits_one_draft_and_the_reply_replaces_it(db: AsyncSessionDB) -> None:
+    chat, model = Chatty(), Held("Hello there!")
+    async with stage.open_gateway(db, model, platforms=[chat]):
+        await chat.say("Hi", key="1")
+        (draft,) = await chat.replies(1)
+        while not chat.edits:
+            await asyncio.sleep(0.01)
+        model.released.set()
+        (found,) = await stage.settled(db, "1")
+        await stage.until(lambda: _sent(db, found.id))
+    _, reply = chat.sent
+    sent = f"loopback-{draft.id}"
+    assert (draft.text, draft.is_draft, draft.draft) == (outbox.DRAFT_TEXT, True, None)
+    assert {each for each, _ in chat.edits} == {sent}
+    assert all("Hello there!".startswith(text.strip()) for _, text in chat.edits)
+    assert (reply.text, reply.is_draft, reply.draft) == ("Hello there!", False, sent)
+    assert chat.deleted == []
 
 
-def test_draft_of_a_stopped_process_is_finished_by_the_next_one() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        first, second = Chatty(), Chatty()
-        async with stage.open_gateway(db, Held("Hello there!"), platforms=[first]):
-            await first.say("Hi", key="1")
-            while not first.edits:
-                await asyncio.sleep(0.01)
-        async with stage.open_gateway(db, ScriptedModel(["Good day!"]), platforms=[second]):
-            (found,) = await stage.settled(db, "1")
-            await stage.until(lambda: _sent(db, found.id))
-        (draft,), (reply,) = first.sent, second.sent
-        assert draft.is_draft
-        assert (reply.text, reply.is_draft, reply.draft) == ("Good day!", False, f"loopback-{draft.id}")
-        assert second.deleted == []
-
-    stage.run(story)
+async def test_draft_of_a_stopped_process_is_finished_by_the_next_one(db: AsyncSessionDB) -> None:
+    first, second = Chatty(), Chatty()
+    async with stage.open_gateway(db, Held("Hello there!"), platforms=[first]):
+        await first.say("Hi", key="1")
+        while not first.edits:
+            await asyncio.sleep(0.01)
+    async with stage.open_gateway(db, ScriptedModel(["Good day!"]), platforms=[second]):
+        (found,) = await stage.settled(db, "1")
+        await stage.until(lambda: _sent(db, found.id))
+    (draft,), (reply,) = first.sent, second.sent
+    assert draft.is_draft
+    assert (reply.text, reply.is_draft, reply.draft) == ("Good day!", False, f"loopback-{draft.id}")
+    assert second.deleted == []
 
 
-def test_deletion_that_another_process_receives_stops_the_turn() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        stuck = Stuck()
-        model = ScriptedModel([calls("wait"), "Third."])
-        async with stage.open_gateway(db, model, tools=[tool("wait", stuck)]) as (opened, chat):
-            await chat.say("One", key="1")
-            await stuck.reached.wait()
-            await chat.say("Two", key="2")
-            elsewhere = inbound.InboundHandler(db, lambda _: None)
-            assert await elsewhere.delete("loopback", "2")
-            assert await elsewhere.delete("loopback", "1")
-            one, two = await stage.settled(db, "1", "2")
-            await chat.say("Three", key="3")
-            await stage.settled(db, "3")
-            await stage.quiet(opened, db)
-            assert not await elsewhere.delete("loopback", "1")
-        assert (one.outcome, two.outcome, stuck.cancelled) == ("interrupted", "interrupted", True)
-        assert stage.texts(chat.sent) == ["Third."]
-        assert "Two" not in str(model.requests[-1].messages)
-
-    stage.run(story)
+async def test_deletion_that_another_process_receives_stops_the_turn(db: AsyncSessionDB) -> None:
+    stuck = Stuck()
+    model = ScriptedModel([calls("wait"), "Third."])
+    async with stage.open_gateway(db, model, tools=[tool("wait", stuck)]) as (opened, chat):
+        await chat.say("One", key="1")
+        await stuck.reached.wait()
+        await chat.say("Two", key="2")
+        elsewhere = inbound.InboundHandler(db, lambda _: None)
+        assert await elsewhere.delete("loopback", "2")
+        assert await elsewhere.delete("loopback", "1")
+        one, two = await stage.settled(db, "1", "2")
+        await chat.say("Three", key="3")
+        await stage.settled(db, "3")
+        await stage.quiet(opened, db)
+        assert not await elsewhere.delete("loopback", "1")
+    assert (one.outcome, two.outcome, stuck.cancelled) == ("interrupted", "interrupted", True)
+    assert stage.texts(chat.sent) == ["Third."]
+    assert "Two" not in str(model.requests[-1].messages)

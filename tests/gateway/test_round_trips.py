@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 import pytest
@@ -23,21 +22,18 @@ async def delivered(opened: gateway.Gateway, chat: memory_platform.MemoryPlatfor
     return len(chat.sent) == messages and not opened.router.active and not sender._sending
 
 
-def test_inbound_message_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_inbound_message_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = list[int]()
 
-    async def story() -> None:
-        async with (
-            AsyncSessionDB(SessionDB(postgres.fresh())) as db,
-            stage.open_gateway(db, ScriptedModel(["Yes."] * 20)) as (opened, chat),
-        ):
-            for number in range(10):
-                counter.count = 0
-                await chat.say("Hi", key=str(number))
-                await stage.until(partial(delivered, opened, chat, number + 1))
-                counts.append(counter.count)
-
     counter = round_trips.Counter(monkeypatch)
-    asyncio.run(story())
+    async with (
+        AsyncSessionDB(SessionDB(postgres.fresh())) as db,
+        stage.open_gateway(db, ScriptedModel(["Yes."] * 20)) as (opened, chat),
+    ):
+        for number in range(10):
+            counter.count = 0
+            await chat.say("Hi", key=str(number))
+            await stage.until(partial(delivered, opened, chat, number + 1))
+            counts.append(counter.count)
     # The first messages prepare statements, and the router looks for missed messages once a second.
     assert min(counts) <= MAX_ROUND_TRIPS, counts

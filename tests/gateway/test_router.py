@@ -19,17 +19,14 @@ from tests.gateway.test_beside import Gate
 from tests.gateway.test_gateway import ROUTE, new
 
 
-def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
-        for key in every:
-            await db.mail.add_inbound(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
-        model, settings = ScriptedModel(["Yes."] * 9), gateway_settings.GatewaySettings(chats=1)
-        async with stage.open_gateway(db, model, settings=settings):
-            found = await stage.settled(db, *every)
-        assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
-
-    stage.run(story)
+async def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another(db: AsyncSessionDB) -> None:
+    every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
+    for key in every:
+        await db.mail.add_inbound(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
+    model, settings = ScriptedModel(["Yes."] * 9), gateway_settings.GatewaySettings(chats=1)
+    async with stage.open_gateway(db, model, settings=settings):
+        found = await stage.settled(db, *every)
+    assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
 
 
 class Counting(AsyncSessionDB):
@@ -45,57 +42,50 @@ class Counting(AsyncSessionDB):
         return await self._take_up(route, *args, **given)
 
 
-def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_there_is_no_room_for_all(
+async def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_there_is_no_room_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(router, "POLL_SECONDS", 60.0)
+    async with Counting(SessionDB(":memory:")) as db, asyncio.timeout(60):
+        for chat in "abc":
+            route = f"agent:main:loopback:dm:{chat}"
+            await db.mail.add_inbound(new(chat, "Hi", route=route, sender=chat))
+            await db.mail.acquire_chat_lease(f"route:{route}", holder="another")
 
-    async def story() -> None:
-        async with Counting(SessionDB(":memory:")) as db, asyncio.timeout(60):
-            for chat in "abc":
-                route = f"agent:main:loopback:dm:{chat}"
-                await db.mail.add_inbound(new(chat, "Hi", route=route, sender=chat))
-                await db.mail.acquire_chat_lease(f"route:{route}", holder="another")
+        async def asked() -> bool:
+            return db.asked.total() >= 2
 
-            async def asked() -> bool:
-                return db.asked.total() >= 2
-
-            async with stage.open_gateway(db, ScriptedModel(), settings=gateway_settings.GatewaySettings(chats=2)):
-                await stage.until(asked)
-                # As often as something could be read meanwhile, they could have been asked for.
-                for _ in range(50):
-                    await db.contacts.all()
-                assert max(db.asked.values()) <= 2
-
-    asyncio.run(story())
+        async with stage.open_gateway(db, ScriptedModel(), settings=gateway_settings.GatewaySettings(chats=2)):
+            await stage.until(asked)
+            # As often as something could be read meanwhile, they could have been asked for.
+            for _ in range(50):
+                await db.contacts.all()
+            assert max(db.asked.values()) <= 2
 
 
 # --- stopping -----------------------------------------------------------------------------------------------
 
 
-def test_a_gateway_that_stops_begins_nothing_more_and_the_next_one_carries_it_out() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        gate = Gate()
-        given = {"tools": [tool("wait", gate)], "grace": 20.0}
-        async with stage.open_gateway(db, ScriptedModel([calls("wait"), "Done."]), **given) as (opened, chat):  # type: ignore[arg-type]
-            await chat.say("One", key="1")
-            await gate.reached.wait()
-            await chat.say("/title Another", key="2")
-            stops = asyncio.create_task(opened.stop())
-            await stage.until(lambda: _stopping(opened))
-            gate.go.set()
-            await stops
-            assert stage.texts(chat.sent) == ["Done."]
-        left = await db.mail.inbound_by_key("loopback", "2")
-        assert left is not None
-        assert (left.attempts, left.outcome) == (0, None)
-        async with stage.open_gateway(db, ScriptedModel()) as (opened, chat):
-            (found,) = await stage.settled(db, "2")
-            await stage.quiet(opened, db)
-            assert not any("begun before" in text for text in stage.texts(chat.sent))
-        assert (await db.conversation(found.conversation_id or "")).title == "Another"
-
-    stage.run(story)
+async def test_a_gateway_that_stops_begins_nothing_more_and_the_next_one_carries_it_out(db: AsyncSessionDB) -> None:
+    gate = Gate()
+    given = {"tools": [tool("wait", gate)], "grace": 20.0}
+    async with stage.open_gateway(db, ScriptedModel([calls("wait"), "Done."]), **given) as (opened, chat):  # type: ignore[arg-type]
+        await chat.say("One", key="1")
+        await gate.reached.wait()
+        await chat.say("/title Another", key="2")
+        stops = asyncio.create_task(opened.stop())
+        await stage.until(lambda: _stopping(opened))
+        gate.go.set()
+        await stops
+        assert stage.texts(chat.sent) == ["Done."]
+    left = await db.mail.inbound_by_key("loopback", "2")
+    assert left is not None
+    assert (left.attempts, left.outcome) == (0, None)
+    async with stage.open_gateway(db, ScriptedModel()) as (opened, chat):
+        (found,) = await stage.settled(db, "2")
+        await stage.quiet(opened, db)
+        assert not any("begun before" in text for text in stage.texts(chat.sent))
+    assert (await db.conversation(found.conversation_id or "")).title == "Another"
 
 
 async def _stopping(opened: stage.gateway.Gateway) -> bool:
@@ -116,29 +106,28 @@ class Failing(AsyncSessionDB):
         return await self._due(platform, limit, now)
 
 
-def test_a_gateway_stops_also_where_the_store_fails() -> None:
-    async def story() -> None:
-        async with (
-            Failing(SessionDB(":memory:")) as db,
-            asyncio.timeout(60),
-            stage.open_gateway(db, ScriptedModel(["Yes."]), grace=1.0) as (opened, chat),
-        ):
-            before = asyncio.all_tasks()
-            await chat.say("Hi", key="1")
-            await stage.settled(db, "1")
-            await stage.quiet(opened, db)
-            db.fails = True
-            await opened.stop()
-            assert len(opened.runtimes) == 0
-            assert asyncio.all_tasks() < before
-
-    asyncio.run(story())
+async def test_a_gateway_stops_also_where_the_store_fails() -> None:
+    async with (
+        Failing(SessionDB(":memory:")) as db,
+        asyncio.timeout(60),
+        stage.open_gateway(db, ScriptedModel(["Yes."]), grace=1.0) as (opened, chat),
+    ):
+        before = asyncio.all_tasks()
+        await chat.say("Hi", key="1")
+        await stage.settled(db, "1")
+        await stage.quiet(opened, db)
+        db.fails = True
+        await opened.stop()
+        assert len(opened.runtimes) == 0
+        assert asyncio.all_tasks() < before
 
 
 # --- attempts -----------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(router, "MIN_PAUSE", 0.01)
     monkeypatch.setattr(router, "MAX_PAUSE", 0.01)
     monkeypatch.setattr(router, "POLL_SECONDS", 0.02)
@@ -148,19 +137,18 @@ def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monk
         if point == "append.begun" and wrong:
             raise wrong.pop()
 
-    async def story(db: AsyncSessionDB) -> None:
-        monkeypatch.setattr(fault_points, "hook", full)
-        monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
-        async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
-            await chat.say("Hi", key="1")
-            (found,) = await stage.settled(db, "1")
-            assert stage.texts(await chat.replies(1)) == ["Yes."]
-        assert (found.outcome, found.attempts > 2, wrong) == ("answered", True, [])
-
-    stage.run(story)
+    monkeypatch.setattr(fault_points, "hook", full)
+    monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
+    async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
+        await chat.say("Hi", key="1")
+        (found,) = await stage.settled(db, "1")
+        assert stage.texts(await chat.replies(1)) == ["Yes."]
+    assert (found.outcome, found.attempts > 2, wrong) == ("answered", True, [])
 
 
-def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     monkeypatch.setattr(router, "MIN_PAUSE", 0.01)
     monkeypatch.setattr(router, "MAX_PAUSE", 0.01)
     monkeypatch.setattr(router, "POLL_SECONDS", 0.02)
@@ -171,36 +159,30 @@ def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch
         if point == "append.begun" and wrong:
             raise wrong.pop()
 
-    async def story(db: AsyncSessionDB) -> None:
-        monkeypatch.setattr(fault_points, "hook", damaged)
-        monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
-        async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
-            await chat.say("Hi", key="1")
-            (found,) = await stage.settled(db, "1")
-            assert stage.texts(await chat.replies(1)) == [worker.GAVE_UP.format(count=5)]
-        assert (found.outcome, found.attempts) == ("gave_up", 5)
-
-    stage.run(story)
+    monkeypatch.setattr(fault_points, "hook", damaged)
+    monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
+    async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
+        await chat.say("Hi", key="1")
+        (found,) = await stage.settled(db, "1")
+        assert stage.texts(await chat.replies(1)) == [worker.GAVE_UP.format(count=5)]
+    assert (found.outcome, found.attempts) == ("gave_up", 5)
 
 
-def test_what_is_given_up_goes_with_the_message_it_became() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        arrival, _ = await db.mail.add_inbound(new("1", "my password"))
-        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
-        for _ in range(5):
-            await db.mail.begin_inbound(claim, arrival.id, "talk")
-        await db.mail.release_chat_lease(claim)
-        born = types.NewConversation(source="loopback")
-        await db.append_message("talk", role="user", content="my password", uid=worker.uid_of(arrival), create=born)
-        async with stage.open_gateway(db, ScriptedModel()):
-            (found,) = await stage.settled(db, "1")
-        assert (found.outcome, found.conversation_id, found.seq) == ("gave_up", "talk", 1)
-        await db.redact("talk", 1)
-        gone = await db.mail.inbound(arrival.id)
-        assert gone is not None
-        assert (gone.text, gone.redacted) == ("", True)
-
-    stage.run(story)
+async def test_what_is_given_up_goes_with_the_message_it_became(db: AsyncSessionDB) -> None:
+    arrival, _ = await db.mail.add_inbound(new("1", "my password"))
+    claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
+    for _ in range(5):
+        await db.mail.begin_inbound(claim, arrival.id, "talk")
+    await db.mail.release_chat_lease(claim)
+    born = types.NewConversation(source="loopback")
+    await db.append_message("talk", role="user", content="my password", uid=worker.uid_of(arrival), create=born)
+    async with stage.open_gateway(db, ScriptedModel()):
+        (found,) = await stage.settled(db, "1")
+    assert (found.outcome, found.conversation_id, found.seq) == ("gave_up", "talk", 1)
+    await db.redact("talk", 1)
+    gone = await db.mail.inbound(arrival.id)
+    assert gone is not None
+    assert (gone.text, gone.redacted) == ("", True)
 
 
 class Unwell(AsyncSessionDB):
@@ -222,47 +204,43 @@ class Unwell(AsyncSessionDB):
 
 
 @pytest.mark.parametrize("when", ["may speak", "renew"])
-def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
+async def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(router, "MIN_PAUSE", 0.01)
     monkeypatch.setattr(router, "POLL_SECONDS", 0.02)
+    async with Unwell(SessionDB(":memory:"), when) as db, asyncio.timeout(60):
 
-    async def story() -> None:
-        async with Unwell(SessionDB(":memory:"), when) as db, asyncio.timeout(60):
+        async def may_speak(_platform: str, _sender: str) -> bool:
+            db.reached("may speak")
+            return True
 
-            async def may_speak(_platform: str, _sender: str) -> bool:
-                db.reached("may speak")
-                return True
-
-            await db.create_session("talk", source="loopback", owner="loopback:local")
-            await db.bind_route(ROUTE, "talk", version=0)
-            await db.mail.add_inbound(new("1", "/title Hey", at=db.db._clock() - 60))
-            async with stage.open_gateway(db, ScriptedModel(), may_speak=may_speak) as (_, chat):
-                (sent,) = await chat.replies(1)
-            assert (db.when, sent.text) == ("", "Title: Hey")
-
-    asyncio.run(story())
+        await db.create_session("talk", source="loopback", owner="loopback:local")
+        await db.bind_route(ROUTE, "talk", version=0)
+        await db.mail.add_inbound(new("1", "/title Hey", at=db.db._clock() - 60))
+        async with stage.open_gateway(db, ScriptedModel(), may_speak=may_speak) as (_, chat):
+            (sent,) = await chat.replies(1)
+        assert (db.when, sent.text) == ("", "Title: Hey")
 
 
-def test_stop_is_not_lost_because_of_a_store_that_is_busy_for_a_moment() -> None:
-    async def story() -> None:
-        async with Unwell(SessionDB(":memory:"), "renew") as db, asyncio.timeout(60):
-            stuck = Stuck()
-            async with stage.open_gateway(db, ScriptedModel([calls("wait")]), tools=[tool("wait", stuck)]) as (_, chat):
-                await chat.say("Wait", key="1")
-                await stuck.reached.wait()
-                await chat.say("/stop", key="2")
-                (one,) = await stage.settled(db, "1")
-            assert (db.when, one.outcome) == ("", "interrupted")
-
-    asyncio.run(story())
+async def test_stop_is_not_lost_because_of_a_store_that_is_busy_for_a_moment() -> None:
+    async with Unwell(SessionDB(":memory:"), "renew") as db, asyncio.timeout(60):
+        stuck = Stuck()
+        async with stage.open_gateway(db, ScriptedModel([calls("wait")]), tools=[tool("wait", stuck)]) as (_, chat):
+            await chat.say("Wait", key="1")
+            await stuck.reached.wait()
+            await chat.say("/stop", key="2")
+            (one,) = await stage.settled(db, "1")
+        assert (db.when, one.outcome) == ("", "interrupted")
 
 
-def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = steps.Clock()
 
-    async def story(db: AsyncSessionDB) -> None:
+    async with stage.store(clock=clock) as db:
+
         def overtaken(point: str) -> None:
             if point == "gateway.begun":
                 clock.advance(31)
@@ -279,8 +257,6 @@ def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monke
             monkeypatch.undo()
             assert await db.route(ROUTE) == before
             assert commands.NEW not in stage.texts(chat.sent)
-
-    stage.run(story, clock=clock)
 
 
 async def _left_alone(db: AsyncSessionDB, opened: stage.gateway.Gateway) -> bool:

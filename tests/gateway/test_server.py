@@ -65,34 +65,27 @@ async def heard(stream: Stream) -> bytes:
         return b""
 
 
-def test_connections_over_the_limit_are_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_over_the_limit_are_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "connection_limit", lambda: 3)
-
-    async def story() -> None:
-        app = Answers()
-        async with served(app) as guests:
-            app.go.clear()
-            busy = [await guests.come(GET) for _ in range(2)]
-            while app.asked < 2:
-                await asyncio.sleep(0)
-            assert (await heard(await guests.come(GET))).startswith(b"HTTP/1.1 503 ")
-            app.go.set()
-            assert [(await heard(each))[-2:] for each in busy] == [b"ok", b"ok"]
-            assert (await heard(await guests.come(GET))).endswith(b"ok")
-        assert app.asked == 3
-
-    asyncio.run(story())
+    app = Answers()
+    async with served(app) as guests:
+        app.go.clear()
+        busy = [await guests.come(GET) for _ in range(2)]
+        while app.asked < 2:
+            await asyncio.sleep(0)
+        assert (await heard(await guests.come(GET))).startswith(b"HTTP/1.1 503 ")
+        app.go.set()
+        assert [(await heard(each))[-2:] for each in busy] == [b"ok", b"ok"]
+        assert (await heard(await guests.come(GET))).endswith(b"ok")
+    assert app.asked == 3
 
 
-def test_head_of_a_request_that_is_too_large_is_refused() -> None:
-    async def story() -> None:
-        app = Answers()
-        async with served(app) as guests:
-            head = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (server.MAX_HEAD_BYTES + 100)
-            assert (await heard(await guests.come(head))).startswith(b"HTTP/1.1 400 ")
-        assert not app.asked
-
-    asyncio.run(story())
+async def test_head_of_a_request_that_is_too_large_is_refused() -> None:
+    app = Answers()
+    async with served(app) as guests:
+        head = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (server.MAX_HEAD_BYTES + 100)
+        assert (await heard(await guests.come(head))).startswith(b"HTTP/1.1 400 ")
+    assert not app.asked
 
 
 def test_files_are_left_for_everything_else_and_as_many_as_may_be_are_asked_for() -> None:

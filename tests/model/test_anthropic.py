@@ -131,18 +131,15 @@ def test_one_connection_serves_one_call_after_another() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
-    async def run() -> None:
-        async with server.Server(server.Answer([server.events(BEGUN, HELLO)], hang=True)) as one:
-            model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
-            async with aclosing(model.stream(ASK)) as deltas:
-                async for delta in deltas:
-                    if isinstance(delta, base.ContentDelta):
-                        break
-            await asyncio.wait_for(one.left.wait(), 60)
-            await model.close()
-
-    asyncio.run(run())
+async def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
+    async with server.Server(server.Answer([server.events(BEGUN, HELLO)], hang=True)) as one:
+        model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
+        async with aclosing(model.stream(ASK)) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, base.ContentDelta):
+                    break
+        await asyncio.wait_for(one.left.wait(), 60)
+        await model.close()
 
 
 @pytest.mark.parametrize(
@@ -180,15 +177,12 @@ def test_no_error_told_in_the_stream_shows_the_key() -> None:
     assert "invalid key" in str(error)
 
 
-def test_one_model_serves_calls_at_once() -> None:
-    async def run() -> None:
-        async with server.Server(WHOLE) as one:
-            model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
-            replies = await asyncio.gather(*(heard(model) for _ in range(8)))
-            assert [(reply.text, error) for reply, error in replies] == [("Hello", None)] * 8
-            await model.close()
-
-    asyncio.run(run())
+async def test_one_model_serves_calls_at_once() -> None:
+    async with server.Server(WHOLE) as one:
+        model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
+        replies = await asyncio.gather(*(heard(model) for _ in range(8)))
+        assert [(reply.text, error) for reply, error in replies] == [("Hello", None)] * 8
+        await model.close()
 
 
 def test_the_body_is_what_msgspec_made_once() -> None:

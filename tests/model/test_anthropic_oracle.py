@@ -384,21 +384,17 @@ def test_the_same_stream_byte_by_byte_is_the_same_reply(name: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_stream_may_be_split_anywhere(end: str) -> None:
+async def test_a_stream_may_be_split_anywhere(end: str) -> None:
     short = {"type": "message_start", "message": {"content": [], "usage": {"input_tokens": 1, "output_tokens": 1}}}
     call = start(1, "tool_use", id="a", name="é", input={})
     data = sse(short, start(0, "text", text="ü你🎈"), call, *ended("tool_use"), end=end)
-
-    async def run() -> None:
-        splits = [server.Answer([data[:at], data[at:]]) for at in range(1, len(data))]
-        whole = server.Answer([data])
-        async with server.Server(whole, whole, *splits) as one, asking(one.url) as (model, client):
-            expected = await ours(model)
-            assert_same(expected, await theirs(client))
-            for _ in splits:
-                assert await ours(model) == expected
-
-    asyncio.run(run())
+    splits = [server.Answer([data[:at], data[at:]]) for at in range(1, len(data))]
+    whole = server.Answer([data])
+    async with server.Server(whole, whole, *splits) as one, asking(one.url) as (model, client):
+        expected = await ours(model)
+        assert_same(expected, await theirs(client))
+        for _ in splits:
+            assert await ours(model) == expected
 
 
 @pytest.mark.parametrize("name", ["text", "parallel calls", "reasoning"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,25 +67,22 @@ def test_for_any_grain_the_text_is_the_same(pieces: list[str]) -> None:
     assert gathered(*map(base.ContentDelta, pieces), base.FinishDelta("stop")).text == "".join(pieces)
 
 
-def test_a_script_plays_replies_errors_deltas_and_functions() -> None:
-    async def story() -> None:
-        called = base.Reply(calls=(types.ToolCall("a", "one", {"x": 1}),))
-        model = ScriptedModel(["text", called, lambda request: f"{len(request.messages)}", errors.ModelBusy()])
-        replies = []
-        for _ in range(3):
-            gathering = reply_builder.ReplyBuilder()
-            async for delta in model.stream(base.Request(messages=())):
-                gathering.add(delta)
-            replies.append(gathering.reply())
-        assert [reply.text for reply in replies] == ["text", "", "0"]
-        assert (replies[1].finish, replies[1].calls[0].arguments) == ("calls", '{"x":1}')
-        with pytest.raises(errors.ModelBusy):
-            _ = [delta async for delta in model.stream(base.Request(messages=()))]
-        with pytest.raises(errors.RequestRefused, match="no reply to call 5"):
-            _ = [delta async for delta in model.stream(base.Request(messages=()))]
-        assert len(model.requests) == 5
-
-    asyncio.run(story())
+async def test_a_script_plays_replies_errors_deltas_and_functions() -> None:
+    called = base.Reply(calls=(types.ToolCall("a", "one", {"x": 1}),))
+    model = ScriptedModel(["text", called, lambda request: f"{len(request.messages)}", errors.ModelBusy()])
+    replies = []
+    for _ in range(3):
+        gathering = reply_builder.ReplyBuilder()
+        async for delta in model.stream(base.Request(messages=())):
+            gathering.add(delta)
+        replies.append(gathering.reply())
+    assert [reply.text for reply in replies] == ["text", "", "0"]
+    assert (replies[1].finish, replies[1].calls[0].arguments) == ("calls", '{"x":1}')
+    with pytest.raises(errors.ModelBusy):
+        _ = [delta async for delta in model.stream(base.Request(messages=()))]
+    with pytest.raises(errors.RequestRefused, match="no reply to call 5"):
+        _ = [delta async for delta in model.stream(base.Request(messages=()))]
+    assert len(model.requests) == 5
 
 
 def test_a_price_counts_what_came_from_the_cache_by_its_own() -> None:

@@ -163,17 +163,14 @@ def test_parallel_calls_arrive_whole_and_their_results_go_back() -> None:
     assert request.json["tools"][0]["function"]["name"] != "f.g"
 
 
-def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
-    async def run() -> None:
-        async with server.Server(server.Answer([HELLO], hang=True)) as one:
-            model = adapter.OpenAIModel("m", base_url=one.url, window=1)
-            async with aclosing(model.stream(ASK)) as deltas:
-                assert await anext(deltas) == base.ContentDelta("Hello")
-            async with asyncio.timeout(60):
-                await one.left.wait()
-            await model.close()
-
-    asyncio.run(run())
+async def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
+    async with server.Server(server.Answer([HELLO], hang=True)) as one:
+        model = adapter.OpenAIModel("m", base_url=one.url, window=1)
+        async with aclosing(model.stream(ASK)) as deltas:
+            assert await anext(deltas) == base.ContentDelta("Hello")
+        async with asyncio.timeout(60):
+            await one.left.wait()
+        await model.close()
 
 
 NAMES = [

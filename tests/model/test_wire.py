@@ -113,17 +113,14 @@ def test_silence_is_an_error_before_and_after_the_first_event() -> None:
     assert any(isinstance(error, errors.ModelCut) for error in after)
 
 
-def test_nobody_there_says_where_and_why_and_how_to_start_it() -> None:
-    async def run() -> None:
-        async with server.Server(server.Answer()) as running:
-            url = running.url
-        with pytest.raises(errors.ModelUnreachable) as caught:
-            await heard(f"{url.replace('://', '://me:hunter22@')}/v1?key=hunter22")
-        assert str(caught.value) == (
-            f"some/model ({url.rstrip('/')}) cannot be reached: connection refused. Start it with `serve`."
-        )
-
-    asyncio.run(run())
+async def test_nobody_there_says_where_and_why_and_how_to_start_it() -> None:
+    async with server.Server(server.Answer()) as running:
+        url = running.url
+    with pytest.raises(errors.ModelUnreachable) as caught:
+        await heard(f"{url.replace('://', '://me:hunter22@')}/v1?key=hunter22")
+    assert str(caught.value) == (
+        f"some/model ({url.rstrip('/')}) cannot be reached: connection refused. Start it with `serve`."
+    )
 
 
 def test_a_name_nobody_has_is_told_in_the_words_of_the_system() -> None:
@@ -186,15 +183,11 @@ def test_certificates_of_the_environment_are_trusted(tmp_path: Path, monkeypatch
         asyncio.run(heard("https://model.invalid/"))
 
 
-def test_server_without_tls_at_a_secure_address_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_without_tls_at_a_secure_address_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "CONNECT_TIMEOUT", 0.3)  # It never answers: however long one waits, it is the same.
-
-    async def run() -> None:
-        async with server.Server(server.Answer([STREAM])) as running:
-            with pytest.raises(errors.ModelUnreachable):
-                await heard(running.url.replace("http:", "https:"))
-
-    asyncio.run(run())
+    async with server.Server(server.Answer([STREAM])) as running:
+        with pytest.raises(errors.ModelUnreachable):
+            await heard(running.url.replace("http:", "https:"))
 
 
 def test_refusal_has_its_status_its_reason_and_its_wait() -> None:
@@ -233,55 +226,46 @@ def test_broken_compression_is_malformed() -> None:
     assert isinstance(failed(server.Answer([b"not packed at all"], headers=packed)), errors.ModelServerError)
 
 
-def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
-    async def run() -> None:
-        async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
-            line = http.HttpClient(ASKED, HEADERS)
+async def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
+    async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
+        line = http.HttpClient(ASKED, HEADERS)
+        async with aclosing(line.post_stream(running.url, b"{}")) as events:
+            assert await anext(events) == httpx2.ServerSentEvent("message", "one")
+        async with asyncio.timeout(60):
+            await running.left.wait()
+        await line.close()
+
+
+async def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
+    async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
+        line, begun = http.HttpClient(ASKED, HEADERS), asyncio.Event()
+
+        async def read() -> None:
             async with aclosing(line.post_stream(running.url, b"{}")) as events:
-                assert await anext(events) == httpx2.ServerSentEvent("message", "one")
-            async with asyncio.timeout(60):
-                await running.left.wait()
-            await line.close()
+                async for _ in events:
+                    begun.set()
 
-    asyncio.run(run())
-
-
-def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
-    async def run() -> None:
-        async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
-            line, begun = http.HttpClient(ASKED, HEADERS), asyncio.Event()
-
-            async def read() -> None:
-                async with aclosing(line.post_stream(running.url, b"{}")) as events:
-                    async for _ in events:
-                        begun.set()
-
-            task = asyncio.create_task(read())
-            await begun.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            async with asyncio.timeout(60):
-                await running.left.wait()
-            await line.close()
-
-    asyncio.run(run())
+        task = asyncio.create_task(read())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(60):
+            await running.left.wait()
+        await line.close()
 
 
-def test_one_wire_serves_many_calls_at_once() -> None:
+async def test_one_wire_serves_many_calls_at_once() -> None:
     line = http.HttpClient(ASKED, HEADERS)
 
     async def one(url: str) -> list[str]:
         return [event.data async for event in line.post_stream(url, b"{}")]
 
-    async def run() -> None:
-        async with server.Server(server.Answer([server.events("one")])) as running:
-            assert await asyncio.gather(*(one(running.url) for _ in range(40))) == [["one"]] * 40
-            await line.close()
-            assert await one(running.url) == ["one"], "it opens anew"
-            await line.close()
-
-    asyncio.run(run())
+    async with server.Server(server.Answer([server.events("one")])) as running:
+        assert await asyncio.gather(*(one(running.url) for _ in range(40))) == [["one"]] * 40
+        await line.close()
+        assert await one(running.url) == ["one"], "it opens anew"
+        await line.close()
 
 
 # The connection of a loop that ended is nobody's any more, and says so when it is collected: here, not in a later test.
@@ -328,14 +312,11 @@ def test_this_machine_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPat
     assert played(server.Answer([STREAM])) == EVENTS
 
 
-def test_others_are_reached_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with server.Server(server.Answer([STREAM])) as proxy:
-            monkeypatch.setenv("http_proxy", proxy.url)
-            assert await heard("http://model.invalid/v1") == EVENTS
-            assert proxy.asked[0].path == "http://model.invalid/v1"
-
-    asyncio.run(run())
+async def test_others_are_reached_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server.Server(server.Answer([STREAM])) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        assert await heard("http://model.invalid/v1") == EVENTS
+        assert proxy.asked[0].path == "http://model.invalid/v1"
 
 
 @pytest.mark.parametrize("proxy", ["nonsense://127.0.0.1:9", "http://[::1"])

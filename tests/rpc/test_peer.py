@@ -19,12 +19,10 @@ PATIENT = frames.FrameLimits(max_running=2, busy_seconds=1_000.0)
 AT_ONCE = frames.FrameLimits(max_running=2, busy_seconds=0.0)
 
 
-def test_a_request_is_answered_with_its_id() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_request_is_answered_with_its_id() -> None:
+    async with stage.opened() as other:
         for each in (1, -1, 0, 0.5, "x", "", None, 10**60, 2**53 + 1):
             assert await other.ask(each, "echo", [1]) == {"jsonrpc": "2.0", "id": each, "result": [1]}
-
-    stage.run(story)
 
 
 @pytest.mark.parametrize(
@@ -40,66 +38,55 @@ def test_a_request_is_answered_with_its_id() -> None:
         ("no_json", {"code": frames.INTERNAL_ERROR, "message": "Internal error."}),
     ],
 )
-def test_what_cannot_be_done_is_told_by_a_code(method: str, error: dict[str, Any]) -> None:
-    async def story(other: stage.Other) -> None:
+async def test_what_cannot_be_done_is_told_by_a_code(method: str, error: dict[str, Any]) -> None:
+    async with stage.opened() as other:
         assert await other.ask(1, method, {"a": 1}) == {"jsonrpc": "2.0", "id": 1, "error": error}
         assert (await other.ask(2, "echo", []))["result"] == []
 
-    stage.run(story)
 
-
-def test_a_refusal_whose_data_is_no_json_is_answered_all_the_same() -> None:
+async def test_a_refusal_whose_data_is_no_json_is_answered_all_the_same() -> None:
     async def refuse(_: peer.Peer, params: frames.Params) -> object:
         raise errors.RpcRefused(-1, "No.", object())
 
-    async def tell() -> None:
-        channel = stage.Memory()
-        channel.came.put_nowait(json.dumps(request(1, "x")).encode())
-        running = asyncio.create_task(peer.Peer(channel, {"x": refuse}).run())
-        assert json.loads(await channel.sent.get())["error"]["code"] == frames.INTERNAL_ERROR
-        channel.came.put_nowait(None)
-        await running
-
-    asyncio.run(tell())
+    channel = stage.Memory()
+    channel.came.put_nowait(json.dumps(request(1, "x")).encode())
+    running = asyncio.create_task(peer.Peer(channel, {"x": refuse}).run())
+    assert json.loads(await channel.sent.get())["error"]["code"] == frames.INTERNAL_ERROR
+    channel.came.put_nowait(None)
+    await running
 
 
-def test_notifications_and_answers_are_never_answered() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_notifications_and_answers_are_never_answered() -> None:
+    async with stage.opened() as other:
         for method in ("echo", "nothing", "refuse", "break", "no_json", "$/cancelRequest"):
             other.say(notification(method, {"id": 9}))
         other.say({"jsonrpc": "2.0", "id": 1, "result": 1}, notification("wait", ["heard"]))
         assert (await other.ask(2, "echo", []))["id"] == 2
         assert other.begun == [["heard"]]
 
-    stage.run(story)
 
-
-def test_what_takes_long_keeps_nobody_waiting() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_what_takes_long_keeps_nobody_waiting() -> None:
+    async with stage.opened() as other:
         other.say(request(1, "wait", ["a"]))
         assert (await other.ask(2, "echo", []))["id"] == 2
         other.go.set()
         assert (await other.hear())["id"] == 1
 
-    stage.run(story)
 
-
-def test_requests_begin_in_the_order_they_came() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_requests_begin_in_the_order_they_came() -> None:
+    async with stage.opened() as other:
         other.say(*(request(number, "wait", [number]) for number in range(20)))
         await stage.until(lambda: len(other.begun) == 20)
         assert other.begun == [[number] for number in range(20)]
         other.go.set()
         assert {(await other.hear())["id"] for _ in range(20)} == set(range(20))
 
-    stage.run(story)
-
 
 # --- batches -------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_answered_in_one_frame_without_its_notifications() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_batch_is_answered_in_one_frame_without_its_notifications() -> None:
+    async with stage.opened() as other:
         batch = [request(1, "echo", []), notification("echo"), 7, request(2, "nothing"), request("x", "refuse", [])]
         other.say(batch)
         found = await other.hear()
@@ -110,20 +97,16 @@ def test_a_batch_is_answered_in_one_frame_without_its_notifications() -> None:
             ("x", -32050),
         ]
 
-    stage.run(story)
 
-
-def test_a_batch_of_notifications_is_not_answered_and_an_empty_one_is_refused() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_batch_of_notifications_is_not_answered_and_an_empty_one_is_refused() -> None:
+    async with stage.opened() as other:
         other.say([notification("echo"), notification("nothing")], [])
         found = await other.hear()
         assert (found["id"], found["error"]["code"]) == (None, frames.INVALID_REQUEST)
 
-    stage.run(story)
 
-
-def test_a_batch_that_waits_keeps_nobody_waiting_and_parts_of_it_can_be_cancelled() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_batch_that_waits_keeps_nobody_waiting_and_parts_of_it_can_be_cancelled() -> None:
+    async with stage.opened() as other:
         other.say([request(1, "wait", []), request(2, "wait", []), notification(peer.CANCEL, {"id": 2})])
         assert (await other.ask(3, "echo", []))["id"] == 3
         other.say(notification(peer.CANCEL, {"id": 1}))
@@ -133,21 +116,17 @@ def test_a_batch_that_waits_keeps_nobody_waiting_and_parts_of_it_can_be_cancelle
             (2, frames.CANCELLED),
         ]
 
-    stage.run(story)
 
-
-def test_a_batch_of_more_messages_than_run_at_once_is_refused() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_batch_of_more_messages_than_run_at_once_is_refused() -> None:
+    async with stage.opened(PATIENT) as other:
         other.say([request(number, "echo", []) for number in range(PATIENT.max_running + 1)])
         assert (await other.hear())["error"]["code"] == frames.INVALID_REQUEST
         other.say([request(number, "echo", []) for number in range(PATIENT.max_running)])
         assert [each["id"] for each in await other.hear()] == list(range(PATIENT.max_running))
 
-    stage.run(story, PATIENT)
 
-
-def test_batches_that_nobody_reads_the_answers_of_are_not_taken_without_end() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_batches_that_nobody_reads_the_answers_of_are_not_taken_without_end() -> None:
+    async with stage.opened(PATIENT, room=1) as other:
         for number in range(100):
             other.say([request(number, "echo", [])])
         await stage.settled(500)
@@ -155,32 +134,26 @@ def test_batches_that_nobody_reads_the_answers_of_are_not_taken_without_end() ->
         for number in range(100):
             assert [each["id"] for each in await other.hear()] == [number]
 
-    stage.run(story, PATIENT, room=1)
 
-
-def test_request_of_a_batch_frees_its_slot_when_it_ends() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_request_of_a_batch_frees_its_slot_when_it_ends() -> None:
+    async with stage.opened(frames.FrameLimits(max_running=2, busy_seconds=0.5)) as other:
         other.say([request(1, "wait", []), request(2, "echo", [])])
         for number in range(3, 6):
             assert (await other.ask(number, "echo", []))["result"] == []
         other.go.set()
         assert [each["id"] for each in await other.hear()] == [1, 2]
 
-    stage.run(story, frames.FrameLimits(max_running=2, busy_seconds=0.5))
 
-
-def test_batch_starts_requests_as_earlier_ones_of_it_end() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_batch_starts_requests_as_earlier_ones_of_it_end() -> None:
+    async with stage.opened(frames.FrameLimits(max_running=2, busy_seconds=0.5)) as other:
         other.say(request(1, "wait", []), [request(2, "echo", []), request(3, "echo", [])])
         assert [each.get("result") for each in await other.hear()] == [[], []]
         other.go.set()
         assert (await other.hear())["id"] == 1
 
-    stage.run(story, frames.FrameLimits(max_running=2, busy_seconds=0.5))
 
-
-def test_rest_of_a_batch_with_too_large_responses_is_refused_and_not_run() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_rest_of_a_batch_with_too_large_responses_is_refused_and_not_run() -> None:
+    async with stage.opened(frames.FrameLimits(max_bytes=8_000, max_running=4, busy_seconds=0.1)) as other:
         other.say(request(0, "wait", []), request(1, "wait", []))
         await stage.until(lambda: len(other.begun) == 2)
         other.say([request(number, "give", [5_000]) for number in range(10, 13)])
@@ -189,11 +162,9 @@ def test_rest_of_a_batch_with_too_large_responses_is_refused_and_not_run() -> No
         assert [each.get("error", {}).get("code") for each in found] == [None, None, frames.BUSY]
         assert (await other.ask(2, "give", [5_000]))["id"] == 2
 
-    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=4, busy_seconds=0.1))
 
-
-def test_unread_responses_of_batches_are_limited_by_their_size() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_unread_responses_of_batches_are_limited_by_their_size() -> None:
+    async with stage.opened(frames.FrameLimits(max_bytes=8_000, max_running=8, busy_seconds=1_000.0), room=1) as other:
         for number in range(0, 100, 2):
             other.say([request(number, "give", [3_000]), request(number + 1, "give", [3_000])])
         await stage.settled(500)
@@ -202,14 +173,12 @@ def test_unread_responses_of_batches_are_limited_by_their_size() -> None:
         for number in range(0, 100, 2):
             assert [each["id"] for each in await other.hear()] == [number, number + 1]
 
-    stage.run(story, frames.FrameLimits(max_bytes=8_000, max_running=8, busy_seconds=1_000.0), room=1)
-
 
 # --- cancellation --------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_request_is_answered_once_and_nothing_else_is_harmed() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_cancelled_request_is_answered_once_and_nothing_else_is_harmed() -> None:
+    async with stage.opened() as other:
         other.say(request(1, "wait", ["a"]), request(2, "wait", ["b"]))
         await stage.until(lambda: len(other.begun) == 2)
         other.say(notification(peer.CANCEL, {"id": 1}), notification(peer.CANCEL, {"id": 1}))
@@ -220,34 +189,28 @@ def test_a_cancelled_request_is_answered_once_and_nothing_else_is_harmed() -> No
         assert (await other.hear())["id"] == 2
         assert (await other.ask(1, "echo", []))["result"] == []
 
-    stage.run(story)
-
 
 @pytest.mark.parametrize("params", [None, [], [1], {}, {"id": None}, {"id": [1]}, {"id": {}}, {"id": 7}, {"id": "1"}])
-def test_a_cancellation_of_nothing_does_nothing(params: Any) -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_cancellation_of_nothing_does_nothing(params: Any) -> None:
+    async with stage.opened() as other:
         other.say(request(1, "wait", []), request(None, "wait", []), notification(peer.CANCEL, params))
         assert (await other.ask(2, "echo", []))["id"] == 2
         assert other.ended == []
         other.go.set()
         assert {(await other.hear())["id"] for _ in range(2)} == {1, None}
 
-    stage.run(story)
 
-
-def test_a_request_that_is_cancelled_before_it_begins_is_answered() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_request_that_is_cancelled_before_it_begins_is_answered() -> None:
+    async with stage.opened() as other:
         other.say(request(1, "wait", []), notification(peer.CANCEL, {"id": 1}))
         assert (await other.hear())["error"]["code"] == frames.CANCELLED
-
-    stage.run(story)
 
 
 # --- ids -----------------------------------------------------------------------------------------------
 
 
-def test_an_id_that_is_in_use_is_refused_without_answering_the_other() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_an_id_that_is_in_use_is_refused_without_answering_the_other() -> None:
+    async with stage.opened() as other:
         other.say(request(1, "wait", []), request(1, "echo", []), request(1.0, "echo", []))
         for _ in range(2):
             found = await other.hear()
@@ -261,17 +224,13 @@ def test_an_id_that_is_in_use_is_refused_without_answering_the_other() -> None:
         assert (await other.hear())["result"] == []
         assert (await other.ask(1, "echo", [2]))["result"] == [2]
 
-    stage.run(story)
 
-
-def test_requests_without_a_name_are_each_answered() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_requests_without_a_name_are_each_answered() -> None:
+    async with stage.opened() as other:
         other.say(request(None, "wait", [1]), request(None, "wait", [2]))
         await stage.until(lambda: len(other.begun) == 2)
         other.go.set()
         assert [(await other.hear())["result"] for _ in range(2)] == [[1], [2]]
-
-    stage.run(story)
 
 
 # --- anything ------------------------------------------------------------------------------------------
@@ -320,8 +279,8 @@ def _in_use(answer: Any) -> bool:
 # --- back-pressure -------------------------------------------------------------------------------------
 
 
-def test_while_as_many_are_worked_on_as_may_be_nothing_more_is_read() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_while_as_many_are_worked_on_as_may_be_nothing_more_is_read() -> None:
+    async with stage.opened(PATIENT) as other:
         other.say(*(request(number, "wait", [number]) for number in range(10)))
         await stage.settled()
         assert len(other.begun) == 2
@@ -329,11 +288,9 @@ def test_while_as_many_are_worked_on_as_may_be_nothing_more_is_read() -> None:
         other.go.set()
         assert {(await other.hear())["id"] for _ in range(10)} == set(range(10))
 
-    stage.run(story, PATIENT)
 
-
-def test_where_nothing_moves_requests_are_refused_and_a_cancellation_gets_through() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_where_nothing_moves_requests_are_refused_and_a_cancellation_gets_through() -> None:
+    async with stage.opened(AT_ONCE) as other:
         other.say(request(1, "wait", []), request(2, "wait", []), request(3, "echo", []), [request(4, "echo", [])])
         found = await other.hear()
         assert (found["id"], found["error"]["code"]) == (3, frames.BUSY)
@@ -343,32 +300,26 @@ def test_where_nothing_moves_requests_are_refused_and_a_cancellation_gets_throug
         assert (await other.hear())["error"]["code"] == frames.CANCELLED
         assert (await other.ask(5, "echo", []))["result"] == []
 
-    stage.run(story, AT_ONCE)
 
-
-def test_who_does_not_read_is_not_read_from() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_who_does_not_read_is_not_read_from() -> None:
+    async with stage.opened(PATIENT, room=1) as other:
         other.say(*(request(number, "echo", ["x" * 1000]) for number in range(1_000)))
         await stage.settled(500)
         assert other.channel.received < 10
         assert sorted([(await other.hear())["id"] for _ in range(1_000)]) == list(range(1_000))
 
-    stage.run(story, PATIENT, room=1)
 
-
-def test_who_does_not_read_errors_is_not_read_from_either() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_who_does_not_read_errors_is_not_read_from_either() -> None:
+    async with stage.opened(AT_ONCE, room=1) as other:
         other.say(*[b"nonsense", b"[]", b'{"jsonrpc":"2.0","id":1,"method":"none"}'] * 300)
         await stage.settled(500)
         assert other.channel.received < 10
         codes = [(await other.hear())["error"]["code"] for _ in range(900)]
         assert codes == [frames.PARSE_ERROR, frames.INVALID_REQUEST, frames.METHOD_NOT_FOUND] * 300
 
-    stage.run(story, AT_ONCE, room=1)
 
-
-def test_what_is_said_unasked_waits_for_who_reads_and_keeps_its_order() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_what_is_said_unasked_waits_for_who_reads_and_keeps_its_order() -> None:
+    async with stage.opened(room=1) as other:
         other.say(request(1, "count", [200]))
         await stage.settled()
         assert other.channel.sent.qsize() == 1
@@ -376,14 +327,12 @@ def test_what_is_said_unasked_waits_for_who_reads_and_keeps_its_order() -> None:
         assert [each["params"] for each in heard[:-1]] == [[number] for number in range(200)]
         assert heard[-1]["result"] == "done"
 
-    stage.run(story, room=1)
-
 
 # --- the end -------------------------------------------------------------------------------------------
 
 
-def test_when_the_other_side_is_gone_what_runs_is_cancelled_and_nothing_can_be_said() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_when_the_other_side_is_gone_what_runs_is_cancelled_and_nothing_can_be_said() -> None:
+    async with stage.opened() as other:
         other.say(request(1, "wait", []), notification("wait"), [request(2, "wait", [])])
         await stage.until(lambda: len(other.begun) == 3)
         assert not other.peer.closed.is_set()
@@ -396,44 +345,37 @@ def test_when_the_other_side_is_gone_what_runs_is_cancelled_and_nothing_can_be_s
         with pytest.raises(errors.Gone):
             await other.peer.notify("event", {})
 
-    stage.run(story)
 
-
-def test_who_only_stops_asking_is_still_answered_where_there_is_time() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_who_only_stops_asking_is_still_answered_where_there_is_time() -> None:
+    async with stage.opened(frames.FrameLimits(drain_seconds=1_000.0)) as other:
         other.say(request(1, "wait", []))
         other.leave()
         await stage.until(lambda: other.begun)
         other.go.set()
         assert (await other.hear())["id"] == 1
 
-    stage.run(story, frames.FrameLimits(drain_seconds=1_000.0))
 
+async def test_who_only_stops_asking_is_told_what_is_left_once_all_is_answered() -> None:
+    other, order = stage.Other(stage.Memory()), list[str]()
 
-def test_who_only_stops_asking_is_told_what_is_left_once_all_is_answered() -> None:
-    async def tell() -> None:
-        other, order = stage.Other(stage.Memory()), list[str]()
+    async def finish() -> None:
+        order.extend(["answered"] * other.channel.sent.qsize())
+        await made.notify("last", [])
 
-        async def finish() -> None:
-            order.extend(["answered"] * other.channel.sent.qsize())
-            await made.notify("last", [])
-
-        made = peer.Peer(other.channel, other.methods, frames.FrameLimits(drain_seconds=1_000.0))
-        other.say(request(1, "wait", []), request(2, "wait", []))
-        other.leave()
-        running = asyncio.create_task(made.run(finish))
-        await stage.until(lambda: len(other.begun) == 2)
-        other.go.set()
-        await running
-        assert order == ["answered"] * 2
-        assert [("method" in await other.hear()) for _ in range(3)] == [False, False, True]
-
-    asyncio.run(tell())
+    made = peer.Peer(other.channel, other.methods, frames.FrameLimits(drain_seconds=1_000.0))
+    other.say(request(1, "wait", []), request(2, "wait", []))
+    other.leave()
+    running = asyncio.create_task(made.run(finish))
+    await stage.until(lambda: len(other.begun) == 2)
+    other.go.set()
+    await running
+    assert order == ["answered"] * 2
+    assert [("method" in await other.hear()) for _ in range(3)] == [False, False, True]
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["still asking", "asking nothing more"])
-def test_when_nobody_reads_any_more_it_ends_and_what_runs_is_cancelled(asks: bool) -> None:
-    async def story(other: stage.Other) -> None:
+async def test_when_nobody_reads_any_more_it_ends_and_what_runs_is_cancelled(asks: bool) -> None:
+    async with stage.opened(frames.FrameLimits(drain_seconds=1_000.0)) as other:
         other.say(request(1, "wait", []))
         await stage.until(lambda: other.begun)
         if not asks:
@@ -444,53 +386,44 @@ def test_when_nobody_reads_any_more_it_ends_and_what_runs_is_cancelled(asks: boo
         await stage.gone(other)
         assert (other.ended, other.channel.is_closed) == ([[]], True)
 
-    stage.run(story, frames.FrameLimits(drain_seconds=1_000.0))
 
-
-def test_what_takes_longer_than_there_is_time_at_the_end_is_cancelled() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_what_takes_longer_than_there_is_time_at_the_end_is_cancelled() -> None:
+    async with stage.opened(frames.FrameLimits(drain_seconds=0.01)) as other:
         other.say(request(1, "wait", []))
         other.leave()
         await stage.gone(other)
         assert other.ended == [[]]
 
-    stage.run(story, frames.FrameLimits(drain_seconds=0.01))
-
 
 @pytest.mark.parametrize("where", ["receive", "unread"])
-def test_a_fault_of_the_program_ends_the_peer_and_is_not_kept_quiet(where: str) -> None:
-    async def tell() -> None:
-        channel = stage.Memory()
-        setattr(channel, where, broken)
-        with pytest.raises(ZeroDivisionError):
-            await peer.Peer(channel, {}).run()
-        assert channel.is_closed
-
+async def test_a_fault_of_the_program_ends_the_peer_and_is_not_kept_quiet(where: str) -> None:
     async def broken() -> None:
         raise ZeroDivisionError
 
-    asyncio.run(tell())
+    channel = stage.Memory()
+    setattr(channel, where, broken)
+    with pytest.raises(ZeroDivisionError):
+        await peer.Peer(channel, {}).run()
+    assert channel.is_closed
 
 
-def test_a_channel_that_breaks_while_it_is_written_to_ends_the_peer() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_channel_that_breaks_while_it_is_written_to_ends_the_peer() -> None:
+    async with stage.opened() as other:
         other.channel.is_closed = True
         other.say(request(1, "echo", []), b"nonsense")
         await stage.gone(other)
         assert other.peer.closed.is_set()
 
-    stage.run(story)
 
-
-def test_a_peer_that_is_stopped_leaves_nothing_running() -> None:
-    async def story(other: stage.Other) -> None:
+async def test_a_peer_that_is_stopped_leaves_nothing_running() -> None:
+    async with stage.opened(room=1) as other:
+        tasks_before = len(asyncio.all_tasks()) - 1
         other.say(request(1, "count", [50]), request(2, "wait", []))
         await stage.until(lambda: other.begun and other.channel.sent.full())
         other.running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await other.running
         assert other.ended == [[]]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        # The first task is the one that runs the tests.
+        assert len(asyncio.all_tasks()) == tasks_before
         other.running = asyncio.create_task(asyncio.sleep(0))
-
-    stage.run(story, room=1)

@@ -170,19 +170,15 @@ def test_how_a_connection_ends_says_why_and_no_other_is_harmed() -> None:
     run(story)
 
 
-def test_when_the_server_ends_its_clients_are_told_and_what_runs_is_cancelled() -> None:
+async def test_when_the_server_ends_its_clients_are_told_and_what_runs_is_cancelled() -> None:
     found = list[int | None]()
-
-    async def tell() -> None:
-        served = Served(SMALL)
-        async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN)) as served.address:
-            connection = await served.connect()
-            await connection.send(json.dumps(request(1, "wait", [])))
-            await stage.until(lambda: served.other.begun)
-        found.append(await code(connection))
-        assert served.other.ended == [[]]
-
-    asyncio.run(tell())
+    served = Served(SMALL)
+    async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN)) as served.address:
+        connection = await served.connect()
+        await connection.send(json.dumps(request(1, "wait", [])))
+        await stage.until(lambda: served.other.begun)
+    found.append(await code(connection))
+    assert served.other.ended == [[]]
     assert found == [1001]
 
 
@@ -292,38 +288,32 @@ async def flood(connection: client.ClientConnection, sent: list[int]) -> None:
         sent.append(number)
 
 
-def test_a_fault_of_ours_in_a_connection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_ours_in_a_connection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fail(_: websocket_transport.WebSocketChannel) -> None:
         raise AssertionError("ours")
 
-    async def tell() -> None:
-        served = Served(SMALL)
-        async with (
-            websocket_transport.serve(fail, admission.AdmissionRules(TOKEN)) as served.address,
-            served.connect() as connection,
-        ):
-            assert await code(connection) == 1011
-
-    asyncio.run(tell())
+    served = Served(SMALL)
+    async with (
+        websocket_transport.serve(fail, admission.AdmissionRules(TOKEN)) as served.address,
+        served.connect() as connection,
+    ):
+        assert await code(connection) == 1011
     assert [each.getMessage() for each in caplog.records if each.name == "holdfast.rpc.websocket_transport"] == [
         "connection handler failed"
     ]
     caplog.clear()
 
 
-def test_a_token_that_can_be_guessed_and_a_port_that_is_taken_are_refused() -> None:
-    async def tell() -> None:
-        served = Served(SMALL)
-        with pytest.raises(errors.SettingInvalid, match="at least 16 ASCII characters"):
-            async with websocket_transport.serve(served.connected, admission.AdmissionRules("short")):
+async def test_a_token_that_can_be_guessed_and_a_port_that_is_taken_are_refused() -> None:
+    served = Served(SMALL)
+    with pytest.raises(errors.SettingInvalid, match="at least 16 ASCII characters"):
+        async with websocket_transport.serve(served.connected, admission.AdmissionRules("short")):
+            pass
+    with pytest.raises(errors.SettingInvalid, match="not an address of this machine"):
+        async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN, host="no host")):
+            pass
+    async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN)) as address:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        with pytest.raises(errors.SettingInvalid, match="Cannot listen on"):
+            async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN), port):
                 pass
-        with pytest.raises(errors.SettingInvalid, match="not an address of this machine"):
-            async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN, host="no host")):
-                pass
-        async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN)) as address:
-            port = int(address.rstrip("/").rpartition(":")[2])
-            with pytest.raises(errors.SettingInvalid, match="Cannot listen on"):
-                async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN), port):
-                    pass
-
-    asyncio.run(tell())

@@ -10,7 +10,6 @@ from holdfast import AsyncSessionDB, errors, events
 from holdfast.agent import commands
 from holdfast.agent.commands import registry
 from holdfast.runtime import runtime
-from tests.agent import stage
 from tests.agent.commands import talk
 
 
@@ -34,18 +33,17 @@ def test_commands_that_affect_others_need_an_admin(line: str, needs: bool) -> No
     assert commands.needs_admin(line) is needs
 
 
-def test_a_command_for_admins_is_refused_to_others() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db) as run:
-            with run.subscribe("talk") as stream:
-                await run.send("talk", events.Command("/approve always"), is_admin=False)
-                stream.put(None)
-                assert [each.event async for each in stream] == [events.Notice(runtime.ADMINS_ONLY, "error")]
-
-    stage.run(story)
+async def test_a_command_for_admins_is_refused_to_others(db: AsyncSessionDB) -> None:
+    async with talk.door(db) as run:
+        with run.subscribe("talk") as stream:
+            await run.send("talk", events.Command("/approve always"), is_admin=False)
+            stream.put(None)
+            assert [each.event async for each in stream] == [events.Notice(runtime.ADMINS_ONLY, "error")]
 
 
-def test_a_command_waits_for_the_one_before_unless_it_runs_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_waits_for_the_one_before_unless_it_runs_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
     begun, finish, order = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def slow(_: object) -> None:
@@ -62,70 +60,58 @@ def test_a_command_waits_for_the_one_before_unless_it_runs_meanwhile(monkeypatch
         changed = type(found)(**fields | {"run": command, "needs": False})
         monkeypatch.setitem(registry.COMMANDS, name, changed)
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db) as run:
-            first = asyncio.create_task(run.send("talk", events.Command("/compact")))
-            await begun.wait()
-            behind = asyncio.create_task(run.send("talk", events.Command("/usage")))
-            await run.send("talk", events.Command("/status"))
-            assert not behind.done()
-            finish.set()
-            await asyncio.gather(first, behind)
-            assert order == ["status", "slow", "usage"]
-
-    stage.run(story)
+    async with talk.door(db) as run:
+        first = asyncio.create_task(run.send("talk", events.Command("/compact")))
+        await begun.wait()
+        behind = asyncio.create_task(run.send("talk", events.Command("/usage")))
+        await run.send("talk", events.Command("/status"))
+        assert not behind.done()
+        finish.set()
+        await asyncio.gather(first, behind)
+        assert order == ["status", "slow", "usage"]
 
 
-def test_lines_that_are_held_back_are_listed_and_dropped_with_the_queue() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db) as run:
-            run.held.extend([events.Submit("same"), events.Submit("same")])
-            _, second = run.waiting("talk")
-            assert run.drop("talk", second)
-            assert not run.drop("talk", second)
-            assert await talk.said(run, "/queue") == "1  same"
-
-    stage.run(story)
+async def test_lines_that_are_held_back_are_listed_and_dropped_with_the_queue(db: AsyncSessionDB) -> None:
+    async with talk.door(db) as run:
+        run.held.extend([events.Submit("same"), events.Submit("same")])
+        _, second = run.waiting("talk")
+        assert run.drop("talk", second)
+        assert not run.drop("talk", second)
+        assert await talk.said(run, "/queue") == "1  same"
 
 
-def test_leave_calls_the_closing_hooks_and_end_ends_an_unused_conversation() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db) as run:
-            await run.submit("talk", events.Submit("hello"))
-            agent, left = run.agents.peek("talk"), list[str]()
-            assert agent is not None
+async def test_leave_calls_the_closing_hooks_and_end_ends_an_unused_conversation(db: AsyncSessionDB) -> None:
+    async with talk.door(db) as run:
+        await run.submit("talk", events.Submit("hello"))
+        agent, left = run.agents.peek("talk"), list[str]()
+        assert agent is not None
 
-            async def leave() -> None:
-                left.append("talk")
+        async def leave() -> None:
+            left.append("talk")
 
-            agent.leave = leave  # type: ignore[method-assign]
-            await run.leave("other")
-            await run.leave("talk")
-            assert left == ["talk"]
-            assert not await run.end("talk", "expired", is_unused=lambda: False)
-            assert (await db.conversation("talk")).last_seq == 2
-            assert await run.end("talk", "expired", review_seconds=0.0)
-            assert left == ["talk"] * 3
-            assert not await run.end("none", "expired")
-            with pytest.raises(errors.NoSuchSession):
-                await db.conversation("none")
-
-    stage.run(story)
+        agent.leave = leave  # type: ignore[method-assign]
+        await run.leave("other")
+        await run.leave("talk")
+        assert left == ["talk"]
+        assert not await run.end("talk", "expired", is_unused=lambda: False)
+        assert (await db.conversation("talk")).last_seq == 2
+        assert await run.end("talk", "expired", review_seconds=0.0)
+        assert left == ["talk"] * 3
+        assert not await run.end("none", "expired")
+        with pytest.raises(errors.NoSuchSession):
+            await db.conversation("none")
 
 
-def test_a_new_conversation_leaves_the_old_one() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async with talk.door(db) as run:
-            await run.submit("talk", events.Submit("hello"))
-            agent, left = run.agents.peek("talk"), list[str]()
-            assert agent is not None
+async def test_a_new_conversation_leaves_the_old_one(db: AsyncSessionDB) -> None:
+    async with talk.door(db) as run:
+        await run.submit("talk", events.Submit("hello"))
+        agent, left = run.agents.peek("talk"), list[str]()
+        assert agent is not None
 
-            async def leave() -> None:
-                left.append("talk")
+        async def leave() -> None:
+            left.append("talk")
 
-            agent.leave = leave  # type: ignore[method-assign]
-            for line, count in (("/resume talk", 0), ("/new", 1), ("/branch", 2)):
-                await run.send("talk", events.Command(line))
-                assert len(left) == count
-
-    stage.run(story)
+        agent.leave = leave  # type: ignore[method-assign]
+        for line, count in (("/resume talk", 0), ("/new", 1), ("/branch", 2)):
+            await run.send("talk", events.Command(line))
+            assert len(left) == count

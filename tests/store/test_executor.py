@@ -40,20 +40,17 @@ def test_results_that_are_ready_together_wake_the_loop_once(threads: executor.Lo
     assert asyncio.run(ask()) <= 4  # two threads may find at once that the loop has to be woken
 
 
-def test_what_a_call_raises_is_raised_where_it_is_awaited(threads: executor.LoopExecutor) -> None:
+async def test_what_a_call_raises_is_raised_where_it_is_awaited(threads: executor.LoopExecutor) -> None:
     def fail() -> None:
         raise KeyError("gone")
 
-    async def ask() -> None:
-        async with asyncio.timeout(60):
-            with pytest.raises(KeyError, match="gone"):
-                await threads.call(fail)
-            assert await threads.call(lambda: "on it goes") == "on it goes"
-
-    asyncio.run(ask())
+    async with asyncio.timeout(60):
+        with pytest.raises(KeyError, match="gone"):
+            await threads.call(fail)
+        assert await threads.call(lambda: "on it goes") == "on it goes"
 
 
-def test_no_more_calls_are_made_at_once_than_there_are_threads(threads: executor.LoopExecutor) -> None:
+async def test_no_more_calls_are_made_at_once_than_there_are_threads(threads: executor.LoopExecutor) -> None:
     both, count, most = threading.Barrier(2, timeout=20), [0], [0]
     counting = threading.Lock()
 
@@ -65,15 +62,12 @@ def test_no_more_calls_are_made_at_once_than_there_are_threads(threads: executor
         with counting:
             count[0] -= 1
 
-    async def ask() -> None:
-        async with asyncio.timeout(60):
-            await asyncio.gather(*(threads.call(work) for _ in range(10)))
-
-    asyncio.run(ask())
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(threads.call(work) for _ in range(10)))
     assert most == [2]
 
 
-def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: executor.LoopExecutor) -> None:
+async def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: executor.LoopExecutor) -> None:
     begun, go_on, made = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -81,17 +75,14 @@ def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: executor.
         assert go_on.wait(60)
         made.set()
 
-    async def ask() -> None:
-        async with asyncio.timeout(60):
-            task = asyncio.create_task(threads.call(slow))
-            await threads.call(lambda: begun.wait(60))
-            task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-            go_on.set()
-            assert await threads.call(lambda: 1) == 1
-
-    asyncio.run(ask())
+    async with asyncio.timeout(60):
+        task = asyncio.create_task(threads.call(slow))
+        await threads.call(lambda: begun.wait(60))
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        go_on.set()
+        assert await threads.call(lambda: 1) == 1
     assert made.wait(60)
 
 
@@ -112,20 +103,17 @@ def test_loop_that_ended_keeps_nothing_from_the_next_one(threads: executor.LoopE
     assert asyncio.run(ask()) == 7
 
 
-def test_call_for_which_no_thread_can_be_started_fails_and_the_next_one_runs(
+async def test_call_for_which_no_thread_can_be_started_fails_and_the_next_one_runs(
     threads: executor.LoopExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def ask() -> None:
-        async with asyncio.timeout(60):
-            with monkeypatch.context() as patched:
-                patched.setattr(threads._threads, "submit", refuse)
-                refused = [threads.submit(lambda: "never") for _ in range(3)]
-            for each in refused:
-                with pytest.raises(RuntimeError, match="can't start"):
-                    await each
-            assert await threads.call(lambda: "on it goes") == "on it goes"
-
-    asyncio.run(ask())
+    async with asyncio.timeout(60):
+        with monkeypatch.context() as patched:
+            patched.setattr(threads._threads, "submit", refuse)
+            refused = [threads.submit(lambda: "never") for _ in range(3)]
+        for each in refused:
+            with pytest.raises(RuntimeError, match="can't start"):
+                await each
+        assert await threads.call(lambda: "on it goes") == "on it goes"

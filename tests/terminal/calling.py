@@ -169,16 +169,23 @@ async def served(
             await desk.leave()
 
 
+@asynccontextmanager
+async def client(script: Any = (), *, target: str = ":memory:", **given: Any) -> AsyncIterator[tuple[Desk, Caller]]:
+    """Serve a store of its own, and connect one client; there may be others."""
+    async with stage.store(target) as db, served(db, script, **given) as desk:
+        yield desk, await desk.caller()
+
+
 def run(
     story: Callable[[Desk, Caller], Awaitable[None]], script: Any = (), *, target: str = ":memory:", **given: Any
 ) -> None:
-    """Tell a story of one client; there may be others."""
+    """Run a coroutine function with a client, in an event loop of its own."""
 
-    async def told(db: AsyncSessionDB) -> None:
-        async with served(db, script, **given) as desk:
-            await story(desk, await desk.caller())
+    async def with_client() -> None:
+        async with client(script, target=target, **given) as (desk, caller):
+            await story(desk, caller)
 
-    stage.run(told, target)
+    asyncio.run(with_client())
 
 
 async def refusal(asking: Awaitable[Any]) -> Refused:

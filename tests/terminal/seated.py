@@ -71,18 +71,14 @@ async def seated(
             yield Seat(home, screen, pilot, model)
 
 
-def sat(
-    story: Callable[[Seat], Awaitable[None]],
-    past: Callable[[AsyncSessionDB], Awaitable[None]] | None = None,
-    **given: Any,
-) -> None:
-    async def told(db: AsyncSessionDB) -> None:
+@asynccontextmanager
+async def sat(past: Callable[[AsyncSessionDB], Awaitable[None]] | None = None, **given: Any) -> AsyncIterator[Seat]:
+    """Open the full screen on a store of its own, after `past` has written to it."""
+    async with stage.store() as db:
         if past is not None:
             await past(db)
         async with seated(db, **given) as seat:
-            await story(seat)
-
-    stage.run(told)
+            yield seat
 
 
 def long(count: int, uneven: bool = False) -> Callable[[AsyncSessionDB], Awaitable[None]]:

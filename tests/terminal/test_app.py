@@ -17,13 +17,13 @@ from holdfast.cli import console, tui
 from holdfast.runtime import subscriptions
 from holdfast.tui import compaction_view, suspend, theme, transcript
 from tests.faults import compacting
-from tests.terminal.seated import Seat, long, sat
+from tests.terminal.seated import long, sat
 
 # --- talking -------------------------------------------------------------------------------------------
 
 
-def test_an_answer_streams_in_as_markdown_and_is_read_from_the_log_when_it_is_over() -> None:
-    async def story(seat: Seat) -> None:
+async def test_an_answer_streams_in_as_markdown_and_is_read_from_the_log_when_it_is_over() -> None:
+    async with sat() as seat:
         await seat.sees("A new conversation")
         await seat.type("tell me")
         seat.model.say("Once **upon")
@@ -37,11 +37,9 @@ def test_an_answer_streams_in_as_markdown_and_is_read_from_the_log_when_it_is_ov
         assert seat.line("heading") == "tell me · 2 messages"
         assert seat.screen.transcript.range.last == 2
 
-    sat(story)
 
-
-def test_what_is_sent_during_an_answer_is_seen_waiting_and_is_answered_next() -> None:
-    async def story(seat: Seat) -> None:
+async def test_what_is_sent_during_an_answer_is_seen_waiting_and_is_answered_next() -> None:
+    async with sat() as seat:
         await seat.type("one")
         seat.model.say("First")
         await seat.sees("First")
@@ -54,11 +52,9 @@ def test_what_is_sent_during_an_answer_is_seen_waiting_and_is_answered_next() ->
         assert "waits" not in shown
         assert [each.role for each in await seat.home.db.transcript("talk")] == ["user", "assistant"] * 2
 
-    sat(story)
 
-
-def test_ctrl_c_takes_back_what_is_written_then_stops_the_answer_then_leaves() -> None:
-    async def story(seat: Seat) -> None:
+async def test_ctrl_c_takes_back_what_is_written_then_stops_the_answer_then_leaves() -> None:
+    async with sat() as seat:
         await seat.type("tell me")
         seat.model.say("Once upon")
         await seat.sees("Once upon")
@@ -73,11 +69,9 @@ def test_ctrl_c_takes_back_what_is_written_then_stops_the_answer_then_leaves() -
         await seat.pilot.press("ctrl+c")
         await seat.until(lambda: seat.screen._exit)
 
-    sat(story)
 
-
-def test_a_command_answers_beside_the_talk_and_a_new_conversation_begins_elsewhere() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_command_answers_beside_the_talk_and_a_new_conversation_begins_elsewhere() -> None:
+    async with sat() as seat:
         await seat.type("hello")
         seat.model.say("Hi.", None)
         await seat.idles()
@@ -90,13 +84,11 @@ def test_a_command_answers_beside_the_talk_and_a_new_conversation_begins_elsewhe
         await seat.sees("Hi.")
         assert seat.screen.conversation_id == "talk"
 
-    sat(story)
 
-
-def test_what_others_say_in_the_same_conversation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_others_say_in_the_same_conversation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(seat: Seat) -> None:
+    async with sat(long(4)) as seat:
         await seat.sees("number 4 of many")
         await seat.home.db.append_message("talk", role="user", content="from elsewhere")
         await seat.sees("from elsewhere")
@@ -108,21 +100,17 @@ def test_what_others_say_in_the_same_conversation_is_seen(monkeypatch: pytest.Mo
         assert shown.index("from there as well") < shown.index("and here") < shown.index("So it is.")
         assert shown.count("and here") == 1
 
-    sat(story, long(4))
 
-
-def test_a_question_that_was_never_answered_says_so_when_it_is_come_back_to() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_question_that_was_never_answered_says_so_when_it_is_come_back_to() -> None:
+    async with sat(long(5)) as seat:
         await seat.sees("number 5 of many", "Unfinished: no reply to this is stored. Use /retry to ask again.")
-
-    sat(story, long(5))
 
 
 # --- questions of tools --------------------------------------------------------------------------------
 
 
-def test_a_question_is_answered_with_a_key_or_a_click_and_the_call_opens_and_closes() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_question_is_answered_with_a_key_or_a_click_and_the_call_opens_and_closes() -> None:
+    async with sat(size=(100, 40)) as seat:
         await seat.type("run it")
         seat.model.run("make it")
         await seat.until(lambda: seat.screen.approval.has_focus)
@@ -144,11 +132,9 @@ def test_a_question_is_answered_with_a_key_or_a_click_and_the_call_opens_and_clo
         await seat.pilot.press("enter")
         await seat.sees("▸ ✓ shell")
 
-    sat(story, size=(100, 40))
 
-
-def test_what_is_being_written_is_no_answer_nor_what_was_typed_as_the_question_appeared() -> None:
-    async def story(seat: Seat) -> None:
+async def test_what_is_being_written_is_no_answer_nor_what_was_typed_as_the_question_appeared() -> None:
+    async with sat() as seat:
         await seat.type("run it")
         await seat.until(lambda: seat.model.requests)
         seat.screen.prompt.put("wh")
@@ -166,14 +152,12 @@ def test_what_is_being_written_is_no_answer_nor_what_was_typed_as_the_question_a
         await seat.idles()
         assert [each.rule for each in await seat.home.db.permissions.grants("", "talk")]
 
-    sat(story)
-
 
 # --- long conversations --------------------------------------------------------------------------------
 
 
-def test_ten_thousand_messages_open_at_their_end_and_only_what_is_seen_is_read() -> None:
-    async def story(seat: Seat) -> None:
+async def test_ten_thousand_messages_open_at_their_end_and_only_what_is_seen_is_read() -> None:
+    async with sat(long(10_000)) as seat:
         shown, asked = seat.screen.transcript, list[tuple[int, int]]()
         await seat.sees("number 10000 of many")
         assert len(list(seat.screen.screen.walk_children())) < 30
@@ -195,12 +179,10 @@ def test_ten_thousand_messages_open_at_their_end_and_only_what_is_seen_is_read()
         await seat.sees("number 10000 of many")
         assert sum(upto - after for after, upto in asked) < 500
 
-    sat(story, long(10_000))
-
 
 @pytest.mark.parametrize("uneven", [False, True])
-def test_scrolling_up_shows_every_message_once_and_in_its_order(uneven: bool) -> None:
-    async def story(seat: Seat) -> None:
+async def test_scrolling_up_shows_every_message_once_and_in_its_order(uneven: bool) -> None:
+    async with sat(long(200, uneven)) as seat:
         await seat.sees("number 200 of many")
         shown, seen = seat.screen.transcript, list[str]()
         while shown.scroll_y > 0:
@@ -212,11 +194,9 @@ def test_scrolling_up_shows_every_message_once_and_in_its_order(uneven: bool) ->
         assert shown.scroll_y > 0
         assert [line.strip(" ▌") for line in seen] == [f"number {n} of many" for n in range(1, 201)]
 
-    sat(story, long(200, uneven))
 
-
-def test_after_a_resize_the_end_stays_at_the_end_and_a_place_further_up_stays_in_sight() -> None:
-    async def story(seat: Seat) -> None:
+async def test_after_a_resize_the_end_stays_at_the_end_and_a_place_further_up_stays_in_sight() -> None:
+    async with sat(long(200)) as seat:
         await seat.sees("number 200 of many")
         await seat.pilot.resize_terminal(40, 16)
         await seat.sees("number 200 of many")
@@ -226,15 +206,13 @@ def test_after_a_resize_the_end_stays_at_the_end_and_a_place_further_up_stays_in
         await seat.pilot.resize_terminal(100, 30)
         await seat.sees(top.strip(" ▌"))
 
-    sat(story, long(200))
 
-
-def test_another_conversation_opens_at_its_end_whichever_place_the_last_one_was_left_at() -> None:
+async def test_another_conversation_opens_at_its_end_whichever_place_the_last_one_was_left_at() -> None:
     async def both(db: AsyncSessionDB) -> None:
         await long(60)(db)
         await db.branch("talk", 40, branch_id="other")
 
-    async def story(seat: Seat) -> None:
+    async with sat(both) as seat:
         await seat.sees("number 60 of many")
         await seat.type("/resume other")
         await seat.sees("number 40 of many", "number 39 of many")
@@ -244,8 +222,6 @@ def test_another_conversation_opens_at_its_end_whichever_place_the_last_one_was_
         seat.screen.prompt.focus()
         await seat.type("/resume talk")
         await seat.sees("number 60 of many")
-
-    sat(story, both)
 
 
 # --- compactions ---------------------------------------------------------------------------------------
@@ -258,8 +234,8 @@ async def compacted_past(db: AsyncSessionDB) -> None:
 
 
 @pytest.mark.parametrize("size", [(100, 40), (60, 40)])
-def test_a_mark_opens_to_what_was_compacted_and_the_summary_side_by_side(size: tuple[int, int]) -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_mark_opens_to_what_was_compacted_and_the_summary_side_by_side(size: tuple[int, int]) -> None:
+    async with sat(compacted_past, size=size) as seat:
         await seat.sees("messages 1 to 55")
         seat.screen.transcript.focus()
         await seat.pilot.press("p", "enter")
@@ -275,14 +251,12 @@ def test_a_mark_opens_to_what_was_compacted_and_the_summary_side_by_side(size: t
         await seat.pilot.press("escape")
         await seat.until(lambda: len(seat.screen.screen_stack) == 1)
 
-    sat(story, compacted_past, size=size)
 
-
-def test_a_compaction_under_way_is_seen_as_progress_and_then_as_its_mark() -> None:
+async def test_a_compaction_under_way_is_seen_as_progress_and_then_as_its_mark() -> None:
     async def past(db: AsyncSessionDB) -> None:
         await asyncio.to_thread(compacting.fill, db.db, "talk", 20)
 
-    async def story(seat: Seat) -> None:
+    async with sat(past, size=(90, 60)) as seat:
         await seat.type("/compact here 1")
         await seat.until(lambda: seat.screen._progress.has_class("shown"))
         await seat.until(lambda: "Compacting: summarizing 36 messages, about " in seat.line("progress"))
@@ -292,14 +266,12 @@ def test_a_compaction_under_way_is_seen_as_progress_and_then_as_its_mark() -> No
         await seat.until(lambda: not seat.screen._progress.has_class("shown"))
         assert "1 compaction" in seat.line("heading")
 
-    sat(story, past, size=(90, 60))
-
 
 # --- finding -------------------------------------------------------------------------------------------
 
 
-def test_the_palette_lists_what_the_registry_has_and_carries_it_out() -> None:
-    async def story(seat: Seat) -> None:
+async def test_the_palette_lists_what_the_registry_has_and_carries_it_out() -> None:
+    async with sat() as seat:
         await seat.pilot.press("ctrl+p")
         await seat.until(lambda: CommandPalette.is_open(seat.screen))
         found = seat.screen.screen.query_one(OptionList)
@@ -317,11 +289,9 @@ def test_the_palette_lists_what_the_registry_has_and_carries_it_out() -> None:
                 seat.screen.run_command(each)
         assert seat.screen.prompt.text == "/steer "
 
-    sat(story)
 
-
-def test_tab_completes_commands_and_arrows_bring_back_what_was_typed() -> None:
-    async def story(seat: Seat) -> None:
+async def test_tab_completes_commands_and_arrows_bring_back_what_was_typed() -> None:
+    async with sat() as seat:
         await seat.type("/titl", "tab")
         await seat.until(lambda: seat.screen.prompt.text == "/title ")
         await seat.type("/comp", "tab")
@@ -336,10 +306,8 @@ def test_tab_completes_commands_and_arrows_bring_back_what_was_typed() -> None:
         await seat.type("two", "ctrl+j", "l", "i", "n", "e", "s", "enter")
         await seat.sees(" ▌ two\n ▌ lines")
 
-    sat(story)
 
-
-def test_tab_completes_paths_before_the_cursor_as_the_chat_does(
+async def test_tab_completes_paths_before_the_cursor_as_the_chat_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -348,7 +316,7 @@ def test_tab_completes_paths_before_the_cursor_as_the_chat_does(
     Path("plans").mkdir()
     Path("plans", "[a] b.txt").touch()
 
-    async def story(seat: Seat) -> None:
+    async with sat() as seat:
         prompt = seat.screen.prompt
         await seat.type("read pl", "tab")
         await seat.until(lambda: prompt.text == "read plans/")
@@ -365,11 +333,9 @@ def test_tab_completes_paths_before_the_cursor_as_the_chat_does(
         await seat.until(lambda: prompt.text == "two\nlines other")
         assert prompt.has_focus
 
-    sat(story)
 
-
-def test_a_path_that_is_pasted_or_dropped_is_a_message_and_no_command() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_path_that_is_pasted_or_dropped_is_a_message_and_no_command() -> None:
+    async with sat() as seat:
         await seat.until(lambda: seat.screen.prompt.has_focus)
         seat.screen.post_message(Paste("/home/me/a picture.png"))
         await seat.until(lambda: seat.screen.prompt.text == "/home/me/a picture.png")
@@ -377,37 +343,31 @@ def test_a_path_that_is_pasted_or_dropped_is_a_message_and_no_command() -> None:
         seat.model.say("I see.", None)
         await seat.sees("▌ /home/me/a picture.png", "I see.")
 
-    sat(story)
 
-
-def test_of_more_than_there_is_room_for_the_number_is_told(tmp_path: Path) -> None:
+async def test_of_more_than_there_is_room_for_the_number_is_told(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"file{number:02}").touch()
 
-    async def story(seat: Seat) -> None:
+    async with sat() as seat:
         await seat.type(f"{tmp_path}/f", "tab")
         await seat.until(lambda: "file00" in seat.line("candidates"))
         assert seat.line("candidates").splitlines() == [*(f"file{n:02}" for n in range(7)), "and 13 more"]
         await seat.until(lambda: seat.screen._candidates.size.height == 8)
 
-    sat(story)
 
-
-def test_where_no_shell_could_bring_it_back_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_no_shell_could_bring_it_back_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspend.os, "getsid", lambda _: suspend.os.getpgrp())
 
-    async def story(seat: Seat) -> None:
+    async with sat() as seat:
         await seat.pilot.press("ctrl+z")
         await seat.until(lambda: [each.message for each in seat.screen._notifications] == [suspend.NO_SHELL])
-
-    sat(story)
 
 
 # --- looks ---------------------------------------------------------------------------------------------
 
 
-def test_light_and_dark_are_two_looks_of_the_same_and_the_meter_has_both_thresholds() -> None:
-    async def story(seat: Seat) -> None:
+async def test_light_and_dark_are_two_looks_of_the_same_and_the_meter_has_both_thresholds() -> None:
+    async with sat(long(4)) as seat:
         await seat.sees("number 4 of many")
         before = seat.screen.transcript.theme_styles
         await seat.pilot.press("ctrl+t")
@@ -417,11 +377,9 @@ def test_light_and_dark_are_two_looks_of_the_same_and_the_meter_has_both_thresho
         here = seat.screen.status.status
         assert 0 < (here.used or 0) < here.soft < here.hard < here.window
 
-    sat(story, long(4))
 
-
-def test_tasks_begin_in_the_usual_order_whatever_textual_prefers() -> None:
-    async def story(seat: Seat) -> None:
+async def test_tasks_begin_in_the_usual_order_whatever_textual_prefers() -> None:
+    async with sat():
         began = list[str]()
 
         async def job() -> None:
@@ -433,8 +391,6 @@ def test_tasks_begin_in_the_usual_order_whatever_textual_prefers() -> None:
         assert began == ["whoever made it", "job"]
         assert asyncio.get_running_loop().get_task_factory() is None
 
-    sat(story)
-
 
 def test_without_its_part_the_program_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.util, "find_spec", lambda _: None)
@@ -442,8 +398,8 @@ def test_without_its_part_the_program_says_how_to_install_it(monkeypatch: pytest
         tui.command.main([], obj=console.Console(config.load(files=False), None), standalone_mode=False)
 
 
-def test_every_event_there_is_has_its_place_on_the_screen() -> None:
-    async def story(seat: Seat) -> None:
+async def test_every_event_there_is_has_its_place_on_the_screen() -> None:
+    async with sat(size=(90, 30)) as seat:
         result = events.TurnResult(
             final_response="",
             messages=(),
@@ -472,5 +428,3 @@ def test_every_event_there_is_has_its_place_on_the_screen() -> None:
         await seat.sees("running elsewhere", "reasoning: Let me think.", "look   half", "Careful.", "So")
         await seat.screen.show_event(events.TurnFinished(result))
         await seat.sees("Careful.", "It broke.")
-
-    sat(story, size=(90, 30))

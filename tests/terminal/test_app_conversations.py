@@ -28,10 +28,10 @@ async def past(db: AsyncSessionDB) -> None:
     await db.admin.update_search_index()
 
 
-def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation_list, "SEARCH_LIMITS", (10, 100))
 
-    async def story(seat: Seat) -> None:
+    async with sat(past) as seat:
         found, words, _ = await listed(seat)
         await seat.until(lambda: found.option_count == 4)
         words.value = "the old"
@@ -39,24 +39,23 @@ def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pyt
         words.value = "zebra"
         await seat.until(lambda: {each.id for each in found.options} == {"old", "loud"})
 
-    sat(story, past)
 
-
-def test_of_more_than_are_offered_the_number_is_told_and_cannot_be_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_more_than_are_offered_the_number_is_told_and_cannot_be_picked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(conversation_list, "MAX_OFFERED", 2)
 
-    async def story(seat: Seat) -> None:
+    async with sat(past) as seat:
         found, _, _ = await listed(seat)
         await seat.until(lambda: found.option_count == 3)
         assert str(found.options[-1].prompt) == "2 more: type to filter"
         await seat.pilot.press("pagedown")
         assert found.highlighted == 1
 
-    sat(story, past)
 
+async def test_where_the_store_failed_it_says_so_and_not_that_there_is_nothing() -> None:
+    async with sat(past) as seat:
 
-def test_where_the_store_failed_it_says_so_and_not_that_there_is_nothing() -> None:
-    async def story(seat: Seat) -> None:
         async def failing(*_: object, **__: object) -> list[types.Session]:
             raise errors.StoreBusy("It is locked.")
 
@@ -67,16 +66,12 @@ def test_where_the_store_failed_it_says_so_and_not_that_there_is_nothing() -> No
         words.value = "zebra"
         await seat.until(lambda: str(beside.content) == "It is locked." and not found.option_count)
 
-    sat(story, past)
 
-
-def test_where_there_is_nothing_it_says_so() -> None:
-    async def story(seat: Seat) -> None:
+async def test_where_there_is_nothing_it_says_so() -> None:
+    async with sat(past) as seat:
         _, words, beside = await listed(seat)
         words.value = "giraffe"
         await seat.until(lambda: str(beside.content) == conversation_list.NO_MATCH)
-
-    sat(story, past)
 
 
 async def several(db: AsyncSessionDB) -> None:
@@ -89,8 +84,8 @@ async def several(db: AsyncSessionDB) -> None:
     await db.admin.update_search_index()
 
 
-def test_a_conversation_is_found_by_its_title_or_by_what_was_said_and_shows_its_lineage() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_conversation_is_found_by_its_title_or_by_what_was_said_and_shows_its_lineage() -> None:
+    async with sat(several, size=(100, 30)) as seat:
         await seat.pilot.press("ctrl+o")
         await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.ConversationScreen))
         found, words = seat.screen.screen.query_one(OptionList), seat.screen.screen.query_one(Input)
@@ -106,5 +101,3 @@ def test_a_conversation_is_found_by_its_title_or_by_what_was_said_and_shows_its_
         await seat.pilot.press("enter")
         await seat.sees("the dough has to rest")
         assert seat.screen.conversation_id == "bread"
-
-    sat(story, several, size=(100, 30))

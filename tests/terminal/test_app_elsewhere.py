@@ -23,10 +23,12 @@ async def with_other(db: AsyncSessionDB) -> None:
     await db.append_messages("other", [types.NewMessage(role="user", content=f"other {n}") for n in range(30)])
 
 
-def test_whoever_comes_back_sees_what_waits_and_keeps_seeing_what_streams_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_comes_back_sees_what_waits_and_keeps_seeing_what_streams_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(app, "POLL_SECONDS", 0.01)
 
-    async def story(seat: Seat) -> None:
+    async with sat(with_other, size=(80, 60)) as seat:
         looks = 0
         look = seat.screen.status.poll
 
@@ -52,24 +54,20 @@ def test_whoever_comes_back_sees_what_waits_and_keeps_seeing_what_streams_in(mon
         await seat.idles()
         assert seat.shown.count("gamma") == seat.shown.count("alpha") == 1
 
-    sat(story, with_other, size=(80, 60))
 
-
-def test_a_turn_whose_end_nobody_heard_of_is_over_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_whose_end_nobody_heard_of_is_over_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(seat: Seat) -> None:
+    async with sat(long(4)) as seat:
         await seat.sees("number 4 of many")
         await seat.screen.show_event(events.TurnStarted("talk", "talk", "hello", 5))
         seat.screen._add_notice("notice", "Careful.")
         await seat.until(lambda: seat.screen._turn_seq is None and seat.screen._live.is_empty)
         await seat.sees("Careful.")
 
-    sat(story, long(4))
 
-
-def test_one_ctrl_c_stops_the_answer_that_is_come_back_to() -> None:
-    async def story(seat: Seat) -> None:
+async def test_one_ctrl_c_stops_the_answer_that_is_come_back_to() -> None:
+    async with sat(with_other) as seat:
         await seat.type("go on")
         seat.model.say("Slowly")
         await seat.sees("Slowly")
@@ -84,17 +82,17 @@ def test_one_ctrl_c_stops_the_answer_that_is_come_back_to() -> None:
         assert not seat.screen._exit
         await seat.until(lambda: not seat.home.door.running("talk"))
 
-    sat(story, with_other)
 
-
-def test_what_happened_last_in_a_conversation_is_never_told_as_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(seat: Seat) -> None:
+async def test_what_happened_last_in_a_conversation_is_never_told_as_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with sat(with_other) as seat:
         screen, told = seat.screen, list[tuple[int, str]]()
         tell = screen.transcript.extend
 
-        async def noted(story: entries.TranscriptRange, *, turn_over: bool = False) -> None:
-            told.append((story.last, screen.transcript.read.args[0]))  # type: ignore[attr-defined]
-            await tell(story, turn_over=turn_over)
+        async def noted(added: entries.TranscriptRange, *, turn_over: bool = False) -> None:
+            told.append((added.last, screen.transcript.read.args[0]))  # type: ignore[attr-defined]
+            await tell(added, turn_over=turn_over)
 
         await seat.type("go")
         seat.model.say("Words")
@@ -110,5 +108,3 @@ def test_what_happened_last_in_a_conversation_is_never_told_as_another_one(monke
         await seat.sees("other 29")
         assert (6, "talk") in told
         assert all(last == 6 for last, where in told if where == "talk")
-
-    sat(story, with_other)

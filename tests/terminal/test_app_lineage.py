@@ -6,7 +6,6 @@ from holdfast import AsyncSessionDB, safe_text
 from holdfast.terminal import event_text
 from holdfast.tui import entry_rows
 from holdfast.tui.conversation_list import ConversationLineage, draw_lineage
-from tests.agent import stage
 from tests.terminal.seated import long
 
 
@@ -14,33 +13,27 @@ async def traced(db: AsyncSessionDB, id: str, *branches: str) -> ConversationLin
     return ConversationLineage(await db.conversation(id), await db.sessions(id), await db.compactions(id), branches)
 
 
-def test_a_compaction_stands_between_its_sessions_and_branches_hang_below() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await long(30)(db)
-        await db.commit_compaction(await db.acquire_lease("talk", "compact"), summary="s", cut_seq=20)
-        await db.append_message("talk", role="user", content="on")
-        branch = await db.branch("talk", 10, title="other \x1b[31mway")
-        found = await traced(db, "talk", "other way")
-        assert [row.plain for row in draw_lineage(found, entry_rows.RowFormat(60))] == [
-            "(no title)",
-            "talk",
-            "├─ ○ 1–30  compression",
-            "│  compacted up to 20 (active)",
-            "├─ ● 31–31  head",
-            "└─ branch: other way",
-        ]
-        assert draw_lineage(found, entry_rows.RowFormat(60, marks=event_text.PLAIN))[-1].plain == "`- branch: other way"
-        of_branch = [row.plain for row in draw_lineage(await traced(db, branch.id), entry_rows.RowFormat(60))]
-        assert of_branch[2:] == ["branch of talk at message 10", "└─ ● empty  head"]
-
-    stage.run(story)
+async def test_a_compaction_stands_between_its_sessions_and_branches_hang_below(db: AsyncSessionDB) -> None:
+    await long(30)(db)
+    await db.commit_compaction(await db.acquire_lease("talk", "compact"), summary="s", cut_seq=20)
+    await db.append_message("talk", role="user", content="on")
+    branch = await db.branch("talk", 10, title="other \x1b[31mway")
+    found = await traced(db, "talk", "other way")
+    assert [row.plain for row in draw_lineage(found, entry_rows.RowFormat(60))] == [
+        "(no title)",
+        "talk",
+        "├─ ○ 1–30  compression",
+        "│  compacted up to 20 (active)",
+        "├─ ● 31–31  head",
+        "└─ branch: other way",
+    ]
+    assert draw_lineage(found, entry_rows.RowFormat(60, marks=event_text.PLAIN))[-1].plain == "`- branch: other way"
+    of_branch = [row.plain for row in draw_lineage(await traced(db, branch.id), entry_rows.RowFormat(60))]
+    assert of_branch[2:] == ["branch of talk at message 10", "└─ ● empty  head"]
 
 
-def test_every_row_fits() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await long(3)(db)
-        found = await traced(db, "talk", "a branch with quite a name, that goes on")
-        for room in (1, 5, 12):
-            assert all(safe_text.cells(row.plain) <= room for row in draw_lineage(found, entry_rows.RowFormat(room)))
-
-    stage.run(story)
+async def test_every_row_fits(db: AsyncSessionDB) -> None:
+    await long(3)(db)
+    found = await traced(db, "talk", "a branch with quite a name, that goes on")
+    for room in (1, 5, 12):
+        assert all(safe_text.cells(row.plain) <= room for row in draw_lineage(found, entry_rows.RowFormat(room)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.tui import transcript_pages
-from tests.terminal.seated import Seat, long, sat
+from tests.terminal.seated import long, sat
 
 
 def test_rows_are_found_where_they_are_now_and_the_nearest_of_those_that_look_alike() -> None:
@@ -18,8 +18,8 @@ def test_rows_are_found_where_they_are_now_and_the_nearest_of_those_that_look_al
     assert transcript_pages.find_anchor(["nowhere"], 4, at) == 4
 
 
-def test_what_is_read_of_an_answer_stays_where_it_is_when_the_answer_is_over() -> None:
-    async def story(seat: Seat) -> None:
+async def test_what_is_read_of_an_answer_stays_where_it_is_when_the_answer_is_over() -> None:
+    async with sat(long(4)) as seat:
         shown = seat.screen.transcript
         await seat.type("run it")
         seat.model.run("make it")
@@ -40,11 +40,9 @@ def test_what_is_read_of_an_answer_stays_where_it_is_when_the_answer_is_over() -
         await seat.pilot.pause()
         assert shown.visible_rows == before
 
-    sat(story, long(4))
 
-
-def test_what_was_opened_while_it_ran_is_open_when_the_turn_is_over() -> None:
-    async def story(seat: Seat) -> None:
+async def test_what_was_opened_while_it_ran_is_open_when_the_turn_is_over() -> None:
+    async with sat(size=(100, 40)) as seat:
         await seat.type("run it")
         seat.model.run("make it")
         await seat.until(lambda: seat.screen.approval.has_focus)
@@ -57,5 +55,3 @@ def test_what_was_opened_while_it_ran_is_open_when_the_turn_is_over() -> None:
         seat.model.say("Done.", None)
         await seat.idles()
         await seat.sees("▾ ✓ shell", "│ It ran.", "Done.")
-
-    sat(story, size=(100, 40))

@@ -11,7 +11,7 @@ from textual.widgets import Button, Static
 
 from holdfast import events
 from holdfast.tui import approval_panel
-from tests.terminal.seated import Seat, sat
+from tests.terminal.seated import sat
 
 SCRIPT = events.ApprovalAsked(
     request_id="1",
@@ -25,8 +25,8 @@ SCRIPT = events.ApprovalAsked(
 
 
 @pytest.mark.parametrize("size", [(100, 40), (80, 24), (60, 20), (40, 15), (24, 8)])
-def test_the_danger_and_all_answers_are_seen_however_long_a_script_is(size: tuple[int, int]) -> None:
-    async def story(seat: Seat) -> None:
+async def test_the_danger_and_all_answers_are_seen_however_long_a_script_is(size: tuple[int, int]) -> None:
+    async with sat(size=size) as seat:
         await seat.ask(SCRIPT)
         await seat.until(lambda: seat.screen.approval.size.height)
         await seat.pilot.pause()
@@ -40,11 +40,9 @@ def test_the_danger_and_all_answers_are_seen_however_long_a_script_is(size: tupl
         assert seat.screen.approval.scroll_y == 3
         assert [each.region for each in seat.screen.query(Button)] == buttons
 
-    sat(story, size=size)
 
-
-def test_a_key_that_was_pressed_before_the_question_appeared_is_no_answer_however_late_it_comes() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_key_that_was_pressed_before_the_question_appeared_is_no_answer_however_late_it_comes() -> None:
+    async with sat() as seat:
         seat.screen.approval.grace_seconds = approval_panel.GRACE_SECONDS
         pressed = Key("y", "y")
         await seat.ask(SCRIPT)
@@ -55,11 +53,9 @@ def test_a_key_that_was_pressed_before_the_question_appeared_is_no_answer_howeve
         await seat.until(lambda: seat.screen.prompt.text == "y")
         assert seat.screen.approval.requests
 
-    sat(story)
 
-
-def test_a_question_leaves_the_keyboard_to_whoever_walks_through_the_transcript() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_question_leaves_the_keyboard_to_whoever_walks_through_the_transcript() -> None:
+    async with sat() as seat:
         seat.screen.transcript.focus()
         await seat.pilot.pause()
         await seat.ask(SCRIPT)
@@ -67,12 +63,10 @@ def test_a_question_leaves_the_keyboard_to_whoever_walks_through_the_transcript(
         assert seat.screen.transcript.has_focus
         assert seat.screen.approval.requests
 
-    sat(story)
-
 
 @pytest.mark.parametrize("words", ["hey", "pasted"])
-def test_what_is_no_answer_is_written_and_none_of_its_letters_is_one(words: str) -> None:
-    async def story(seat: Seat) -> None:
+async def test_what_is_no_answer_is_written_and_none_of_its_letters_is_one(words: str) -> None:
+    async with sat() as seat:
         await seat.ask(SCRIPT)
         await seat.until(lambda: seat.screen.approval.has_focus)
         if words == "pasted":
@@ -82,11 +76,9 @@ def test_what_is_no_answer_is_written_and_none_of_its_letters_is_one(words: str)
         await seat.until(lambda: seat.screen.prompt.text == words)
         assert seat.screen.approval.requests
 
-    sat(story)
 
-
-def test_the_panel_shows_whether_it_has_the_keyboard() -> None:
-    async def story(seat: Seat) -> None:
+async def test_the_panel_shows_whether_it_has_the_keyboard() -> None:
+    async with sat() as seat:
         await seat.ask(SCRIPT)
         panel = seat.screen.approval
         await seat.until(lambda: panel.styles.border_top[0] == "heavy")
@@ -95,11 +87,9 @@ def test_the_panel_shows_whether_it_has_the_keyboard() -> None:
         await seat.until(lambda: panel.styles.border_top[0] == "round")
         assert panel.styles.border_top[1] == dangerous
 
-    sat(story)
 
-
-def test_on_very_few_rows_the_meter_is_in_sight_and_nothing_scrolls_but_the_transcript() -> None:
-    async def story(seat: Seat) -> None:
+async def test_on_very_few_rows_the_meter_is_in_sight_and_nothing_scrolls_but_the_transcript() -> None:
+    async with sat(size=(20, 5)) as seat:
         await seat.until(lambda: seat.screen._status_line.region.bottom == 5)
         assert not seat.screen._heading.display
         assert seat.screen.prompt.size.height >= 1
@@ -108,12 +98,10 @@ def test_on_very_few_rows_the_meter_is_in_sight_and_nothing_scrolls_but_the_tran
         await seat.pilot.resize_terminal(80, 24)
         await seat.until(lambda: seat.screen._heading.region.height == 1)
 
-    sat(story, size=(20, 5))
-
 
 @pytest.mark.parametrize("startled", [60.0, 0.0])
-def test_a_click_is_an_answer_only_once_the_question_was_there_to_be_seen(startled: float) -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_click_is_an_answer_only_once_the_question_was_there_to_be_seen(startled: float) -> None:
+    async with sat() as seat:
         seat.screen.approval.grace_seconds = startled
         await seat.ask(SCRIPT)
         await seat.until(lambda: seat.screen.query_one("#answer-y").region.area)
@@ -122,11 +110,9 @@ def test_a_click_is_an_answer_only_once_the_question_was_there_to_be_seen(startl
         assert await seat.pilot.click("#answer-y")
         assert given == ([] if startled else ["y"])
 
-    sat(story)
 
-
-def test_a_second_question_does_not_take_back_the_keys_of_the_first() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_second_question_does_not_take_back_the_keys_of_the_first() -> None:
+    async with sat() as seat:
         panel = seat.screen.approval
         await seat.ask(SCRIPT)
         await seat.until(lambda: panel.has_focus)
@@ -137,5 +123,3 @@ def test_a_second_question_does_not_take_back_the_keys_of_the_first() -> None:
         seat.home.door.approvals.expire("talk", "1", "")
         await seat.screen.show_event(events.ApprovalSettled("1", True, "elsewhere"))
         assert panel._shown_at > since
-
-    sat(story)

@@ -9,8 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.runtime import subscriptions
 from holdfast.tui import compaction_view, transcript, transcript_pages, transcript_source
-from tests.agent import stage
-from tests.terminal.seated import Seat, long, sat
+from tests.terminal.seated import long, sat
 from tests.terminal.test_app import compacted_past
 
 
@@ -29,18 +28,16 @@ class Failing:
         return list(await self._read(after, upto))
 
 
-def test_only_the_end_is_read_when_a_conversation_opens() -> None:
-    async def story(seat: Seat) -> None:
+async def test_only_the_end_is_read_when_a_conversation_opens() -> None:
+    async with sat(long(200)) as seat:
         await seat.sees("number 200 of many")
         assert min(seat.screen.transcript._pages) >= 7
 
-    sat(story, long(200))
 
-
-def test_what_could_not_be_read_says_so_keeps_its_room_and_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_could_not_be_read_says_so_keeps_its_room_and_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcript, "RETRY_SECONDS", 0.01)
 
-    async def story(seat: Seat) -> None:
+    async with sat(long(200)) as seat:
         await seat.sees("number 200 of many")
         shown = seat.screen.transcript
         height, shown.read = shown.virtual_size.height, (failing := Failing(shown.read))
@@ -55,10 +52,8 @@ def test_what_could_not_be_read_says_so_keeps_its_room_and_is_read_again(monkeyp
         await seat.sees("number 81 of many")
         assert "locked" not in seat.shown
 
-    sat(story, long(200))
 
-
-def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the_store_is_well(
+async def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the_store_is_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
@@ -75,8 +70,7 @@ def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the
         await long(4)(db)
         await db.branch("talk", 2, branch_id="other")
 
-    async def story(seat: Seat) -> None:
-        nonlocal fails
+    async with sat(past) as seat:
         await seat.sees("number 4 of many")
         await seat.type("/resume other")
         await seat.sees("It is locked.")
@@ -85,13 +79,11 @@ def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the
         fails = False
         await seat.sees("number 2 of many")
 
-    sat(story, past)
 
-
-def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(seat: Seat) -> None:
+    async with sat(long(4)) as seat:
         await seat.sees("number 4 of many")
         await seat.home.db.delete_conversation("talk")
         shown = await seat.sees("was deleted")
@@ -99,13 +91,11 @@ def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch
         await seat.screen._refresh_transcript()
         assert seat.shown.count("was deleted") == 1
 
-    sat(story, long(4))
 
-
-def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(seat: Seat) -> None:
+    async with sat() as seat:
         await seat.type("tell me")
         seat.model.say("Once upon a time.")
         await seat.sees("Once upon a time.")
@@ -121,13 +111,11 @@ def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch
         assert (await seat.sees("Title: tell me", "Careful.")).count("Once upon a time.") == 1
         assert seat.shown.count("Careful.") == 1
 
-    sat(story)
 
-
-def test_what_others_said_while_the_store_failed_is_seen_when_it_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_others_said_while_the_store_failed_is_seen_when_it_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(seat: Seat) -> None:
+    async with sat(long(4)) as seat:
         await seat.sees("number 4 of many")
         shown = seat.screen.transcript
         shown.read = failing = Failing(shown.read)
@@ -136,17 +124,15 @@ def test_what_others_said_while_the_store_failed_is_seen_when_it_is_well(monkeyp
         failing.fails = False
         await seat.sees("from elsewhere")
 
-    sat(story, long(4))
 
-
-def test_a_mark_that_is_open_shows_the_conversation_it_belongs_to_wherever_one_goes_on() -> None:
+async def test_a_mark_that_is_open_shows_the_conversation_it_belongs_to_wherever_one_goes_on() -> None:
     async def past(db: AsyncSessionDB) -> None:
         await compacted_past(db)
         await db.create_session("other", source="test")
         said = [types.NewMessage(role="user", content=f"elsewhere {n}") for n in range(60)]
         await db.append_messages("other", said)
 
-    async def story(seat: Seat) -> None:
+    async with sat(past, size=(100, 40)) as seat:
         await seat.sees("messages 1 to 55")
         seat.screen.transcript.focus()
         await seat.pilot.press("p", "enter")
@@ -158,11 +144,9 @@ def test_a_mark_that_is_open_shows_the_conversation_it_belongs_to_wherever_one_g
         originals.action_to_end()
         await seat.until(lambda: any("number 55 of many" in line for line in originals.visible_rows))
 
-    sat(story, past, size=(100, 40))
 
-
-def test_whoever_reads_further_up_has_nothing_read_that_others_write_below() -> None:
-    async def story(seat: Seat) -> None:
+async def test_whoever_reads_further_up_has_nothing_read_that_others_write_below() -> None:
+    async with sat(long(60)) as seat:
         await seat.sees("number 60 of many")
         shown = seat.screen.transcript
         shown.scroll_to(y=40, animate=False)
@@ -184,11 +168,9 @@ def test_whoever_reads_further_up_has_nothing_read_that_others_write_below() -> 
         shown.action_to_end()
         await seat.sees("more 399")
 
-    sat(story, long(60))
 
-
-def test_a_page_that_was_read_before_never_comes_after_a_newer_one() -> None:
-    async def story(seat: Seat) -> None:
+async def test_a_page_that_was_read_before_never_comes_after_a_newer_one() -> None:
+    async with sat(long(200)) as seat:
         await seat.sees("number 200 of many")
         shown, read, opened = seat.screen.transcript, seat.screen.transcript.read, asyncio.Event()
 
@@ -204,8 +186,6 @@ def test_a_page_that_was_read_before_never_comes_after_a_newer_one() -> None:
         opened.set()
         await reading
         assert shown._pages[0] is newer
-
-    sat(story, long(200))
 
 
 # --- what stays in memory ------------------------------------------------------------------------------
@@ -239,27 +219,22 @@ def test_a_few_pages_of_huge_messages_are_let_go_as_well_but_never_what_is_seen(
     assert list(held) == [4, 5]
 
 
-def test_summaries_are_read_again_only_after_something_has_changed() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await compacted_past(db)
-        before = await transcript_source.read(db, "talk")
-        await db.append_message("talk", role="user", content="more")
-        after = await transcript_source.read(db, "talk", known=before)
-        assert after.range.compactions is before.range.compactions
-        assert (before.range.last, after.range.last) == (60, 61)
-        await db.hide("talk", 61)
-        hidden = await transcript_source.read(db, "talk", known=after)
-        assert [each.from_seq for each in hidden.range.hides] == [61]
-        await db.undo_compaction("talk")
-        assert (await transcript_source.read(db, "talk", known=hidden)).range.active_epoch is None
-
-    stage.run(story)
+async def test_summaries_are_read_again_only_after_something_has_changed(db: AsyncSessionDB) -> None:
+    await compacted_past(db)
+    before = await transcript_source.read(db, "talk")
+    await db.append_message("talk", role="user", content="more")
+    after = await transcript_source.read(db, "talk", known=before)
+    assert after.range.compactions is before.range.compactions
+    assert (before.range.last, after.range.last) == (60, 61)
+    await db.hide("talk", 61)
+    hidden = await transcript_source.read(db, "talk", known=after)
+    assert [each.from_seq for each in hidden.range.hides] == [61]
+    await db.undo_compaction("talk")
+    assert (await transcript_source.read(db, "talk", known=hidden)).range.active_epoch is None
 
 
-def test_the_status_line_fits_a_narrower_terminal() -> None:
-    async def story(seat: Seat) -> None:
+async def test_the_status_line_fits_a_narrower_terminal() -> None:
+    async with sat() as seat:
         await seat.until(lambda: seat.line("status"))
         await seat.pilot.resize_terminal(40, 20)
         await seat.until(lambda: 0 < len(seat.line("status")) <= 34)
-
-    sat(story)

@@ -47,8 +47,8 @@ async def past(db: AsyncSessionDB) -> None:
 
 
 @pytest.mark.parametrize("opened", [False, True])
-def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool) -> None:
-    async def story(seat: Seat) -> None:
+async def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool) -> None:
+    async with sat(past, size=(110, 120)) as seat:
         await seat.sees("7 a link")
         shown = seat.screen.transcript
         if opened:
@@ -69,8 +69,6 @@ def test_no_message_result_notice_or_question_acts_on_the_terminal(opened: bool)
         assert "[red]x[/red]" in words
         assert not any(each.style and "@click" in each.style.meta for each in drawn if "y[/]" in each.text)
 
-    sat(story, past, size=(110, 120))
-
 
 @pytest.mark.parametrize(
     "words",
@@ -85,16 +83,14 @@ def test_nor_does_a_name(words: object) -> None:
     harmless(words(entry_rows.RowFormat(200, marks=event_text.Marks())))  # type: ignore[operator]
 
 
-def test_nor_does_the_list_of_conversations() -> None:
+async def test_nor_does_the_list_of_conversations() -> None:
     async def several(db: AsyncSessionDB) -> None:
         await past(db)
         await db.create_session("other", source="test", title="[red]x[/red] [@click=app.leave]y[/]")
 
-    async def story(seat: Seat) -> None:
+    async with sat(several, size=(110, 30)) as seat:
         await seat.pilot.press("ctrl+o")
         await seat.until(lambda: isinstance(seat.screen.screen, conversation_list.ConversationScreen))
         await seat.until(lambda: "[@click=app.leave]y[/]" in "".join(each.text for each in segments(seat)))
         harmless("".join(each.text for each in segments(seat)))
         assert not any(each.style and "@click" in each.style.meta for each in segments(seat) if "y[/]" in each.text)
-
-    sat(story, several, size=(110, 30))

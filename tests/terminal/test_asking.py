@@ -11,27 +11,24 @@ from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, filled
 
 
-def test_stop_ends_the_wait_for_a_compaction_and_keeps_the_answer() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=50)
-        stuck, seen = stage.Stuck(), list[events.AnyEvent]()
+async def test_stop_ends_the_wait_for_a_compaction_and_keeps_the_answer(db: AsyncSessionDB) -> None:
+    await filled(db, exchanges=50)
+    stuck, seen = stage.Stuck(), list[events.AnyEvent]()
 
-        async def build(session_id: str) -> AIAgent:
-            model = ScriptedModel(["ok"], window=WINDOW)
-            return stage.agent(db, model, session_id=session_id, summarizer=Writer(lambda _: stuck()))
+    async def build(session_id: str) -> AIAgent:
+        model = ScriptedModel(["ok"], window=WINDOW)
+        return stage.agent(db, model, session_id=session_id, summarizer=Writer(lambda _: stuck()))
 
-        async with runtime.Runtime(db, build) as door:
-            asked = single_turn.SingleTurn(door, "talk", seen.append)
-            asking_it = asyncio.create_task(asked.run("one"))
-            while events.Notice(single_turn.COMPACTING) not in seen:
-                await asyncio.sleep(0)
-            await stuck.reached.wait()
-            assert not asking_it.done()
-            asked.stop()
-            result = await asking_it
-            assert result is not None
-            assert result.completed
-        assert stuck.cancelled
-        assert len(await db.sessions("talk")) == 1
-
-    stage.run(story)
+    async with runtime.Runtime(db, build) as door:
+        asked = single_turn.SingleTurn(door, "talk", seen.append)
+        asking_it = asyncio.create_task(asked.run("one"))
+        while events.Notice(single_turn.COMPACTING) not in seen:
+            await asyncio.sleep(0)
+        await stuck.reached.wait()
+        assert not asking_it.done()
+        asked.stop()
+        result = await asking_it
+        assert result is not None
+        assert result.completed
+    assert stuck.cancelled
+    assert len(await db.sessions("talk")) == 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, content_parts, events
+from holdfast import content_parts, events
 from holdfast.chat import chat, input_line
 from holdfast.terminal import event_text
 from tests.agent import stage
@@ -17,12 +18,11 @@ from tests.terminal.screen import Screen
 from tests.terminal.sitting import ENTER, LEAVE, STOP, Sitting, sitting
 
 
-def sat(story: Callable[[Sitting], Awaitable[None]], **given: Any) -> None:
-    async def told(db: AsyncSessionDB) -> None:
-        async with sitting(db, **given) as sits:
-            await story(sits)
-
-    stage.run(told)
+@asynccontextmanager
+async def sat(**given: Any) -> AsyncIterator[Sitting]:
+    """Open the chat on a store of its own."""
+    async with stage.store() as db, sitting(db, **given) as sits:
+        yield sits
 
 
 async def said(sits: Sitting, conversation: str = "talk") -> list[tuple[str, str]]:
@@ -34,8 +34,8 @@ async def said(sits: Sitting, conversation: str = "talk") -> list[tuple[str, str
 
 
 @pytest.mark.parametrize("colour", [True, False], ids=["colour", "NO_COLOR"])
-def test_what_is_typed_during_an_answer_stays_at_the_prompt_and_the_answer_appears_above_it(colour: bool) -> None:
-    async def story(sits: Sitting) -> None:
+async def test_what_is_typed_during_an_answer_stays_at_the_prompt_and_the_answer_appears_above_it(colour: bool) -> None:
+    async with sat(colour=colour) as sits:
         sits.type(f"tell me{ENTER}")
         sits.model.say("Once **upon")
         await sits.sees("> tell me\nOnce **upon")
@@ -49,11 +49,9 @@ def test_what_is_typed_during_an_answer_stays_at_the_prompt_and_the_answer_appea
         assert sits.screen.shown.count("There was") == 1
         assert sits.line.startswith("> and then")
 
-    sat(story, colour=colour)
 
-
-def test_a_line_sent_during_an_answer_waits_and_is_answered_next_in_its_order() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_line_sent_during_an_answer_waits_and_is_answered_next_in_its_order() -> None:
+    async with sat() as sits:
         sits.type(f"one{ENTER}")
         sits.model.say("First")
         await sits.sees("First")
@@ -68,11 +66,9 @@ def test_a_line_sent_during_an_answer_waits_and_is_answered_next_in_its_order() 
         assert "\n\n> two\nSecond answer.\n\n> three\nThird answer.\n\n> " in shown
         assert "queued" not in sits.line
 
-    sat(story)
 
-
-def test_a_turn_that_runs_can_be_told_something_and_what_waits_can_be_dropped() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_turn_that_runs_can_be_told_something_and_what_waits_can_be_dropped() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("Hm.\n\n")
         await sits.sees("Hm.")
@@ -90,11 +86,9 @@ def test_a_turn_that_runs_can_be_told_something_and_what_waits_can_be_dropped() 
         await sits.idles()
         assert "> later" not in sits.screen.shown
 
-    sat(story)
 
-
-def test_stop_stops_the_turn_and_what_waits_goes_on() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_stop_stops_the_turn_and_what_waits_goes_on() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("Half a")
         await sits.sees("Half a")
@@ -104,14 +98,12 @@ def test_stop_stops_the_turn_and_what_waits_goes_on() -> None:
         await sits.sees("Done.")
         assert await said(sits) == [("user", "go"), ("assistant", "Half a"), ("user", "next"), ("assistant", "Done.")]
 
-    sat(story)
-
 
 # --- leaving -------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_takes_back_what_is_typed_then_stops_the_turn_then_leaves() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_ctrl_c_takes_back_what_is_typed_then_stops_the_turn_then_leaves() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("Half a")
         await sits.sees("Half a")
@@ -129,11 +121,9 @@ def test_ctrl_c_takes_back_what_is_typed_then_stops_the_turn_then_leaves() -> No
         sits.type(STOP)
         await sits.ended
 
-    sat(story)
 
-
-def test_typing_after_the_warning_means_to_stay() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_typing_after_the_warning_means_to_stay() -> None:
+    async with sat() as sits:
         sits.type(STOP)
         await sits.sees(chat.LEAVE_WARNING)
         sits.type(f"/status{ENTER}")
@@ -142,11 +132,9 @@ def test_typing_after_the_warning_means_to_stay() -> None:
         await sits.until(lambda: sits.screen.shown.count(chat.LEAVE_WARNING) == 2)
         assert not sits.ended.done()
 
-    sat(story)
 
-
-def test_ctrl_c_twice_leaves_a_turn_that_does_not_end() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_ctrl_c_twice_leaves_a_turn_that_does_not_end() -> None:
+    async with sat() as sits:
         stuck = asyncio.Event()
 
         async def hold() -> str:
@@ -170,11 +158,9 @@ def test_ctrl_c_twice_leaves_a_turn_that_does_not_end() -> None:
         stuck.set()
         await sits.ended
 
-    sat(story)
 
-
-def test_whoever_leaves_in_the_middle_keeps_what_was_said_and_hears_what_was_not_sent() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_whoever_leaves_in_the_middle_keeps_what_was_said_and_hears_what_was_not_sent() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("Half a")
         await sits.sees("Half a")
@@ -187,36 +173,30 @@ def test_whoever_leaves_in_the_middle_keeps_what_was_said_and_hears_what_was_not
         assert shown.rstrip().endswith("Half a\nInterrupted. The conversation up to here is saved.")
         assert await said(sits) == [("user", "go"), ("assistant", "Half a")]
 
-    sat(story)
 
-
-def test_ctrl_d_with_something_typed_does_not_leave() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_ctrl_d_with_something_typed_does_not_leave() -> None:
+    async with sat() as sits:
         sits.type(f"words{LEAVE}{LEAVE}{STOP}/status{ENTER}")
         await sits.sees("turn          none")
         assert not sits.ended.done()
 
-    sat(story)
-
 
 @pytest.mark.parametrize("place", [(event_text.EventRenderer, "draw"), (Screen, "write")], ids=["page", "terminal"])
-def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
+async def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
     monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError("gone")
 
-    async def story(sits: Sitting) -> None:
+    async with sat() as sits:
         monkeypatch.setattr(*place, fail)
         sits.type(f"/status{ENTER}")
         with pytest.raises(OSError, match="gone"):
             await sits.ended
 
-    sat(story)
 
-
-def test_internal_error_of_a_command_that_runs_meanwhile_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(sits: Sitting) -> None:
+async def test_internal_error_of_a_command_that_runs_meanwhile_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 30)
         sits.type(f"/compact here 1{ENTER}")
         await sits.until(lambda: sits.model.requests)
@@ -229,8 +209,6 @@ def test_internal_error_of_a_command_that_runs_meanwhile_ends_the_chat(monkeypat
         with pytest.raises(RuntimeError, match="broken"):
             await asyncio.wait_for(sits.ended, 30)
 
-    sat(story)
-
 
 # --- questions of tools --------------------------------------------------------------------------------
 
@@ -242,8 +220,8 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_hasty")
-def test_what_was_typed_before_a_question_is_no_answer_and_is_back_after_it() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_what_was_typed_before_a_question_is_no_answer_and_is_back_after_it() -> None:
+    async with sat(columns=100) as sits:
         sits.type(f"go{ENTER}")
         await sits.until(lambda: sits.model.requests)
         sits.type("yes")
@@ -263,14 +241,12 @@ def test_what_was_typed_before_a_question_is_no_answer_and_is_back_after_it() ->
         assert sits.home.shell.ran == []
         assert "They said: because" in sits.home.results[0]
 
-    sat(story, columns=100)
 
-
-def test_whoever_is_in_the_middle_of_a_word_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_is_in_the_middle_of_a_word_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the rest of it would be an answer."""
     monkeypatch.setattr(input_line, "TYPING_PAUSE_SECONDS", 1000.0)
 
-    async def story(sits: Sitting) -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         await sits.until(lambda: sits.model.requests)
         sits.type("wh")
@@ -281,12 +257,10 @@ def test_whoever_is_in_the_middle_of_a_word_goes_on_with_it(monkeypatch: pytest.
         await sits.sees("Queued: why")
         assert sits.home.shell.ran == []
 
-    sat(story)
-
 
 @pytest.mark.usefixtures("_hasty")
-def test_keys_behind_an_answer_are_none_to_the_next_question() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_keys_behind_an_answer_are_none_to_the_next_question() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.run("first")
         await sits.sees("Allow?")
@@ -296,13 +270,11 @@ def test_keys_behind_an_answer_are_none_to_the_next_question() -> None:
         await sits.sees("Run second.", "Allow?")
         assert sits.home.shell.ran == ["first"]
 
-    sat(story)
 
-
-def test_answers_are_not_kept_among_what_was_typed(tmp_path: Any) -> None:
+async def test_answers_are_not_kept_among_what_was_typed(tmp_path: Any) -> None:
     history = tmp_path / "history"
 
-    async def story(sits: Sitting) -> None:
+    async with sat(history=str(history)) as sits:
         sits.type(f"go{ENTER}")
         sits.model.run("first")
         await sits.sees("Allow?")
@@ -311,12 +283,10 @@ def test_answers_are_not_kept_among_what_was_typed(tmp_path: Any) -> None:
         await sits.until(lambda: "go" in history.read_text())
         assert "secret" not in history.read_text()
 
-    sat(story, history=str(history))
-
 
 @pytest.mark.parametrize("how", [STOP, LEAVE], ids=["stop", "leave"])
-def test_ctrl_c_and_ctrl_d_at_a_question_deny_it(how: str) -> None:
-    async def story(sits: Sitting) -> None:
+async def test_ctrl_c_and_ctrl_d_at_a_question_deny_it(how: str) -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.run("make it")
         await sits.sees("Allow?")
@@ -328,11 +298,9 @@ def test_ctrl_c_and_ctrl_d_at_a_question_deny_it(how: str) -> None:
         else:
             await sits.idles()
 
-    sat(story)
 
-
-def test_a_question_answered_elsewhere_gives_the_line_back() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_question_answered_elsewhere_gives_the_line_back() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.run("make it")
         await sits.sees("Allow?")
@@ -342,14 +310,12 @@ def test_a_question_answered_elsewhere_gives_the_line_back() -> None:
         await sits.sees("Allowed (elsewhere: once).")
         await sits.until(lambda: sits.line.startswith("> \n"))
 
-    sat(story)
-
 
 # --- commands ------------------------------------------------------------------------------------------
 
 
-def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_for_it() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_for_it() -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 30)
         for stop in (STOP, f"/stop{ENTER}"):
             asked = len(sits.model.requests)
@@ -365,11 +331,9 @@ def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_for_it(
             await sits.idles()
             sits.screen.lines[:] = [""] * len(sits.screen.lines)
 
-    sat(story)
 
-
-def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever_quits_does_not_wait() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever_quits_does_not_wait() -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 30)
         sits.type(f"/compact here 1{ENTER}")
         await sits.until(lambda: sits.model.requests)
@@ -381,11 +345,9 @@ def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever
         await sits.ended
         assert "1 queued message was not sent." in sits.screen.shown
 
-    sat(story)
 
-
-def test_queued_message_is_not_announced_within_a_block_of_code() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_queued_message_is_not_announced_within_a_block_of_code() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("```\na = 1\n")
         await sits.sees("a = 1")
@@ -400,8 +362,6 @@ def test_queued_message_is_not_announced_within_a_block_of_code() -> None:
         sits.model.say(None)  # The block has no end.
         await sits.sees("c = 3\nQueued: last\n")
 
-    sat(story)
-
 
 @pytest.mark.parametrize(
     ("typed", "sent"),
@@ -412,29 +372,25 @@ def test_queued_message_is_not_announced_within_a_block_of_code() -> None:
     ],
     ids=["path", "two slashes", "several lines"],
 )
-def test_a_path_and_a_text_of_several_lines_are_messages_as_they_stand(typed: str, sent: str) -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_path_and_a_text_of_several_lines_are_messages_as_they_stand(typed: str, sent: str) -> None:
+    async with sat() as sits:
         sits.model.say("Yes.", None)
         sits.type(f"{typed}{ENTER}")
         await sits.sees("Yes.")
         assert (await said(sits))[0] == ("user", sent)
 
-    sat(story)
 
-
-def test_lines_are_carried_out_one_after_the_other_where_the_one_before_led() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_lines_are_carried_out_one_after_the_other_where_the_one_before_led() -> None:
+    async with sat() as sits:
         sits.model.say("Yes.", None)
         sits.type(f"/title First{ENTER}/new Second{ENTER}hello{ENTER}")
         shown = await sits.sees("Yes.", "Title: Second")
         assert shown.index("> /title") < shown.index("gets this title") < shown.index("> /new") < shown.index("> hello")
         assert [head.title for head in await sits.home.db.list_sessions()] == ["Second"]
 
-    sat(story)
 
-
-def test_an_answer_goes_on_in_the_conversation_that_was_left() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_an_answer_goes_on_in_the_conversation_that_was_left() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("Half a")
         await sits.sees("Half a")
@@ -446,11 +402,9 @@ def test_an_answer_goes_on_in_the_conversation_that_was_left() -> None:
         sits.type(f"/resume talk{ENTER}")
         await sits.sees("> go\nHalf a word.")
 
-    sat(story)
 
-
-def test_whoever_comes_back_does_not_see_what_was_taken_back() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_whoever_comes_back_does_not_see_what_was_taken_back() -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 3)
         sits.type(f"/undo{ENTER}")
         await sits.sees("Undone")
@@ -459,37 +413,29 @@ def test_whoever_comes_back_does_not_see_what_was_taken_back() -> None:
         await sits.sees("You are in the branch", "> q2\na2")
         assert "a3" not in sits.screen.shown
 
-    sat(story)
 
-
-def test_help_tells_the_keys_too() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_help_tells_the_keys_too() -> None:
+    async with sat(columns=120, rows=60) as sits:
         sits.type(f"/help{ENTER}")
         await sits.sees("Alt-Enter starts a new line", "/queue lists")
-
-    sat(story, columns=120, rows=60)
 
 
 # --- beside the talk -----------------------------------------------------------------------------------
 
 
-def test_a_notice_is_answered_at_once_while_nobody_types() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_notice_is_answered_at_once_while_nobody_types() -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 1)
         sits.model.say("Seen.", None)
         await sits.home.db.mail.add_inbox_entry("talk", "one", "process 1 ended", kind="process")
         sits.home.door.check_inbox("talk")
         await sits.sees("· process 1 ended\nSeen.")
 
-    sat(story)
 
-
-def test_how_long_an_answer_takes_is_told_until_it_is_there() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_how_long_an_answer_takes_is_told_until_it_is_there() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         await sits.sees("answering… ")
         sits.model.say("Well.", None)
         await sits.sees("Well.")
         await sits.idles()
-
-    sat(story)

@@ -24,8 +24,8 @@ async def asked(sits: Sitting) -> None:
         ("/stop", "Interrupted.", []),
     ],
 )
-def test_commands_answer_and_stop(line: str, comes: str, ran: list[str]) -> None:
-    async def story(sits: Sitting) -> None:
+async def test_commands_answer_and_stop(line: str, comes: str, ran: list[str]) -> None:
+    async with sat(columns=100) as sits:
         await asked(sits)
         sits.type(f"{line}{ENTER}")
         await sits.sees(f"> {line}\n", comes)
@@ -36,11 +36,9 @@ def test_commands_answer_and_stop(line: str, comes: str, ran: list[str]) -> None
         assert sits.home.shell.ran == ran
         assert "because of the tests" in str(sits.home.results) or not line.startswith("/deny")
 
-    sat(story, columns=100)
 
-
-def test_a_command_that_is_no_answer_leaves_the_question_open() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_command_that_is_no_answer_leaves_the_question_open() -> None:
+    async with sat(columns=100) as sits:
         await asked(sits)
         sits.type(f"/queue{ENTER}")
         await sits.sees("No messages are waiting.")
@@ -49,23 +47,19 @@ def test_a_command_that_is_no_answer_leaves_the_question_open() -> None:
         await sits.until(lambda: sits.home.shell.ran == ["make it"])
         assert "Type y" not in sits.screen.shown
 
-    sat(story, columns=100)
 
-
-def test_to_quit_denies_and_leaves() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_to_quit_denies_and_leaves() -> None:
+    async with sat() as sits:
         await asked(sits)
         sits.type(f"/quit{ENTER}")
         await sits.ended
         assert sits.home.shell.ran == []
 
-    sat(story)
 
-
-def test_other_words_are_at_the_prompt_after_the_question_and_among_what_was_typed(tmp_path: Path) -> None:
+async def test_other_words_are_at_the_prompt_after_the_question_and_among_what_was_typed(tmp_path: Path) -> None:
     history = tmp_path / "history"
 
-    async def story(sits: Sitting) -> None:
+    async with sat(columns=100, history=str(history)) as sits:
         await asked(sits)
         sits.type(f"what would it make?{ENTER}")
         await sits.sees("Type y, c, a, n or d")
@@ -76,5 +70,3 @@ def test_other_words_are_at_the_prompt_after_the_question_and_among_what_was_typ
         await sits.until(lambda: sits.screen.shown.count("Type y") == 2 and sits.line.startswith("Allow?"))
         sits.type(f"n{ENTER}")
         await sits.sees("Denied (at the terminal: no).", "> what would it make?\n  /usr/bin/make, I mean")
-
-    sat(story, columns=100, history=str(history))

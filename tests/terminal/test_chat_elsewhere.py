@@ -15,8 +15,8 @@ from tests.terminal.test_chat import said, sat
 
 
 @pytest.mark.parametrize("line", ["/resume", "/resume last"])
-def test_to_resume_without_a_name_means_the_most_recent_other_conversation(line: str) -> None:
-    async def story(sits: Sitting) -> None:
+async def test_to_resume_without_a_name_means_the_most_recent_other_conversation(line: str) -> None:
+    async with sat() as sits:
         sits.model.say("Yes.", None)
         sits.type(f"hello{ENTER}")
         await sits.sees("Yes.")
@@ -28,12 +28,10 @@ def test_to_resume_without_a_name_means_the_most_recent_other_conversation(line:
         await sits.sees("The other · 2 messages")
         assert not sits.ended.done()
 
-    sat(story)
-
 
 @pytest.mark.parametrize("line", ["/resume talk", "/resume The talk"])
-def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line: str) -> None:
-    async def story(sits: Sitting) -> None:
+async def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line: str) -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 1)
         sits.type(f"{line}{ENTER}")
         await sits.sees("You are already in this conversation")
@@ -42,22 +40,18 @@ def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line: str)
         shown = await sits.sees("Still.")
         assert "The talk ·" not in shown
 
-    sat(story)
 
-
-def test_a_command_behind_one_that_moves_waits_for_it() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_command_behind_one_that_moves_waits_for_it() -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 1)
         sits.type(f"/new{ENTER}/status{ENTER}")
         await sits.sees("> /status", "begins with your first message")
 
-    sat(story)
 
-
-def test_messages_from_elsewhere_are_shown_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_from_elsewhere_are_shown_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async def story(sits: Sitting) -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 1)
         await sits.sees("2 new messages from elsewhere:\n> q1\na1")
         sits.model.say("Yes.", None)
@@ -68,11 +62,9 @@ def test_messages_from_elsewhere_are_shown_while_nothing_runs(monkeypatch: pytes
         await sits.sees("1 new message from elsewhere:\n> theirs")
         assert sits.screen.shown.count("elsewhere") == 2
 
-    sat(story)
 
-
-def test_whoever_leaves_hears_what_was_stopped_and_not_sent_in_conversations_left_before() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_whoever_leaves_hears_what_was_stopped_and_not_sent_in_conversations_left_before() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("Half a")
         await sits.sees("Half a")
@@ -87,11 +79,9 @@ def test_whoever_leaves_hears_what_was_stopped_and_not_sent_in_conversations_lef
             await asyncio.sleep(0)
         assert await said(sits) == [("user", "go"), ("assistant", "Half a")]
 
-    sat(story)
 
-
-def test_a_message_that_waited_while_one_was_elsewhere_stands_over_its_answer() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_message_that_waited_while_one_was_elsewhere_stands_over_its_answer() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("Half a")
         await sits.sees("Half a")
@@ -102,11 +92,9 @@ def test_a_message_that_waited_while_one_was_elsewhere_stands_over_its_answer() 
         sits.model.say(" word.", None, "Then this.", None)
         await sits.sees("> and then?\nThen this.")
 
-    sat(story)
 
-
-def test_what_was_said_here_from_elsewhere_is_shown_before_the_next_answer() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_what_was_said_here_from_elsewhere_is_shown_before_the_next_answer() -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 1)
         sits.model.say("Yes.", None)
         sits.type(f"mine{ENTER}")
@@ -121,11 +109,9 @@ def test_what_was_said_here_from_elsewhere_is_shown_before_the_next_answer() -> 
         await sits.idles()
         assert sits.screen.shown.count("elsewhere") == 2
 
-    sat(story)
 
-
-def test_while_a_turn_elsewhere_is_waited_for_that_is_what_is_told() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_while_a_turn_elsewhere_is_waited_for_that_is_what_is_told() -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 1)
         lease = await sits.home.db.acquire_lease("talk", "turn")
         sits.type(f"go{ENTER}")
@@ -134,8 +120,6 @@ def test_while_a_turn_elsewhere_is_waited_for_that_is_what_is_told() -> None:
         assert lease.holder not in shown
         await sits.home.db.release_lease(lease)
         await sits.sees("answering… ")
-
-    sat(story)
 
 
 # --- what is being shown is shown before one goes on ---------------------------------------------------
@@ -154,10 +138,10 @@ def gate(sits: Sitting, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 @pytest.mark.parametrize("leaves", [LEAVE, f"/help{ENTER}"], ids=["leaving", "command"])
-def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
+async def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
     monkeypatch: pytest.MonkeyPatch, leaves: str
 ) -> None:
-    async def story(sits: Sitting) -> None:
+    async with sat(columns=120, rows=80) as sits:
         await talk.exchanges(sits.home.db, 1)
         opened = gate(sits, monkeypatch)
         sits.type(f"go{ENTER}")
@@ -179,28 +163,24 @@ def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
             shown = await sits.sees("Alt-Enter starts a new line")
             assert shown.index("/quit ") < shown.index("Alt-Enter")
 
-    sat(story, columns=120, rows=80)
 
-
-def test_what_came_last_in_a_conversation_is_shown_before_one_arrives_in_another() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_what_came_last_in_a_conversation_is_shown_before_one_arrives_in_another() -> None:
+    async with sat() as sits:
         sits.home.door._state("talk").emit(events.TextDelta("Late words"))
         await sits.chat.session.switch("other")
         await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
         shown = await sits.sees("Late words")
         assert shown.index("Late words") < shown.rindex("A new conversation")
 
-    sat(story)
-
 
 @pytest.mark.parametrize("fails", ["conversation", "transcript", "hides"])
-def test_where_the_store_fails_on_the_way_elsewhere_that_is_told_and_the_chat_goes_on(
+async def test_where_the_store_fails_on_the_way_elsewhere_that_is_told_and_the_chat_goes_on(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def failing(*_: object) -> None:
         raise errors.StoreBusy("It is locked.")
 
-    async def story(sits: Sitting) -> None:
+    async with sat() as sits:
         await talk.exchanges(sits.home.db, 1, "other")
         with monkeypatch.context() as now:
             now.setattr(sits.home.db, fails, failing)
@@ -212,11 +192,9 @@ def test_where_the_store_fails_on_the_way_elsewhere_that_is_told_and_the_chat_go
         assert "2 new messages from elsewhere" in shown
         assert not sits.ended.done()
 
-    sat(story)
 
-
-def test_a_tool_that_runs_where_one_was_is_not_shown_as_running_here() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_tool_that_runs_where_one_was_is_not_shown_as_running_here() -> None:
+    async with sat() as sits:
         sits.home.door._state("talk").emit(events.ToolStarted("c", "shell", '{"command": "sleep 20"}'))
         await sits.sees("sleep 20")
         assert sits.chat._renderer.open
@@ -224,5 +202,3 @@ def test_a_tool_that_runs_where_one_was_is_not_shown_as_running_here() -> None:
         assert not sits.chat._renderer.open
         await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
         assert sits.screen.shown.index("sleep 20") < sits.screen.shown.rindex("A new conversation")
-
-    sat(story)

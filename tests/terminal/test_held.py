@@ -13,8 +13,8 @@ from tests.terminal import calling
 from tests.terminal.sitting import Dictated
 
 
-def test_what_a_program_tells_is_a_turn_of_its_own_and_the_prompt_behind_it_has_its_own_end() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_a_program_tells_is_a_turn_of_its_own_and_the_prompt_behind_it_has_its_own_end() -> None:
+    async with calling.client(["Saw it.", "Fine."]) as (desk, client):
         await filled(desk.db, 1)
         await desk.db.mail.add_inbox_entry("talk", "build", "The build ended.", kind="process")
         await client.ask("session.resume", session_id="talk")
@@ -28,11 +28,9 @@ def test_what_a_program_tells_is_a_turn_of_its_own_and_the_prompt_behind_it_has_
         assert first["uid"] not in (None, "mine")
         assert second["uid"] == "mine"
 
-    calling.run(story, ["Saw it.", "Fine."])
 
-
-def test_a_prompt_of_somebody_else_is_told_by_its_own_uid() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_prompt_of_somebody_else_is_told_by_its_own_uid() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         other = desk.home.door.submit("talk", events.Submit("From elsewhere", "theirs"))
@@ -42,34 +40,28 @@ def test_a_prompt_of_somebody_else_is_told_by_its_own_uid() -> None:
         ends = [(each["payload"]["uid"], each["payload"]["text"]) for each in client.told("message.complete")]
         assert ends == [("theirs", "a"), ("ours", "b")]
 
-    calling.run(story, ["a", "b"])
 
-
-def test_something_that_cannot_be_told_keeps_nothing_behind_it_from_being_told() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_something_that_cannot_be_told_keeps_nothing_behind_it_from_being_told() -> None:
+    async with calling.client() as (desk, client):
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         desk.home.door.publish("talk", events.Notice("\ud800 is no text"))
         desk.home.door.publish("talk", events.Notice("This is."))
         assert (await client.until("status"))["payload"]["text"] == "This is."
 
-    calling.run(story)
-
 
 @pytest.mark.parametrize(("line", "said"), [("/stop", "Nothing is running."), ("/title  A\nplan", "Title: A plan")])
-def test_what_a_command_said_is_in_its_answer_whatever_it_is(line: str, said: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_a_command_said_is_in_its_answer_whatever_it_is(line: str, said: str) -> None:
+    async with calling.client() as (desk, client):
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         done = await client.ask("command.exec", session_id="talk", line=line)
         assert (done["ok"], done["output"]) == (True, [{"level": "info", "text": said}])
 
-    calling.run(story)
-
 
 @pytest.mark.parametrize("title", ["", " \u200b\x07", "x" * 101, "x" * 1_000_000])
-def test_a_title_that_can_never_be_given_is_refused_when_it_is_wanted(title: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_title_that_can_never_be_given_is_refused_when_it_is_wanted(title: str) -> None:
+    async with calling.client() as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         for method, given in (("session.create", {}), ("session.title", {"session_id": key})):
             refused = await calling.refusal(client.ask(method, **given, title=title))
@@ -77,12 +69,10 @@ def test_a_title_that_can_never_be_given_is_refused_when_it_is_wanted(title: str
         assert len([*desk.server._sessions]) == 1
         assert desk.home.door._titles == {}
 
-    calling.run(story)
-
 
 @pytest.mark.parametrize("how", ["session.create", "session.title", "/title", "/new"])
-def test_a_title_that_is_wanted_is_told_as_it_will_be_given(how: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_title_that_is_wanted_is_told_as_it_will_be_given(how: str) -> None:
+    async with calling.client() as (_, client):
         odd = "\x1b]0;evil\x07 plan"
         first: dict[str, Any] = {"title": odd} if how == "session.create" else {}
         key = (await client.ask("session.create", **first))["session_id"]
@@ -93,14 +83,12 @@ def test_a_title_that_is_wanted_is_told_as_it_will_be_given(how: str) -> None:
             key = done["moved"]["session_id"] if done["moved"] else key
         assert (await client.ask("session.info", session_id=key))["pending_title"] == "]0;evil plan"
 
-    calling.run(story)
 
-
-def test_a_prompt_says_how_many_come_before_it_also_while_the_inbox_is_looked_at() -> None:
+async def test_a_prompt_says_how_many_come_before_it_also_while_the_inbox_is_looked_at() -> None:
     reached, go = asyncio.Event(), asyncio.Event()
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (desk, client):
         works = desk.db.mail.inbox_entries
 
         async def slow(*given: Any) -> Any:
@@ -118,13 +106,11 @@ def test_a_prompt_says_how_many_come_before_it_also_while_the_inbox_is_looked_at
         queued.append((await client.ask("prompt.submit", session_id=key, text="c"))["queued"])
         assert queued == [0, 1, 2]
 
-    calling.run(story, model=model)
 
-
-def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is_behind_it_is_told(
+async def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is_behind_it_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client() as (desk, client):
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         (session,) = desk.server._sessions
@@ -140,11 +126,9 @@ def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is_behin
         (logged,) = (each for each in caplog.records if each.levelname == "ERROR")
         assert (logged.exc_info or (None,))[0] is KeyError
 
-    calling.run(story)
 
-
-def test_a_turn_that_breaks_down_after_its_end_was_told_has_no_second_end() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_turn_that_breaks_down_after_its_end_was_told_has_no_second_end() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         agent = await desk.home.door.agents.get("talk")
@@ -160,5 +144,3 @@ def test_a_turn_that_breaks_down_after_its_end_was_told_has_no_second_end() -> N
         del agent.run_conversation
         await client.say("talk", "b", uid="b")
         assert [each["payload"]["uid"] for each in client.told("message.complete")] == ["a", "b"]
-
-    calling.run(story, ["a", "b"])

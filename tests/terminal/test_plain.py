@@ -117,19 +117,16 @@ def test_an_interrupt_takes_back_half_a_line_and_is_told_to_the_question_or_the_
         signal.signal(signal.SIGINT, before)
 
 
-def test_the_end_of_what_can_be_typed_leaves() -> None:
-    async def tell() -> None:
-        source, keys = os.pipe()
-        person = Person()
-        running = asyncio.create_task(dumb_terminal.DumbTerminal(Paper(), person, source).run())
-        os.close(keys)
-        await until(lambda: person.did)
-        running.cancel()
-        await asyncio.wait([running])
-        os.close(source)
-        assert set(person.did) == {"^D"}
-
-    asyncio.run(tell())
+async def test_the_end_of_what_can_be_typed_leaves() -> None:
+    source, keys = os.pipe()
+    person = Person()
+    running = asyncio.create_task(dumb_terminal.DumbTerminal(Paper(), person, source).run())
+    os.close(keys)
+    await until(lambda: person.did)
+    running.cancel()
+    await asyncio.wait([running])
+    os.close(source)
+    assert set(person.did) == {"^D"}
 
 
 def test_a_line_that_is_no_answer_is_said_to_be_not_sent() -> None:

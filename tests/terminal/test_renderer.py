@@ -16,17 +16,17 @@ from holdfast.chat import input_line, renderer
 from tests.agent import stage
 from tests.agent.commands import talk
 from tests.terminal.screen import Screen
-from tests.terminal.sitting import ENTER, Sitting, sitting
+from tests.terminal.sitting import ENTER, sitting
 from tests.terminal.test_chat import sat
 
 PARAGRAPH = "one two three four five six seven eight nine ten " * 4
 
 
-def test_a_stream_of_small_pieces_is_drawn_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_of_small_pieces_is_drawn_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame that does not end shows it: nothing is drawn but with the next one."""
     monkeypatch.setattr(input_line, "FRAME_SECONDS", 1000.0)
 
-    async def story(sits: Sitting) -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         await sits.until(lambda: sits.model.requests)
         await asyncio.sleep(0)
@@ -40,11 +40,9 @@ def test_a_stream_of_small_pieces_is_drawn_a_few_times_only(monkeypatch: pytest.
         await sits.sees("w1999", "> x")
         assert app.render_counter - drawn <= 5
 
-    sat(story)
 
-
-def test_what_is_printed_and_the_prompt_below_it_are_one_write() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_what_is_printed_and_the_prompt_below_it_are_one_write() -> None:
+    async with sat() as sits:
         written: list[str] = []
         write = sits.screen.write
 
@@ -60,12 +58,10 @@ def test_what_is_printed_and_the_prompt_below_it_are_one_write() -> None:
         # The prompt is taken away before, and stands below again: nobody sees the moment between.
         assert printed.index("\x1b[J") < printed.index("First line.") < printed.rindex(">")
 
-    sat(story)
-
 
 @pytest.mark.parametrize("columns", [30, 47, 100])
-def test_after_a_resize_what_is_open_is_there_once(columns: int) -> None:
-    async def story(sits: Sitting) -> None:
+async def test_after_a_resize_what_is_open_is_there_once(columns: int) -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say(f"Before.\n\n{PARAGRAPH}")
         await sits.sees("ten\n\n> ")
@@ -78,11 +74,9 @@ def test_after_a_resize_what_is_open_is_there_once(columns: int) -> None:
         assert shown.count("Before.") == 1
         assert shown.count("A new conversation") == 1
 
-    sat(story)
 
-
-def test_a_frame_that_comes_before_the_news_of_a_resize_is_drawn_in_the_new_size() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_frame_that_comes_before_the_news_of_a_resize_is_drawn_in_the_new_size() -> None:
+    async with sat() as sits:
         sits.type(f"go{ENTER}")
         sits.model.say(PARAGRAPH)
         await sits.sees("ten\n\n> ")
@@ -92,11 +86,9 @@ def test_a_frame_that_comes_before_the_news_of_a_resize_is_drawn_in_the_new_size
         assert "".join(sits.screen.shown.split()).count("onetwothree") == 4
         assert sits.screen.shown.count("> go") == 1
 
-    sat(story)
 
-
-def test_of_an_open_block_taller_than_the_terminal_the_end_is_seen_and_all_of_it_once_it_is_complete() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_of_an_open_block_taller_than_the_terminal_the_end_is_seen_and_all_of_it_once_it_is_complete() -> None:
+    async with sat(rows=12) as sits:
         sits.type(f"go{ENTER}")
         sits.model.say("| n |\n|---|\n" + "".join(f"| r{number}r |\n" for number in range(50)))
         shown = await sits.sees("r49r")
@@ -106,19 +98,15 @@ def test_of_an_open_block_taller_than_the_terminal_the_end_is_seen_and_all_of_it
         await sits.idles()
         assert [sits.screen.shown.count(f"r{number}r") for number in range(50)] == [1] * 50
 
-    sat(story, rows=12)
 
-
-def test_rows_that_are_not_needed_any_more_go() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_rows_that_are_not_needed_any_more_go() -> None:
+    async with sat() as sits:
         await sits.sees("scripted/model")
         sits.type("/st")
         await sits.sees("/stop")
         sits.type("\x03")
         await sits.until(lambda: "/stop" not in sits.screen.shown)
         assert sits.line.split("\n")[1].startswith("scripted/model")
-
-    sat(story)
 
 
 def test_a_row_that_a_narrower_terminal_broke_counts_also_where_the_cursor_is_in_it() -> None:
@@ -130,48 +118,40 @@ def test_a_row_that_a_narrower_terminal_broke_counts_also_where_the_cursor_is_in
     assert renderer.rows_above(drawn, Point(9, 0), 10) == 0
 
 
-def test_one_empty_row_stands_over_the_prompt_whatever_came_before() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_one_empty_row_stands_over_the_prompt_whatever_came_before() -> None:
+    async with sat() as sits:
         assert "first message.\n\n> " in await sits.sees("first message.\n\n> ")
         await talk.exchanges(sits.home.db, 1, "other")
         sits.type(f"/resume other{ENTER}")
         shown = await sits.sees("a1\n\n> ")
         assert "\n\n\n" not in shown
 
-    sat(story)
 
-
-def test_a_terminal_that_goes_while_nobody_types_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_terminal_that_goes_while_nobody_types_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("gone")
 
-    async def story(sits: Sitting) -> None:
+    async with sat() as sits:
         monkeypatch.setattr(Screen, "write", fail)
         sits.prompt.redraw()
         with pytest.raises(OSError, match="gone"):
             await asyncio.wait_for(asyncio.shield(sits.ended), 60)
 
-    sat(story)
 
-
-def test_a_long_line_is_echoed_broken_between_words() -> None:
-    async def story(sits: Sitting) -> None:
+async def test_a_long_line_is_echoed_broken_between_words() -> None:
+    async with sat(columns=28) as sits:
         sits.model.say("Yes.", None)
         sits.type(f"{'word ' * 9}{ENTER}")
         await sits.sees("> word word word word word\n  word word word word\nYes.")
 
-    sat(story, columns=28)
 
-
-def test_ctrl_z_suspends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ctrl_z_suspends(monkeypatch: pytest.MonkeyPatch) -> None:
     suspended: list[object] = []
     monkeypatch.setattr(application.Application, "suspend_to_background", lambda app, *_: suspended.append(app))
 
-    async def story(sits: Sitting) -> None:
+    async with sat() as sits:
         sits.type("\x1a")
         await sits.until(lambda: suspended)
-
-    sat(story)
 
 
 ANY = st.lists(

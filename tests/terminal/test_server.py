@@ -40,10 +40,10 @@ async def opened(client: calling.Caller, **given: Any) -> str:
 # --- prompts -------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_during_a_turn_is_queued_and_each_has_one_end_in_order(store: str) -> None:
+async def test_a_prompt_during_a_turn_is_queued_and_each_has_one_end_in_order(store: str) -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model, target=store) as (_, client):
         key = await opened(client)
         sent = [await client.ask("prompt.submit", session_id=key, text=f"{n}", uid=f"u{n}") for n in range(3)]
         assert [each["queued"] for each in sent] == [0, 1, 2]
@@ -54,11 +54,9 @@ def test_a_prompt_during_a_turn_is_queued_and_each_has_one_end_in_order(store: s
         begun = [(each["payload"]["uid"], each["payload"]["text"]) for each in client.told("message.start")]
         assert begun == [("u0", "0"), ("u1", "1"), ("u2", "2")]
 
-    calling.run(story, model=model, target=store)
 
-
-def test_prompts_that_are_sent_at_once_are_answered_in_the_order_they_were_sent() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_prompts_that_are_sent_at_once_are_answered_in_the_order_they_were_sent() -> None:
+    async with calling.client(["ok"] * 6) as (_, client):
         key = await opened(client)
         slow = client.asking("prompt.submit", session_id=key, text="first", images=[PICTURE])
         quick = [client.asking("prompt.submit", session_id=key, text=f"{number}") for number in range(5)]
@@ -68,13 +66,11 @@ def test_prompts_that_are_sent_at_once_are_answered_in_the_order_they_were_sent(
         said = [each["payload"]["text"] for each in client.told("message.start")]
         assert said == ["first", "0", "1", "2", "3", "4"]
 
-    calling.run(story, ["ok"] * 6)
 
-
-def test_a_session_does_not_wait_for_another_one() -> None:
+async def test_a_session_does_not_wait_for_another_one() -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (_, client):
         one, two = await opened(client), await opened(client)
         await client.ask("prompt.submit", session_id=one, text="slow")
         await client.until("message.start", text="slow")
@@ -88,24 +84,20 @@ def test_a_session_does_not_wait_for_another_one() -> None:
         model.say("done", None)
         await client.until("message.complete")
 
-    calling.run(story, model=model)
 
-
-def test_the_same_uid_again_is_the_same_message() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_the_same_uid_again_is_the_same_message() -> None:
+    async with calling.client(["one", "two"]) as (desk, client):
         key = await opened(client)
         for _ in range(2):
             reply = await client.say(key, "Hello", uid="mine")
             assert (reply["payload"]["text"], reply["payload"]["status"]) == ("one", "completed")
         assert len(await desk.db.transcript(key)) == 2
 
-    calling.run(story, ["one", "two"])
 
-
-def test_a_prompt_that_is_dropped_from_the_queue_has_its_end_too() -> None:
+async def test_a_prompt_that_is_dropped_from_the_queue_has_its_end_too() -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (_, client):
         key = await opened(client)
         await client.ask("prompt.submit", session_id=key, text="a", uid="a")
         await client.until("message.start")
@@ -118,12 +110,10 @@ def test_a_prompt_that_is_dropped_from_the_queue_has_its_end_too() -> None:
         # What a command answered is in its answer, and not told once more.
         assert client.told("status") == []
 
-    calling.run(story, model=model)
-
 
 @pytest.mark.parametrize("fault", [errors.RequestRefused("No."), ZeroDivisionError("inside")])
-def test_a_turn_that_fails_has_its_end_and_the_next_is_answered(fault: Exception) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_turn_that_fails_has_its_end_and_the_next_is_answered(fault: Exception) -> None:
+    async with calling.client([fault, "ok"]) as (_, client):
         key = await opened(client)
         failed = (await client.say(key, "a", uid="a"))["payload"]
         assert (failed["uid"], failed["status"] in ("model", "failed"), bool(failed["error"])) == ("a", True, True)
@@ -131,13 +121,11 @@ def test_a_turn_that_fails_has_its_end_and_the_next_is_answered(fault: Exception
         assert (await client.say(key, "b"))["payload"]["text"] == "ok"
         assert len(client.told("message.complete")) == 2
 
-    calling.run(story, [fault, "ok"])
 
-
-def test_an_interrupt_stops_the_turn_and_keeps_what_was_said() -> None:
+async def test_an_interrupt_stops_the_turn_and_keeps_what_was_said() -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (_, client):
         key = await opened(client)
         assert not (await client.ask("session.interrupt", session_id=key))["interrupted"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
@@ -147,11 +135,9 @@ def test_an_interrupt_stops_the_turn_and_keeps_what_was_said() -> None:
         ended = (await client.until("message.complete"))["payload"]
         assert (ended["status"], ended["text"].splitlines()[0], ended["partial"]) == ("interrupted", "Once upon", True)
 
-    calling.run(story, model=model)
 
-
-def test_a_prompt_that_is_stopped_before_its_turn_began_has_its_end() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_prompt_that_is_stopped_before_its_turn_began_has_its_end() -> None:
+    async with calling.client(["a"]) as (desk, client):
         key = await opened(client)
         sent = client.asking("prompt.submit", session_id=key, text="Hello", uid="early")
         while not desk.home.door.running(key):
@@ -163,10 +149,8 @@ def test_a_prompt_that_is_stopped_before_its_turn_began_has_its_end() -> None:
         assert client.told("message.start") == []
         assert await calling.no_row(desk.db, key)
 
-    calling.run(story, ["a"])
 
-
-def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() -> None:
+async def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() -> None:
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def wait() -> str:
@@ -174,7 +158,7 @@ def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() -> Non
         await go.wait()
         return "done"
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client([house.runs("true"), "ok", "Yes."], shell=house.Shell(wait), yes=True) as (desk, client):
         key = await opened(client)
         await client.ask("prompt.submit", session_id=key, text="Hello")
         await reached.wait()
@@ -187,13 +171,11 @@ def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() -> Non
         assert (became["steered"], became["prompt"]["uid"]) == (False, "s")
         assert (await client.until("message.complete", uid="s"))["payload"]["text"] == "Yes."
 
-    calling.run(story, [house.runs("true"), "ok", "Yes."], shell=house.Shell(wait), yes=True)
 
-
-def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> None:
+async def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> None:
     pieces = [base.ContentDelta(f"{number} ") for number in range(1000)]
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client([[*pieces, base.FinishDelta("stop")]]) as (desk, client):
         key = await opened(client)
         await client.ask("prompt.submit", session_id=key, text="Count.")
         client.reads.clear()
@@ -205,8 +187,6 @@ def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> Non
         assert "".join(told) == whole
         assert len(told) < 2 * subscriptions.COALESCE_AT
 
-    calling.run(story, [[*pieces, base.FinishDelta("stop")]])
-
 
 # --- options -------------------------------------------------------------------------------------------
 
@@ -215,8 +195,9 @@ def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> Non
     ("progress", "shown"),
     [("all", ["start", "start", "complete", "complete"]), ("new", ["start", "complete"]), ("off", [])],
 )
-def test_tools_are_told_of_as_the_client_wants(progress: str, shown: list[str]) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_tools_are_told_of_as_the_client_wants(progress: str, shown: list[str]) -> None:
+    script = [house.runs("echo a long line that does not fit", "c1"), house.runs("true", "c2"), "ok"]
+    async with calling.client(script, yes=True) as (desk, client):
         key = await opened(client, options={"tool_progress": progress, "columns": 20})
         await client.say(key, "Hello")
         told = client.told("tool.start", "tool.complete")
@@ -224,13 +205,13 @@ def test_tools_are_told_of_as_the_client_wants(progress: str, shown: list[str]) 
         assert all(len(each["payload"]["line"]) <= 20 for each in told)
         assert len(desk.home.shell.ran) == 2
 
-    script = [house.runs("echo a long line that does not fit", "c1"), house.runs("true", "c2"), "ok"]
-    calling.run(story, script, yes=True)
-
 
 @pytest.mark.parametrize("shows", [True, False])
-def test_what_the_model_thinks_is_told_only_where_that_is_wanted(shows: bool) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_the_model_thinks_is_told_only_where_that_is_wanted(shows: bool) -> None:
+    async with calling.client([base.Reply((content_parts.Reasoning("Hm."), content_parts.Text("Yes.")))]) as (
+        _,
+        client,
+    ):
         key = await opened(client)
         chosen = await client.ask("session.options", session_id=key, options={"show_reasoning": shows})
         assert chosen["options"] == {"columns": 80, "show_reasoning": shows, "tool_progress": "all", "images": 0}
@@ -238,11 +219,9 @@ def test_what_the_model_thinks_is_told_only_where_that_is_wanted(shows: bool) ->
         kinds = [(each["payload"]["kind"], each["payload"]["text"]) for each in client.told("message.delta")]
         assert kinds == [*([("reasoning", "Hm.")] if shows else []), ("text", "Yes.")]
 
-    calling.run(story, [base.Reply((content_parts.Reasoning("Hm."), content_parts.Text("Yes.")))])
 
-
-def test_attached_images_go_with_the_next_prompt_and_with_no_other() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_attached_images_go_with_the_next_prompt_and_with_no_other() -> None:
+    async with calling.client(["A dot.", "Nothing."]) as (desk, client):
         key = await opened(client, options={"images": [PICTURE]})
         assert (await client.ask("session.info", session_id=key))["options"]["images"] == 1
         await client.say(key, "What is it?", images=[PICTURE])
@@ -254,14 +233,12 @@ def test_attached_images_go_with_the_next_prompt_and_with_no_other() -> None:
         assert (await client.ask("session.info", session_id=key))["options"]["images"] == 0
         assert content_parts.text(first.content) == "What is it?"
 
-    calling.run(story, ["A dot.", "Nothing."])
-
 
 @pytest.mark.parametrize(
     ("data", "why"), [("%%%", "base64"), ("AAAA", "not a valid PNG"), (PICTURE["data"][:40], "not a valid PNG")]
 )
-def test_an_image_that_does_not_hold_together_is_refused_and_nothing_is_sent(data: str, why: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_an_image_that_does_not_hold_together_is_refused_and_nothing_is_sent(data: str, why: str) -> None:
+    async with calling.client() as (desk, client):
         key = await opened(client)
         for asking in (
             client.ask("prompt.submit", session_id=key, text="Look", images=[{"data": data}]),
@@ -273,14 +250,12 @@ def test_an_image_that_does_not_hold_together_is_refused_and_nothing_is_sent(dat
         assert await calling.no_row(desk.db, key)
         assert [session.key for session in desk.server._sessions] == [key]
 
-    calling.run(story)
-
 
 # --- what else may be asked ----------------------------------------------------------------------------
 
 
-def test_the_transcript_comes_in_stretches_that_fit() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_the_transcript_comes_in_stretches_that_fit() -> None:
+    async with calling.client() as (desk, client):
         await filled(desk.db, 30)
         await client.ask("session.resume", session_id="talk")
         seen: list[int] = []
@@ -296,11 +271,9 @@ def test_the_transcript_comes_in_stretches_that_fit() -> None:
         part = await client.ask("session.history", session_id="talk", after=60)
         assert ([each["seq"] for each in part["messages"]], part["more"], part["last_seq"]) == ([61], True, 62)
 
-    calling.run(story)
 
-
-def test_an_undo_is_told_and_shows_in_the_transcript() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_an_undo_is_told_and_shows_in_the_transcript() -> None:
+    async with calling.client(["a", "b"]) as (_, client):
         key = await opened(client)
         refused = await calling.refusal(client.ask("session.undo", session_id=key))
         assert refused.code == -32000
@@ -311,11 +284,9 @@ def test_an_undo_is_told_and_shows_in_the_transcript() -> None:
         assert [each["taken_back"] for each in said] == [False, False, True, True]
         assert (await calling.refusal(client.ask("session.undo", session_id=key, turns=5))).code == -32000
 
-    calling.run(story, ["a", "b"])
 
-
-def test_a_compaction_says_what_became_of_it_and_everybody_is_told() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_compaction_says_what_became_of_it_and_everybody_is_told() -> None:
+    async with calling.client(summarizer=Writer()) as (desk, client):
         other = await desk.caller()
         await filled(desk.db, 50)
         for each in (client, other):
@@ -331,13 +302,11 @@ def test_a_compaction_says_what_became_of_it_and_everybody_is_told() -> None:
         key = await opened(client)
         assert (await calling.refusal(client.ask("session.compress", session_id=key))).code == -32000
 
-    calling.run(story, summarizer=Writer())
 
-
-def test_a_compaction_that_is_not_wanted_any_more_stops() -> None:
+async def test_a_compaction_that_is_not_wanted_any_more_stops() -> None:
     slow, reached, _ = held()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], summarizer=Writer(slow), background=False) as (desk, client):
         await filled(desk.db, 50)
         await client.ask("session.resume", session_id="talk")
         made = client.asking("session.compress", session_id="talk")
@@ -348,11 +317,9 @@ def test_a_compaction_that_is_not_wanted_any_more_stops() -> None:
         assert (await client.say("talk", "Hello"))["payload"]["text"] == "ok"
         assert len(await desk.db.sessions("talk")) == 1
 
-    calling.run(story, ["ok"], summarizer=Writer(slow), background=False)
 
-
-def test_a_branch_is_open_beside_where_it_came_from() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_branch_is_open_beside_where_it_came_from() -> None:
+    async with calling.client(["a", "b", "c"]) as (_, client):
         key = await opened(client)
         await client.say(key, "Hello")
         made = await client.ask("session.branch", session_id=key, title="Other way")
@@ -361,11 +328,9 @@ def test_a_branch_is_open_beside_where_it_came_from() -> None:
         assert (await client.say(key, "Here"))["payload"]["text"] == "c"
         assert (await calling.refusal(client.ask("session.branch", session_id=key, title="Other way"))).code == -32000
 
-    calling.run(story, ["a", "b", "c"])
 
-
-def test_sessions_are_listed_and_opened_by_id_beginning_and_title() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_sessions_are_listed_and_opened_by_id_beginning_and_title() -> None:
+    async with calling.client() as (desk, client):
         for name in ("alpha_1", "alpha_2"):
             await desk.db.create_session(name, source="test", title=f"Title of {name}")
             await desk.db.append_messages(name, [types.NewMessage(role="user", content="Hello")])
@@ -379,11 +344,9 @@ def test_sessions_are_listed_and_opened_by_id_beginning_and_title() -> None:
         missing = await calling.refusal(client.ask("session.resume", session_id="nobody"))
         assert (missing.code, missing.data) == (-32003, {"type": "NoSuchSession"})
 
-    calling.run(story)
 
-
-def test_commands_answer_submit_move_and_quit() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_commands_answer_submit_move_and_quit() -> None:
+    async with calling.client(["a", "b", "c"]) as (_, client):
         key = await opened(client)
         await client.say(key, "Hello")
         helped = await client.ask("command.exec", session_id=key, line="/help")
@@ -400,11 +363,9 @@ def test_commands_answer_submit_move_and_quit() -> None:
         assert (await calling.refusal(client.ask("command.exec", session_id=key, line="words"))).code == -32602
         assert client.told("error") == []
 
-    calling.run(story, ["a", "b", "c"])
 
-
-def test_what_one_client_does_another_one_of_the_same_conversation_sees() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_one_client_does_another_one_of_the_same_conversation_sees() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         other = await desk.caller()
         key = await opened(client)
         await client.say(key, "Hello", uid="u1")
@@ -416,8 +377,6 @@ def test_what_one_client_does_another_one_of_the_same_conversation_sees() -> Non
         await other.until("session.info", title="Named")
         await client.ask("command.exec", session_id=key, line="/status")
         assert "scripted/model" in (await other.until("status", kind="answer"))["payload"]["text"]
-
-    calling.run(story, ["a", "b"])
 
 
 # --- what is refused -----------------------------------------------------------------------------------
@@ -441,18 +400,16 @@ def test_what_one_client_does_another_one_of_the_same_conversation_sees() -> Non
         ("approval.respond", {"session_id": "KEY", "request_id": "x", "answer": "yes"}),
     ],
 )
-def test_parameters_that_cannot_be_meant_are_refused(method: str, params: dict[str, Any]) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_parameters_that_cannot_be_meant_are_refused(method: str, params: dict[str, Any]) -> None:
+    async with calling.client() as (desk, client):
         key = await opened(client)
         given = {name: key if value == "KEY" else value for name, value in params.items()}
         assert (await calling.refusal(client.ask(method, **given))).code == -32602
         assert await calling.no_row(desk.db, key)
 
-    calling.run(story)
 
-
-def test_what_another_client_has_open_is_not_open_here() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_another_client_has_open_is_not_open_here() -> None:
+    async with calling.client(["a"]) as (desk, client):
         other = await desk.caller()
         key = await opened(client)
         assert (await calling.refusal(other.ask("prompt.submit", session_id=key, text="x"))).code == -32003
@@ -462,11 +419,9 @@ def test_what_another_client_has_open_is_not_open_here() -> None:
             assert (refused.code, "session.resume" in str(refused)) == (-32002, True)
         assert (await desk.db.head(key)).live
 
-    calling.run(story, ["a"])
 
-
-def test_a_conversation_that_was_deleted_is_refused_and_can_be_closed() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_conversation_that_was_deleted_is_refused_and_can_be_closed() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         key = await opened(client)
         await client.say(key, "Hello")
         await desk.db.delete_conversation(key)
@@ -476,26 +431,20 @@ def test_a_conversation_that_was_deleted_is_refused_and_can_be_closed() -> None:
         assert (failed["status"] != "completed", bool(failed["error"])) == (True, True)
         assert await client.ask("session.close", session_id=key) == {"session_id": key, "ended": False}
 
-    calling.run(story, ["a", "b"])
 
-
-def test_the_server_says_what_it_is_before_it_is_asked() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_the_server_says_what_it_is_before_it_is_asked() -> None:
+    async with calling.client() as (_, client):
         about = await client.ask("server.info")
         assert client.events[0] == {"type": "ready", "session_id": None, "payload": about}
         assert [client.frames[0].get("method"), *client.frames[1:]] == ["event", *client.answers]
         assert (about["protocol"], about["methods"]) == (1, [*wire_types.METHODS])
 
-    calling.run(story)
 
-
-def test_a_command_that_is_told_to_its_sender_first_is_told_to_all() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_command_that_is_told_to_its_sender_first_is_told_to_all() -> None:
+    async with calling.client() as (desk, _):
         order: list[str] = []
         door = desk.home.door
         with door.subscribe("talk", on_event=lambda _: order.append("everybody")):
             await door.send("talk", events.Command("/status"), on_output=lambda _: order.append("sender"))
             door.publish("talk", events.Notice("x"))
         assert order == ["sender", "everybody", "everybody"]
-
-    calling.run(story)

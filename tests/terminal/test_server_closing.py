@@ -10,7 +10,6 @@ from holdfast import AsyncSessionDB
 from holdfast.compaction import hooks
 from holdfast.rpc_server import session
 from holdfast.runtime import subscriptions
-from tests.agent import stage
 from tests.terminal import calling
 from tests.terminal.sitting import Dictated
 from tests.terminal.test_server_leaving import ends, spoken, until_ended
@@ -35,11 +34,11 @@ async def unread(desk: calling.Desk, client: calling.Caller, model: Dictated) ->
 ENDS = [("a", "interrupted"), ("b", "dropped"), ("c", "dropped")]
 
 
-def test_who_reads_late_is_told_every_end_before_its_close_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_reads_late_is_told_every_end_before_its_close_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (desk, client):
         key = await unread(desk, client, model)
         closed = client.asking("session.close", session_id=key)
         await until_ended(desk.db, key)
@@ -48,15 +47,13 @@ def test_who_reads_late_is_told_every_end_before_its_close_is_answered(monkeypat
         assert sorted(uids(client)) == ENDS
         assert [*desk.server._sessions] == []
 
-    calling.run(story, model=model)
-
 
 @pytest.mark.parametrize("how", ["the client vanishes", "the server ends"])
-def test_who_never_reads_is_not_waited_for_at_the_end(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_never_reads_is_not_waited_for_at_the_end(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (desk, client):
         key = await unread(desk, client, model)
         client.asking("session.close", session_id=key)
         await until_ended(desk.db, key)
@@ -68,20 +65,18 @@ def test_who_never_reads_is_not_waited_for_at_the_end(how: str, monkeypatch: pyt
             desk._callers.remove(client)
         await until_none_is_left(desk)
 
-    calling.run(story, model=model)
-
 
 # --- who opens meanwhile -------------------------------------------------------------------------------
 
 
-def test_opening_again_what_is_being_closed_keeps_nobody_from_opening_others() -> None:
+async def test_opening_again_what_is_being_closed_keeps_nobody_from_opening_others() -> None:
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def closing(_: str) -> None:
         reached.set()
         await go.wait()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["a", "b", "c"], hooks=hooks.Hooks(closing=(closing,))) as (_, client):
         key, other = await spoken(client), await spoken(client, "Other words")
         go.set()
         await client.ask("session.close", session_id=other)
@@ -99,20 +94,18 @@ def test_opening_again_what_is_being_closed_keeps_nobody_from_opening_others() -
         assert not (await again)["result"]["live"]
         assert (await after)["result"]["uid"] == "u"
 
-    calling.run(story, ["a", "b", "c"], hooks=hooks.Hooks(closing=(closing,)))
-
 
 # --- the last one ends it ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["both close", "the server ends"])
-def test_of_two_who_leave_at_once_one_ends_it(how: str) -> None:
+async def test_of_two_who_leave_at_once_one_ends_it(how: str) -> None:
     told: list[str] = []
 
     async def closing(session_id: str) -> None:
         told.append(session_id)
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["a"], hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
         other = await desk.caller()
         key = await spoken(client)
         await other.ask("session.resume", session_id=key)
@@ -123,30 +116,23 @@ def test_of_two_who_leave_at_once_one_ends_it(how: str) -> None:
             await desk.server.close()
         assert (told, await ends(desk.db, key)) == ([key], ["tui_close"])
 
-    calling.run(story, ["a"], hooks=hooks.Hooks(closing=(closing,)))
-
 
 # --- stores that fail ----------------------------------------------------------------------------------
 
 
-def test_conversation_of_a_disconnected_client_is_ended_in_another_attempt() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_conversation_of_a_disconnected_client_is_ended_in_another_attempt() -> None:
+    async with calling.client(["a"], grace=0.0) as (desk, client):
         key = await spoken(client)
         failing(desk.db, session.END_ATTEMPTS - 1)
         await client.leave()
         await until_none_is_left(desk)
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, ["a"], grace=0.0)
 
-
-def test_server_shuts_down_although_the_store_cannot_end_a_conversation() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        before = asyncio.all_tasks()
-        async with calling.served(db, ["a"]) as desk:
-            await spoken(await desk.caller())
-            failing(db, 99)
-        await asyncio.sleep(0)
-        assert {each.get_name() for each in asyncio.all_tasks() - before} == set()
-
-    stage.run(story)
+async def test_server_shuts_down_although_the_store_cannot_end_a_conversation(db: AsyncSessionDB) -> None:
+    before = asyncio.all_tasks()
+    async with calling.served(db, ["a"]) as desk:
+        await spoken(await desk.caller())
+        failing(db, 99)
+    await asyncio.sleep(0)
+    assert {each.get_name() for each in asyncio.all_tasks() - before} == set()

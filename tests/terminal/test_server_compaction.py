@@ -27,10 +27,10 @@ STOPS = {
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("ask", ASKED)
-def test_whoever_has_it_open_can_stop_it(ask: str, stop: str) -> None:
+async def test_whoever_has_it_open_can_stop_it(ask: str, stop: str) -> None:
     slow, reached, _ = held()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], summarizer=Writer(slow), background=False) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = client.asking(ask, **ASKED[ask])
@@ -47,17 +47,18 @@ def test_whoever_has_it_open_can_stop_it(ask: str, stop: str) -> None:
         assert len(await desk.db.sessions("talk")) == 1
         assert (await client.say("talk", "Hello"))["payload"]["text"] == "ok"
 
-    calling.run(story, ["ok"], summarizer=Writer(slow), background=False)
 
-
-def test_a_stop_that_comes_when_it_is_written_stops_nothing_and_everybody_is_told() -> None:
+async def test_a_stop_that_comes_when_it_is_written_stops_nothing_and_everybody_is_told() -> None:
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def after(_: str) -> None:
         reached.set()
         await go.wait()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(summarizer=Writer(), background=False, hooks=hooks.Hooks(after=(after,))) as (
+        desk,
+        client,
+    ):
         await filled(desk.db, ALMOST)
         other = await desk.caller()
         for each in (client, other):
@@ -70,13 +71,11 @@ def test_a_stop_that_comes_when_it_is_written_stops_nothing_and_everybody_is_tol
         head = (await desk.db.head("talk")).id
         assert (await other.until("status", kind="compacted"))["session_id"] == head != "talk"
 
-    calling.run(story, summarizer=Writer(), background=False, hooks=hooks.Hooks(after=(after,)))
 
-
-def test_a_close_stops_it() -> None:
+async def test_a_close_stops_it() -> None:
     slow, reached, _ = held()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(summarizer=Writer(slow), background=False) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = client.asking("session.compress", session_id="talk")
@@ -87,14 +86,12 @@ def test_a_close_stops_it() -> None:
         assert not agent.context_window.is_compacting
         assert (await made)["result"]["reason"] == STOPPED
 
-    calling.run(story, summarizer=Writer(slow), background=False)
-
 
 @pytest.mark.parametrize("ask", ASKED)
-def test_what_was_ended_is_not_summed_up_in_vain(ask: str) -> None:
+async def test_what_was_ended_is_not_summed_up_in_vain(ask: str) -> None:
     writer = Writer()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], summarizer=writer, background=False) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         await client.ask("session.close", session_id="talk")
@@ -108,14 +105,12 @@ def test_what_was_ended_is_not_summed_up_in_vain(ask: str) -> None:
         await client.say("talk", "Hello")
         assert (await client.ask("session.compress", session_id="talk"))["outcome"] == "compacted"
 
-    calling.run(story, ["ok"], summarizer=writer, background=False)
-
 
 @pytest.mark.parametrize("ask", ASKED)
-def test_nothing_waits_for_it(ask: str) -> None:
+async def test_nothing_waits_for_it(ask: str) -> None:
     slow, reached, go = held()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"] * 40, summarizer=Writer(slow), background=False) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = client.asking(ask, **ASKED[ask])
@@ -136,13 +131,14 @@ def test_nothing_waits_for_it(ask: str) -> None:
             assert [line["level"] for line in result["output"]] == ["info", "info"]
             assert "Compacted up to" in result["output"][-1]["text"]
 
-    calling.run(story, ["ok"] * 40, summarizer=Writer(slow), background=False)
 
-
-def test_what_waits_for_permission_is_permitted_meanwhile() -> None:
+async def test_what_waits_for_permission_is_permitted_meanwhile() -> None:
     slow, reached, go = held()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client([house.runs("true"), "Done."], summarizer=Writer(slow), background=False) as (
+        desk,
+        client,
+    ):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         await client.ask("prompt.submit", session_id="talk", text="Do it.", uid="it")
@@ -154,13 +150,11 @@ def test_what_waits_for_permission_is_permitted_meanwhile() -> None:
         go.set()
         assert "result" in await made
 
-    calling.run(story, [house.runs("true"), "Done."], summarizer=Writer(slow), background=False)
 
-
-def test_an_interrupt_leaves_what_is_made_beside_the_turns() -> None:
+async def test_an_interrupt_leaves_what_is_made_beside_the_turns() -> None:
     slow, reached, go = held()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], summarizer=Writer(slow)) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         await client.say("talk", "Hello")
@@ -169,11 +163,9 @@ def test_an_interrupt_leaves_what_is_made_beside_the_turns() -> None:
         go.set()
         await client.until("status", kind="compacted")
 
-    calling.run(story, ["ok"], summarizer=Writer(slow))
 
-
-def test_a_branch_that_began_with_a_summary_says_what_that_stands_for(store: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_branch_that_began_with_a_summary_says_what_that_stands_for(store: str) -> None:
+    async with calling.client(target=store, summarizer=Writer()) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         cut = (await client.ask("session.compress", session_id="talk"))["cut_seq"]
@@ -187,5 +179,3 @@ def test_a_branch_that_began_with_a_summary_says_what_that_stands_for(store: str
         await desk.db.undo_compaction("talk")
         for key, to in (("talk", 0), (branch["session_id"], cut)):
             assert (await client.ask("session.info", session_id=key))["compacted_to"] == to
-
-    calling.run(story, target=store, summarizer=Writer())

@@ -91,10 +91,10 @@ async def looked(desk: calling.Desk) -> None:
         await session.subscription.drain()
 
 
-def test_nothing_is_told_where_nothing_happens_and_own_turns_are_told_once() -> None:
+async def test_nothing_is_told_where_nothing_happens_and_own_turns_are_told_once() -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         other = (await client.ask("session.create"))["session_id"]
         model.say("a", None)
@@ -110,5 +110,3 @@ def test_nothing_is_told_where_nothing_happens_and_own_turns_are_told_once() -> 
         await looked(desk)
         assert not (await client.ask("session.info", session_id=other))["begun"]
         assert len(client.told("session.info")) == count + 1
-
-    calling.run(story, model=model)

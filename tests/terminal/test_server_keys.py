@@ -9,7 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors, events
 from holdfast.compaction import hooks
 from holdfast.store import notifications
-from tests.agent import house, stage
+from tests.agent import house
 from tests.compaction.test_compress import Writer, agent, filled, held
 from tests.terminal import calling
 
@@ -17,8 +17,8 @@ FULL, ALMOST = 90, 50
 """Exchanges beyond the hard threshold, and beyond the soft one."""
 
 
-def test_a_compaction_inside_a_turn_moves_the_key_before_the_reply_is_told(store: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_compaction_inside_a_turn_moves_the_key_before_the_reply_is_told(store: str) -> None:
+    async with calling.client(["ok"], summarizer=Writer(), target=store) as (desk, client):
         await filled(desk.db, FULL)
         assert (await client.ask("session.resume", session_id="talk"))["session_id"] == "talk"
         reply = await client.say("talk", "Hello")
@@ -31,13 +31,11 @@ def test_a_compaction_inside_a_turn_moves_the_key_before_the_reply_is_told(store
         keys = [each["session_id"] for each in client.events if each["session_id"]]
         assert keys == sorted(keys, key=["talk", head].index)
 
-    calling.run(story, ["ok"], summarizer=Writer(), target=store)
 
-
-def test_a_compaction_beside_the_turns_moves_the_key() -> None:
+async def test_a_compaction_beside_the_turns_moves_the_key() -> None:
     slow, reached, go = held()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], summarizer=Writer(slow)) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         assert (await client.say("talk", "Hello"))["session_id"] == "talk"
@@ -47,13 +45,11 @@ def test_a_compaction_beside_the_turns_moves_the_key() -> None:
         assert moved["session_id"] == (await desk.db.head("talk")).id
         await client.until("status", kind="compacted")
 
-    calling.run(story, ["ok"], summarizer=Writer(slow))
 
-
-def test_a_compaction_of_another_process_moves_the_key_with_the_next_request_and_with_the_next_reply(
+async def test_a_compaction_of_another_process_moves_the_key_with_the_next_request_and_with_the_next_reply(
     store: str,
 ) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], target=store) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = await agent(desk.db).compress_context(force=True)
@@ -65,11 +61,9 @@ def test_a_compaction_of_another_process_moves_the_key_with_the_next_request_and
         reply = await client.say("talk", "Hello")
         assert reply["session_id"] == resumed
 
-    calling.run(story, ["ok"], target=store)
 
-
-def test_a_compaction_of_another_process_moves_the_key_as_soon_as_it_is_heard_of() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_compaction_of_another_process_moves_the_key_as_soon_as_it_is_heard_of() -> None:
+    async with calling.client() as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = await agent(desk.db).compress_context(force=True)
@@ -80,17 +74,15 @@ def test_a_compaction_of_another_process_moves_the_key_as_soon_as_it_is_heard_of
         assert (await client.ask("session.info", session_id="talk"))["session_id"] == made.session_id
         assert len(client.told("session.info")) == 1
 
-    calling.run(story)
 
-
-def test_a_compaction_of_another_process_during_a_turn_moves_the_key_before_the_reply_is_told() -> None:
+async def test_a_compaction_of_another_process_during_a_turn_moves_the_key_before_the_reply_is_told() -> None:
     going = asyncio.Event()
 
     async def wait() -> str:
         await going.wait()
         return "done"
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client([house.runs("true"), "ok"], shell=house.Shell(wait), background=False) as (desk, client):
         await filled(desk.db, 40)
         await client.ask("session.resume", session_id="talk")
         await client.ask("prompt.submit", session_id="talk", text="Hello", uid="u1")
@@ -102,11 +94,9 @@ def test_a_compaction_of_another_process_during_a_turn_moves_the_key_before_the_
         reply = await client.until("message.complete", uid="u1")
         assert (reply["session_id"], reply["payload"]["status"]) == (made.session_id, "completed")
 
-    calling.run(story, [house.runs("true"), "ok"], shell=house.Shell(wait), background=False)
 
-
-def test_the_key_never_goes_back_to_a_head_that_was_overtaken_before_it_was_told() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_the_key_never_goes_back_to_a_head_that_was_overtaken_before_it_was_told() -> None:
+    async with calling.client(summarizer=Writer()) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         door = desk.home.door
@@ -122,16 +112,17 @@ def test_the_key_never_goes_back_to_a_head_that_was_overtaken_before_it_was_told
         assert [each["session_id"] for each in client.events[1:]] == ["talk", "talk", head, head]
         assert made.session_id not in ("talk", head)
 
-    calling.run(story, summarizer=Writer())
 
-
-def test_closing_after_a_rotation_ends_the_continuation_once_and_not_the_parent(store: str) -> None:
+async def test_closing_after_a_rotation_ends_the_continuation_once_and_not_the_parent(store: str) -> None:
     told: list[str] = []
 
     async def closing(session_id: str) -> None:
         told.append(session_id)
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], summarizer=Writer(), hooks=hooks.Hooks(closing=(closing,)), target=store) as (
+        desk,
+        client,
+    ):
         await filled(desk.db, FULL)
         await client.ask("session.resume", session_id="talk")
         await client.say("talk", "Hello")
@@ -142,13 +133,11 @@ def test_closing_after_a_rotation_ends_the_continuation_once_and_not_the_parent(
         assert told == [head.id]
         assert (await calling.refusal(client.ask("session.close", session_id="talk"))).code == -32002
         assert len(await desk.db.sessions("talk")) == 2
-
-    calling.run(story, ["ok"], summarizer=Writer(), hooks=hooks.Hooks(closing=(closing,)), target=store)
     assert len(told) == 1
 
 
-def test_closing_twice_at_once_ends_the_head_once() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_closing_twice_at_once_ends_the_head_once() -> None:
+    async with calling.client(["ok"]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Hello")
         both = [client.asking("session.close", session_id=key) for _ in range(2)]
@@ -156,12 +145,10 @@ def test_closing_twice_at_once_ends_the_head_once() -> None:
         assert sorted(map(str, ended)) == ["True", "refused"]
         assert [each.end_reason for each in await desk.db.sessions(key)] == ["tui_close"]
 
-    calling.run(story, ["ok"])
-
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_closing_with_no_agent_built_ends_the_key_it_holds(moved: bool, store: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_closing_with_no_agent_built_ends_the_key_it_holds(moved: bool, store: str) -> None:
+    async with calling.client(target=store) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         if moved:
@@ -172,13 +159,11 @@ def test_closing_with_no_agent_built_ends_the_key_it_holds(moved: bool, store: s
         assert head.end_reason == "tui_close"
         assert [each.end_reason for each in before] == ["compression"] * moved
 
-    calling.run(story, target=store)
 
-
-def test_closing_during_a_compaction_ends_the_head_and_lets_nothing_move_it_afterwards() -> None:
+async def test_closing_during_a_compaction_ends_the_head_and_lets_nothing_move_it_afterwards() -> None:
     slow, reached, _ = held()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], summarizer=Writer(slow)) as (desk, client):
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         await client.say("talk", "Hello")
@@ -188,11 +173,9 @@ def test_closing_during_a_compaction_ends_the_head_and_lets_nothing_move_it_afte
         assert only.end_reason == "tui_close"
         assert await desk.db.get_compression_lock_holder("talk") is None
 
-    calling.run(story, ["ok"], summarizer=Writer(slow))
 
-
-def test_a_message_to_a_closed_conversation_opens_a_continuation_and_the_key_is_that() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_message_to_a_closed_conversation_opens_a_continuation_and_the_key_is_that() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Hello")
         await client.ask("session.close", session_id=key)
@@ -201,11 +184,9 @@ def test_a_message_to_a_closed_conversation_opens_a_continuation_and_the_key_is_
         reply = await client.say(key, "Again")
         assert reply["session_id"] == (await desk.db.head(key)).id != key
 
-    calling.run(story, ["a", "b"])
 
-
-def test_opening_and_closing_without_a_message_leaves_no_row(store: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_opening_and_closing_without_a_message_leaves_no_row(store: str) -> None:
+    async with calling.client(target=store) as (desk, client):
         opened = await client.ask("session.create", title="A plan", options={"columns": 40})
         key = opened["session_id"]
         assert (opened["begun"], opened["pending_title"]) == (False, "A plan")
@@ -217,16 +198,14 @@ def test_opening_and_closing_without_a_message_leaves_no_row(store: str) -> None
         assert await desk.db.list_sessions(every=True) == []
         assert desk.home.door.wanted_title(key) is None
 
-    calling.run(story, target=store)
-
 
 # --- titles --------------------------------------------------------------------------------------------
 
 
-def test_a_title_that_is_taken_is_dropped_with_a_notice_and_the_automatic_one_is_given_in_the_same_turn(
+async def test_a_title_that_is_taken_is_dropped_with_a_notice_and_the_automatic_one_is_given_in_the_same_turn(
     store: str,
 ) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["ok"], target=store) as (desk, client):
         await desk.db.create_session("other", source="test", title="Taken")
         key = (await client.ask("session.create", title="Taken"))["session_id"]
         reply = await client.say(key, "Plan the trip")
@@ -237,11 +216,9 @@ def test_a_title_that_is_taken_is_dropped_with_a_notice_and_the_automatic_one_is
         assert (last["payload"]["title"], last["payload"]["pending_title"]) == ("Plan the trip", None)
         assert client.events.index(notice) < client.events.index(last) < client.events.index(reply)
 
-    calling.run(story, ["ok"], target=store)
 
-
-def test_a_title_that_the_store_could_not_take_is_kept_for_the_next_turn() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_title_that_the_store_could_not_take_is_kept_for_the_next_turn() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         works = desk.db.set_session_title
 
         async def fails(*_: object) -> None:
@@ -259,11 +236,9 @@ def test_a_title_that_the_store_could_not_take_is_kept_for_the_next_turn() -> No
         given = client.told("session.info")[-1]["payload"]
         assert (given["title"], given["pending_title"]) == ("My plan", None)
 
-    calling.run(story, ["a", "b"])
 
-
-def test_a_title_that_is_set_by_hand_is_not_overtaken_by_one_that_waited() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_title_that_is_set_by_hand_is_not_overtaken_by_one_that_waited() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Plan the trip")
         agent = desk.home.door.agents.peek(key)
@@ -274,11 +249,9 @@ def test_a_title_that_is_set_by_hand_is_not_overtaken_by_one_that_waited() -> No
         await client.say(key, "Go on")
         assert (await desk.db.conversation(key)).title == "By hand"
 
-    calling.run(story, ["a", "b"])
 
-
-def test_a_title_by_hand_that_is_taken_is_refused_by_name() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_title_by_hand_that_is_taken_is_refused_by_name() -> None:
+    async with calling.client(["a"]) as (desk, client):
         await desk.db.create_session("other", source="test", title="Taken")
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Plan the trip")
@@ -286,21 +259,16 @@ def test_a_title_by_hand_that_is_taken_is_refused_by_name() -> None:
         assert (refused.code, refused.data) == (-32000, {"type": "TitleTaken"})
         assert (await client.ask("session.title", session_id=key, title=None))["title"] is None
 
-    calling.run(story, ["a"])
 
-
-def test_the_store_is_the_same_for_all_of_it() -> None:
+async def test_the_store_is_the_same_for_all_of_it(db: AsyncSessionDB) -> None:
     """Two servers over one file: what one moves, the other's client finds."""
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with calling.served(db, ["one"]) as first, calling.served(db, ["two"], summarizer=Writer()) as second:
-            here, there = await first.caller(), await second.caller()
-            await filled(db, ALMOST)
-            await here.ask("session.resume", session_id="talk")
-            await there.ask("session.resume", session_id="talk")
-            made = await there.ask("session.compress", session_id="talk")
-            assert made["outcome"] == "compacted"
-            assert (await there.until("session.info"))["session_id"] == made["session_id"] != "talk"
-            assert (await here.say("talk", "Hello"))["session_id"] == made["session_id"]
-
-    stage.run(story)
+    async with calling.served(db, ["one"]) as first, calling.served(db, ["two"], summarizer=Writer()) as second:
+        here, there = await first.caller(), await second.caller()
+        await filled(db, ALMOST)
+        await here.ask("session.resume", session_id="talk")
+        await there.ask("session.resume", session_id="talk")
+        made = await there.ask("session.compress", session_id="talk")
+        assert made["outcome"] == "compacted"
+        assert (await there.until("session.info"))["session_id"] == made["session_id"] != "talk"
+        assert (await here.say("talk", "Hello"))["session_id"] == made["session_id"]

@@ -11,7 +11,7 @@ from holdfast import AsyncSessionDB, content_parts, events
 from holdfast.compaction import hooks
 from holdfast.rpc import frames
 from holdfast.runtime import subscriptions
-from tests.agent import house, stage
+from tests.agent import house
 from tests.compaction.test_compress import agent, filled
 from tests.terminal import calling
 from tests.terminal.sitting import Dictated
@@ -42,10 +42,10 @@ async def asked(client: calling.Caller, key: str) -> str:
 # --- closing -------------------------------------------------------------------------------------------
 
 
-def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prompt_has_its_end(store: str) -> None:
+async def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prompt_has_its_end(store: str) -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model, target=store) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         for uid in ("a", "b", "c"):
             await client.ask("prompt.submit", session_id=key, text=uid, uid=uid)
@@ -57,21 +57,17 @@ def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prompt_has
         assert [each.role for each in await desk.db.transcript(key)] == ["user", "assistant"]
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, model=model, target=store)
 
-
-def test_whoever_closed_a_session_is_not_asked_any_more() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_whoever_closed_a_session_is_not_asked_any_more() -> None:
+    async with calling.client(["a", house.runs("true"), "Then not."]) as (desk, client):
         key = await spoken(client)
         await client.ask("session.close", session_id=key)
         result = await desk.home.door.submit(key, events.Submit("Do it."))
         assert (result.final_response, desk.home.shell.ran) == ("Then not.", [])
 
-    calling.run(story, ["a", house.runs("true"), "Then not."])
 
-
-def test_the_last_of_several_clients_ends_it() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_the_last_of_several_clients_ends_it() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         other = await desk.caller()
         key = await spoken(client)
         await other.ask("session.resume", session_id=key)
@@ -81,17 +77,15 @@ def test_the_last_of_several_clients_ends_it() -> None:
         assert (await other.ask("session.close", session_id=key))["ended"]
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, ["a", "b"])
 
-
-def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
+async def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def closing(_: str) -> None:
         reached.set()
         await go.wait()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["a"], hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
         key = await spoken(client)
         asking = client.asking("session.close", session_id=key)
         await reached.wait()
@@ -101,13 +95,11 @@ def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
         await until_ended(desk.db, key)
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, ["a"], hooks=hooks.Hooks(closing=(closing,)))
 
-
-def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["a"]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
         client.reads.clear()
@@ -117,34 +109,29 @@ def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pyte
         client.reads.set()
         assert calling.result(await closing)["ended"]
 
-    calling.run(story, ["a"])
 
-
-def test_leaving_the_server_closes_every_session_and_tells_of_it_once() -> None:
+async def test_leaving_the_server_closes_every_session_and_tells_of_it_once(db: AsyncSessionDB) -> None:
     told: list[str] = []
 
     async def closing(session_id: str) -> None:
         told.append(session_id)
 
-    async def story(db: AsyncSessionDB) -> None:
-        async with calling.served(db, ["a", "b"], hooks=hooks.Hooks(closing=(closing,))) as desk:
-            client = await desk.caller()
-            keys = [await spoken(client), await spoken(client, "Other words")]
-            empty = (await client.ask("session.create"))["session_id"]
-        assert [await ends(db, key) for key in keys] == [["tui_close"]] * 2
-        assert await calling.no_row(db, empty)
-        assert sorted(told) == sorted(keys)
-
-    stage.run(story)
+    async with calling.served(db, ["a", "b"], hooks=hooks.Hooks(closing=(closing,))) as desk:
+        client = await desk.caller()
+        keys = [await spoken(client), await spoken(client, "Other words")]
+        empty = (await client.ask("session.create"))["session_id"]
+    assert [await ends(db, key) for key in keys] == [["tui_close"]] * 2
+    assert await calling.no_row(db, empty)
+    assert sorted(told) == sorted(keys)
 
 
 # --- vanishing -----------------------------------------------------------------------------------------
 
 
-def test_the_sessions_of_a_client_that_vanished_are_closed_after_a_while() -> None:
+async def test_the_sessions_of_a_client_that_vanished_are_closed_after_a_while() -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model, grace=0.0) as (desk, client):
         other = await desk.caller()
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
@@ -156,11 +143,9 @@ def test_the_sessions_of_a_client_that_vanished_are_closed_after_a_while() -> No
         assert not desk.home.door.running(key)
         assert (await other.ask("server.info"))["protocol"] == 1
 
-    calling.run(story, model=model, grace=0.0)
 
-
-def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again(store: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again(store: str) -> None:
+    async with calling.client([house.runs("true"), "Done."], target=store) as (desk, client):
         key = (await client.ask("session.create", options={"columns": 33}))["session_id"]
         request = await asked(client, key)
         await client.leave()
@@ -174,13 +159,11 @@ def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again(store:
         assert desk.home.shell.ran == ["true"]
         assert await ends(desk.db, key) == [None]
 
-    calling.run(story, [house.runs("true"), "Done."], target=store)
 
-
-def test_a_client_that_vanished_without_reading_can_come_back() -> None:
+async def test_a_client_that_vanished_without_reading_can_come_back() -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello", uid="it")
         await client.until("message.start")
@@ -195,16 +178,14 @@ def test_a_client_that_vanished_without_reading_can_come_back() -> None:
         reply = await back.until("message.complete", uid="it")
         assert reply["payload"]["text"] == "words " * 100 + "and the end."
 
-    calling.run(story, model=model)
-
 
 @pytest.mark.parametrize("comes_back", [False, True], ids=["for good", "for a while"])
-def test_a_client_that_goes_while_it_is_being_told_something_loses_nothing(
+async def test_a_client_that_goes_while_it_is_being_told_something_loses_nothing(
     comes_back: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello", uid="it")
         await client.until("message.start")
@@ -225,21 +206,17 @@ def test_a_client_that_goes_while_it_is_being_told_something_loses_nothing(
         await desk.home.door.wait_idle(key)
         assert content_parts.text((await desk.db.transcript(key))[-1].content) == "Once upon a time."
         assert not client.told("message.delta")
-
-    calling.run(story, model=model)
     assert [each.getMessage() for each in caplog.records if each.levelname in ("WARNING", "ERROR")] == []
 
 
-def test_what_nobody_came_back_to_permit_is_not_done() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_nobody_came_back_to_permit_is_not_done() -> None:
+    async with calling.client([house.runs("true"), "Done."], grace=0.0) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await asked(client, key)
         await client.leave()
         await until_ended(desk.db, key)
         assert desk.home.shell.ran == []
         assert [(allowed, by) for _, allowed, by, _ in await house.audit(desk.db)] == [(False, "interrupted")]
-
-    calling.run(story, [house.runs("true"), "Done."], grace=0.0)
 
 
 # --- the end of the input ------------------------------------------------------------------------------
@@ -248,8 +225,8 @@ PIPE = frames.FrameLimits(drain_seconds=calling.FOR_EVER)
 """Of one who may stop asking before all is told."""
 
 
-def test_what_was_asked_before_the_input_ended_is_answered_turns_and_all() -> None:
-    async def story(desk: calling.Desk, _: calling.Caller) -> None:
+async def test_what_was_asked_before_the_input_ended_is_answered_turns_and_all() -> None:
+    async with calling.client(["a", "b"], grace=0.0) as (desk, _):
         client = await desk.caller(PIPE)
         asked = [
             client.asking("session.create", title="A plan"),
@@ -265,11 +242,9 @@ def test_what_was_asked_before_the_input_ended_is_answered_turns_and_all() -> No
         await until_ended(desk.db, key)
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, ["a", "b"], grace=0.0)
 
-
-def test_whoever_asks_nothing_more_permits_nothing_more() -> None:
-    async def story(desk: calling.Desk, _: calling.Caller) -> None:
+async def test_whoever_asks_nothing_more_permits_nothing_more() -> None:
+    async with calling.client([house.runs("true"), "Then not."]) as (desk, _):
         client = await desk.caller(PIPE)
         key = (await client.ask("session.create"))["session_id"]
         await asked(client, key)
@@ -278,11 +253,9 @@ def test_whoever_asks_nothing_more_permits_nothing_more() -> None:
         assert desk.home.shell.ran == []
         assert [(allowed, by) for _, allowed, by, _ in await house.audit(desk.db)] == [(False, "nobody")]
 
-    calling.run(story, [house.runs("true"), "Then not."])
 
-
-def test_another_one_may_still_permit_it() -> None:
-    async def story(desk: calling.Desk, other: calling.Caller) -> None:
+async def test_another_one_may_still_permit_it() -> None:
+    async with calling.client(["a", house.runs("true"), "Done."]) as (desk, other):
         client = await desk.caller(PIPE)
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Hello")
@@ -295,14 +268,12 @@ def test_another_one_may_still_permit_it() -> None:
         assert client.told("message.complete")[-1]["payload"]["text"] == "Done."
         assert desk.home.shell.ran == ["true"]
 
-    calling.run(story, ["a", house.runs("true"), "Done."])
-
 
 @pytest.mark.parametrize("how", ["nobody reads", "it takes too long"])
-def test_a_turn_that_nobody_can_be_told_of_is_not_waited_for(how: str) -> None:
+async def test_a_turn_that_nobody_can_be_told_of_is_not_waited_for(how: str) -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, _: calling.Caller) -> None:
+    async with calling.client(model=model, grace=0.0) as (desk, _):
         client = await desk.caller(PIPE if how == "nobody reads" else frames.FrameLimits(drain_seconds=0.01))
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
@@ -314,11 +285,9 @@ def test_a_turn_that_nobody_can_be_told_of_is_not_waited_for(how: str) -> None:
         await until_ended(desk.db, key)
         assert content_parts.text((await desk.db.transcript(key))[-1].content).startswith("Once upon")
 
-    calling.run(story, model=model, grace=0.0)
 
-
-def test_what_is_opened_can_be_spoken_to_before_that_is_answered() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_is_opened_can_be_spoken_to_before_that_is_answered() -> None:
+    async with calling.client(["a"]) as (desk, client):
         await filled(desk.db, 1)
         both = [
             client.asking("session.resume", session_id="talk"),
@@ -327,17 +296,15 @@ def test_what_is_opened_can_be_spoken_to_before_that_is_answered() -> None:
         assert [("result" in answer) for answer in await asyncio.gather(*both)] == [True, True]
         assert (await client.until("message.complete", uid="u"))["payload"]["text"] == "a"
 
-    calling.run(story, ["a"])
-
 
 # --- approvals -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key_of", [lambda _, __: "talk", lambda head, _: head], ids=["old key", "new key"])
-def test_an_approval_that_is_open_across_a_rotation_stays_answerable(
+async def test_an_approval_that_is_open_across_a_rotation_stays_answerable(
     key_of: Callable[[str, str], str], store: str
 ) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client([house.runs("true"), "Done."], background=False, target=store) as (desk, client):
         await filled(desk.db, 40)
         await client.ask("session.resume", session_id="talk")
         request = await asked(client, "talk")
@@ -351,11 +318,9 @@ def test_an_approval_that_is_open_across_a_rotation_stays_answerable(
         reply = await client.until("message.complete", uid="it")
         assert (reply["session_id"], reply["payload"]["text"]) == (head, "Done.")
 
-    calling.run(story, [house.runs("true"), "Done."], background=False, target=store)
 
-
-def test_the_first_answer_counts_and_a_denial_tells_the_model_why() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_the_first_answer_counts_and_a_denial_tells_the_model_why() -> None:
+    async with calling.client([house.runs("true"), "Then not."]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         request = await asked(client, key)
         given = {"session_id": key, "request_id": request}
@@ -365,5 +330,3 @@ def test_the_first_answer_counts_and_a_denial_tells_the_model_why() -> None:
         await client.until("message.complete", uid="it")
         assert desk.home.shell.ran == []
         assert "Not on a Sunday." in desk.home.results[0]
-
-    calling.run(story, [house.runs("true"), "Then not."])

@@ -32,8 +32,8 @@ def uids(client: calling.Caller) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("images", [0, 8])
-def test_a_prompt_before_a_close_is_taken_and_ended_by_it_and_one_after_it_is_refused(images: int) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_prompt_before_a_close_is_taken_and_ended_by_it_and_one_after_it_is_refused(images: int) -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         key = await spoken(client)
         before = client.asking("prompt.submit", session_id=key, text="b", uid="b", images=[PICTURE] * images)
         titled = client.asking("session.title", session_id=key, title="Named")
@@ -48,11 +48,9 @@ def test_a_prompt_before_a_close_is_taken_and_ended_by_it_and_one_after_it_is_re
         assert "c" not in dict(uids(client))
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, ["a", "b"])
 
-
-def test_what_waited_behind_a_close_is_refused_and_leaves_no_title_behind() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_waited_behind_a_close_is_refused_and_leaves_no_title_behind() -> None:
+    async with calling.client() as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         (session,) = desk.server._sessions
         await session.order.acquire()
@@ -69,10 +67,8 @@ def test_what_waited_behind_a_close_is_refused_and_leaves_no_title_behind() -> N
         assert desk.home.door.wanted_title(key) is None
         assert await calling.no_row(desk.db, key)
 
-    calling.run(story)
 
-
-def test_a_session_that_was_opened_during_a_close_goes_on() -> None:
+async def test_a_session_that_was_opened_during_a_close_goes_on() -> None:
     model = Dictated()
     reached, go = asyncio.Event(), asyncio.Event()
 
@@ -80,7 +76,7 @@ def test_a_session_that_was_opened_during_a_close_goes_on() -> None:
         reached.set()
         await go.wait()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model, hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
         other = await desk.caller()
         model.say("a", None)
         key = await spoken(client)
@@ -97,13 +93,11 @@ def test_a_session_that_was_opened_during_a_close_goes_on() -> None:
         assert (await other.ask("session.close", session_id=key))["ended"]
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, model=model, hooks=hooks.Hooks(closing=(closing,)))
 
-
-def test_who_opens_again_what_it_closes_finds_it_closed_and_is_told_everything_once() -> None:
+async def test_who_opens_again_what_it_closes_finds_it_closed_and_is_told_everything_once() -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (desk, client):
         model.say("a", None)
         key = await spoken(client)
         await client.ask("prompt.submit", session_id=key, text="b", uid="b")
@@ -121,13 +115,11 @@ def test_who_opens_again_what_it_closes_finds_it_closed_and_is_told_everything_o
         assert uids(client)[1:] == [("b", "interrupted"), ("c", "completed")]
         assert await ends(desk.db, key) == ["tui_close", None]
 
-    calling.run(story, model=model)
 
-
-def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["a"]) as (desk, client):
         await filled(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         client.reads.clear()
@@ -142,11 +134,9 @@ def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkeypatch:
         assert "result" in await sent
         assert (await closed)["result"]["ended"]
 
-    calling.run(story, ["a"])
 
-
-def test_what_a_command_says_comes_before_what_was_asked_after_it() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_what_a_command_says_comes_before_what_was_asked_after_it() -> None:
+    async with calling.client(["a", "b", "c"]) as (_, client):
         key = await spoken(client)
         again = client.asking("command.exec", session_id=key, line="/retry")
         after = client.asking("prompt.submit", session_id=key, text="After", uid="u")
@@ -154,8 +144,6 @@ def test_what_a_command_says_comes_before_what_was_asked_after_it() -> None:
         assert (await after)["result"]["queued"] == 1
         await client.until("message.complete", uid="u")
         assert [each["payload"]["text"] for each in client.told("message.start")] == ["Hello", "Hello", "After"]
-
-    calling.run(story, ["a", "b", "c"])
 
 
 # --- closes that fail ----------------------------------------------------------------------------------
@@ -173,8 +161,8 @@ def failing(db: AsyncSessionDB, times: int) -> None:
     db.end_conversation = fails  # type: ignore[method-assign,assignment]
 
 
-def test_close_without_the_store_closes_the_session_and_ends_nothing() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_close_without_the_store_closes_the_session_and_ends_nothing() -> None:
+    async with calling.client(["a", "b"]) as (desk, client):
         key = await spoken(client)
         failing(desk.db, 1)
         assert not (await client.ask("session.close", session_id=key))["ended"]
@@ -184,15 +172,13 @@ def test_close_without_the_store_closes_the_session_and_ends_nothing() -> None:
         assert (await client.ask("session.close", session_id=key))["ended"]
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, ["a", "b"])
-
 
 @pytest.mark.parametrize("how", ["the client vanishes", "the server ends"])
-def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog: pytest.LogCaptureFixture) -> None:
     async def breaks() -> None:
         raise ZeroDivisionError
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["a", "b"], grace=0.0) as (desk, client):
         broken, whole = await spoken(client), await spoken(client, "Other words")
         agent = desk.home.door.agents.peek(broken)
         assert agent is not None
@@ -207,16 +193,14 @@ def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog: pytes
         assert await ends(desk.db, whole) == ["tui_close"]
         assert [each.subscription.is_delivering for each in every] == [False, False]
         del agent.leave
-
-    calling.run(story, ["a", "b"], grace=0.0)
     assert [each.levelname for each in caplog.records if "could not be closed" in each.getMessage()] == ["ERROR"]
 
 
 # --- opening that nobody is told of --------------------------------------------------------------------
 
 
-def test_who_comes_back_with_a_broken_picture_takes_nothing_up() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_who_comes_back_with_a_broken_picture_takes_nothing_up() -> None:
+    async with calling.client(["a"]) as (desk, client):
         key = await spoken(client)
         await client.leave()
         back = await desk.caller()
@@ -225,14 +209,12 @@ def test_who_comes_back_with_a_broken_picture_takes_nothing_up() -> None:
         assert refused.code == -32602
         assert [session.gone for session in desk.server._sessions] == [True]
 
-    calling.run(story, ["a"])
-
 
 # --- open questions ------------------------------------------------------------------------------------
 
 
-def test_whoever_opens_a_conversation_is_told_of_its_open_questions() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_whoever_opens_a_conversation_is_told_of_its_open_questions() -> None:
+    async with calling.client(["a", house.runs("true"), "Done."]) as (desk, client):
         key = await spoken(client)
         request = await asked(client, key)
         other = await desk.caller()
@@ -242,14 +224,12 @@ def test_whoever_opens_a_conversation_is_told_of_its_open_questions() -> None:
         await other.ask("approval.respond", session_id=key, request_id=request, answer="once")
         assert (await client.until("message.complete", uid="it"))["payload"]["text"] == "Done."
 
-    calling.run(story, ["a", house.runs("true"), "Done."])
-
 
 # --- the session that is meant -------------------------------------------------------------------------
 
 
-def test_a_prompt_that_names_no_session_goes_to_the_one_that_is_open_or_to_a_new_one() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_prompt_that_names_no_session_goes_to_the_one_that_is_open_or_to_a_new_one() -> None:
+    async with calling.client(["a", "b", "c"]) as (desk, client):
         both = [client.asking("prompt.submit", text=text, uid=text) for text in ("One", "Two")]
         keys = {(await each)["result"]["session_id"] for each in both}
         await client.until("message.complete", uid="Two")
@@ -263,18 +243,14 @@ def test_a_prompt_that_names_no_session_goes_to_the_one_that_is_open_or_to_a_new
         assert elsewhere["session_id"] not in keys
         await client.until("message.complete", uid="Three")
 
-    calling.run(story, ["a", "b", "c"])
 
-
-def test_an_id_is_never_chosen_by_a_client() -> None:
-    async def story(_: calling.Desk, client: calling.Caller) -> None:
+async def test_an_id_is_never_chosen_by_a_client() -> None:
+    async with calling.client() as (_, client):
         assert (await calling.refusal(client.ask("session.create", session_id="notes"))).code == -32602
 
-    calling.run(story)
 
-
-def test_every_refusal_says_its_kind() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_every_refusal_says_its_kind() -> None:
+    async with calling.client() as (_, client):
         key = (await client.ask("session.create"))["session_id"]
         for method, kind in (
             ("session.undo", "HoldfastError"),
@@ -284,16 +260,16 @@ def test_every_refusal_says_its_kind() -> None:
             refused = await calling.refusal(client.ask(method, session_id=key))
             assert (refused.code, refused.data) == (-32000, {"type": kind})
 
-    calling.run(story)
-
 
 # --- limits --------------------------------------------------------------------------------------------
 
 
-def test_who_has_as_many_open_as_may_be_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_as_many_open_as_may_be_is_refused_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(open_sessions, "MAX_SESSIONS", 1)
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(["a"]) as (desk, client):
         key = await spoken(client)
         for method, given in (
             ("session.create", {}),
@@ -306,14 +282,12 @@ def test_who_has_as_many_open_as_may_be_is_refused_before_anything_is_made(monke
         assert len(await desk.db.list_sessions(every=True)) == 1
         assert desk.home.door._titles == {}
 
-    calling.run(story, ["a"])
 
-
-def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_PROMPTS", 2)
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (_, client):
         key = (await client.ask("session.create"))["session_id"]
         for text in ("runs", "waits", "waits, too"):
             await client.ask("prompt.submit", session_id=key, text=text)
@@ -323,24 +297,20 @@ def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch)
         await client.until("message.complete")
         await client.ask("prompt.submit", session_id=key, text="now")
 
-    calling.run(story, model=model)
 
-
-def test_queued_prompts_of_a_session_are_limited_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queued_prompts_of_a_session_are_limited_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_QUEUED_CHARACTERS", 10)
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=Dictated()) as (_, client):
         key = (await client.ask("session.create"))["session_id"]
         for text in ("runs", "is too long"):
             await client.ask("prompt.submit", session_id=key, text=text)
         refused = await calling.refusal(client.ask("prompt.submit", session_id=key, text="one more"))
         assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
 
-    calling.run(story, model=Dictated())
 
-
-def test_session_whose_creation_failed_is_discarded() -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_session_whose_creation_failed_is_discarded() -> None:
+    async with calling.client() as (desk, client):
         works = desk.db.conversation
 
         async def fails(_: str) -> Any:
@@ -353,17 +323,13 @@ def test_session_whose_creation_failed_is_discarded() -> None:
         desk.db.conversation = works  # type: ignore[method-assign]
         await client.ask("session.create", title="T")
 
-    calling.run(story)
-
 
 @pytest.mark.parametrize("method", ["session.steer", "prompt.submit"])
-def test_a_uid_is_as_long_as_a_name(method: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+async def test_a_uid_is_as_long_as_a_name(method: str) -> None:
+    async with calling.client() as (_, client):
         key = (await client.ask("session.create"))["session_id"]
         for uid in ("", "x" * 201):
             assert (await calling.refusal(client.ask(method, session_id=key, text="x", uid=uid))).code == -32602
-
-    calling.run(story)
 
 
 # --- the review of the last turn -----------------------------------------------------------------------
@@ -384,10 +350,10 @@ def under_way(desk: calling.Desk, key: str) -> bool:
     return agent.memory.is_reviewing
 
 
-def test_a_close_waits_for_the_review_of_the_last_turn() -> None:
+async def test_a_close_waits_for_the_review_of_the_last_turn() -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model, reviews=True, remembers=True) as (desk, client):
         key = await reviewed(desk, client, model)
         (session,) = desk.server._sessions
         closed = client.asking("session.close", session_id=key)
@@ -399,29 +365,25 @@ def test_a_close_waits_for_the_review_of_the_last_turn() -> None:
         assert (await closed)["result"]["ended"]
         assert not under_way(desk, key)
 
-    calling.run(story, model=model, reviews=True, remembers=True)
 
-
-def test_a_review_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_review_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "REVIEW_SECONDS", 0.0)
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model, reviews=True, remembers=True) as (desk, client):
         key = await reviewed(desk, client, model)
         assert (await client.ask("session.close", session_id=key))["ended"]
         assert under_way(desk, key)
-
-    calling.run(story, model=model, reviews=True, remembers=True)
 
 
 # --- the end of the server -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["its client is not served any more", "the server ends"])
-def test_when_the_program_ends_every_prompt_has_its_end_and_is_told_so(how: str) -> None:
+async def test_when_the_program_ends_every_prompt_has_its_end_and_is_told_so(how: str) -> None:
     model = Dictated()
 
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async with calling.client(model=model) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         for uid in ("a", "b"):
             await client.ask("prompt.submit", session_id=key, text=uid, uid=uid)
@@ -437,5 +399,3 @@ def test_when_the_program_ends_every_prompt_has_its_end_and_is_told_so(how: str)
             desk._callers.remove(client)
         assert sorted(uids(client)) == [("a", "interrupted"), ("b", "dropped")]
         assert await ends(desk.db, key) == ["tui_close"]
-
-    calling.run(story, model=model)

@@ -72,17 +72,13 @@ def test_half_a_character_is_refused_and_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_a_change_goes_to_the_editor_or_to_the_disk_and_never_to_both(tmp_path: Path, writes: bool) -> None:
+async def test_a_change_goes_to_the_editor_or_to_the_disk_and_never_to_both(tmp_path: Path, writes: bool) -> None:
     (tmp_path / "a").write_text("saved\n")
     editor = Open(writes, a="not saved\n")
     tools = {tool.spec.name: tool for tool in file_tools.file_tools([str(tmp_path)], editor=editor)}
-
-    async def work() -> None:
-        plan = await tools["edit_file"].run({"path": "a", "old_text": "not saved", "new_text": "changed"})
-        assert isinstance(plan, base.Plan)
-        await plan.go()
-
-    asyncio.run(work())
+    plan = await tools["edit_file"].run({"path": "a", "old_text": "not saved", "new_text": "changed"})
+    assert isinstance(plan, base.Plan)
+    await plan.go()
     assert editor.texts["a"] == ("changed\n" if writes else "not saved\n")
     assert (tmp_path / "a").read_text() == ("saved\n" if writes else "changed\n")
 

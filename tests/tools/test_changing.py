@@ -60,7 +60,7 @@ def test_a_draft_nobody_waits_for_is_not_made(tmp_path: Path) -> None:
         assert asked == calls
 
 
-def test_a_cancelled_edit_of_a_large_file_ends_between_its_edits(
+async def test_a_cancelled_edit_of_a_large_file_ends_between_its_edits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").write_text("one two three", encoding="utf-8")
@@ -79,15 +79,11 @@ def test_a_cancelled_edit_of_a_large_file_ends_between_its_edits(
 
     monkeypatch.setattr(write, "check_cancelled", looked)
     monkeypatch.setattr(edit, "apply_edit", slowly)
-
-    async def story() -> None:
-        call = asyncio.create_task(doing.Doing(tmp_path).awaited("edit_file", path="a", edits=edits))
-        await until_async(lambda: begun, "the first edit is under way")
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-
-    asyncio.run(story())
+    call = asyncio.create_task(doing.Doing(tmp_path).awaited("edit_file", path="a", edits=edits))
+    await until_async(lambda: begun, "the first edit is under way")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
     assert [edit.old_text for edit in begun] == ["one"]
     assert (tmp_path / "a").read_text("utf-8") == "one two three"
 

@@ -168,19 +168,15 @@ def test_the_program_goes_on_while_an_expression_takes_forever(tmp_path: Path) -
     assert asyncio.run(both()) < file_search.LineMatcher.timeout_seconds / 2
 
 
-def test_a_search_for_an_expression_that_takes_forever_can_be_cancelled(tmp_path: Path) -> None:
+async def test_a_search_for_an_expression_that_takes_forever_can_be_cancelled(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"evil{number}").write_text("a" * 40 + "!\n", encoding="utf-8")
     do = doing.Doing(tmp_path)
-
-    async def cancelled() -> None:
-        task = asyncio.create_task(do.awaited("search_files", text=EVIL, regex=True))
-        await asyncio.sleep(0.1)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    asyncio.run(cancelled())
+    task = asyncio.create_task(do.awaited("search_files", text=EVIL, regex=True))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 @pytest.mark.parametrize("text", ["^two$", r"two\Z", r"\Atwo", "two(?!\\s)", r"\btwo\b"])
@@ -198,7 +194,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- threads ------------------------------------------------------------------------------------------
 
 
-def test_whoever_cancels_waits_until_the_work_has_stopped() -> None:
+async def test_whoever_cancels_waits_until_the_work_has_stopped() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def work(stop: worker_thread.Stop) -> None:
@@ -207,28 +203,21 @@ def test_whoever_cancels_waits_until_the_work_has_stopped() -> None:
             pass
         ended.set()
 
-    async def both() -> None:
-        task = asyncio.create_task(worker_thread.run_in_thread(work))
-        await asyncio.to_thread(begun.wait)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert ended.is_set()
-
-    asyncio.run(both())
+    task = asyncio.create_task(worker_thread.run_in_thread(work))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert ended.is_set()
 
 
-def test_a_search_that_is_cancelled_stops_walking(tmp_path: Path) -> None:
+async def test_a_search_that_is_cancelled_stops_walking(tmp_path: Path) -> None:
     for number in range(200):
         (tmp_path / f"{number}").write_text("x\n" * 100, encoding="utf-8")
     do = doing.Doing(tmp_path)
-
-    async def stopped() -> None:
-        task = asyncio.create_task(do.awaited("search_files", text="needle"))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    asyncio.run(stopped())
+    task = asyncio.create_task(do.awaited("search_files", text="needle"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
     assert threading.active_count() < 50

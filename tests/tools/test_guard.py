@@ -108,17 +108,16 @@ def test_one_that_holds_the_pipe_of_its_wardens_holds_up_nobody(
     assert (sleeper.running(), leash.at_large()) == ([], [])
 
 
-def test_a_call_is_cancelled_though_its_wardens_are_stopped(leash: Leash, sleeper: Sleeper, tmp_path: Path) -> None:
-    async def story() -> None:
-        command = f"{sleeper.daemon} & kill -STOP $PPID; touch up; {sleeper.words}"
-        call = asyncio.create_task(shell.run_tied(command, str(tmp_path), 600, leash.environment))
-        await until_async((tmp_path / "up").exists, "it is up")
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert (sleeper.running(), leash.at_large()) == ([], [])
-
-    asyncio.run(story())
+async def test_a_call_is_cancelled_though_its_wardens_are_stopped(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path
+) -> None:
+    command = f"{sleeper.daemon} & kill -STOP $PPID; touch up; {sleeper.words}"
+    call = asyncio.create_task(shell.run_tied(command, str(tmp_path), 600, leash.environment))
+    await until_async((tmp_path / "up").exists, "it is up")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (sleeper.running(), leash.at_large()) == ([], [])
 
 
 # --- the program dies --------------------------------------------------------------------------------------
@@ -162,37 +161,33 @@ def test_nothing_is_left_when_the_program_is_killed_afterwards(
     ("trick", "ended"),
     [("kill -9 $PPID", "gone"), ("kill $PPID", "killed")],
 )
-def test_a_process_that_kills_who_looks_after_it_is_over(
+async def test_a_process_that_kills_who_looks_after_it_is_over(
     leash: Leash, sleeper: Sleeper, tmp_path: Path, trick: str, ended: str
 ) -> None:
-    async def story() -> None:
-        known = background.BackgroundProcesses(
-            PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment
-        )
-        command = f"{sleeper.daemon} & {trick}; {sleeper.words}"
-        process = await known.start("c", command, str(tmp_path))
-        assert (await known.wait(process, 20) or ("",))[0] == ended
-        await until_async(lambda: not sleeper.running() and not leash.at_large(), "everything is gone")
-
-    asyncio.run(story())
+    known = background.BackgroundProcesses(
+        PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment
+    )
+    command = f"{sleeper.daemon} & {trick}; {sleeper.words}"
+    process = await known.start("c", command, str(tmp_path))
+    assert (await known.wait(process, 20) or ("",))[0] == ended
+    await until_async(lambda: not sleeper.running() and not leash.at_large(), "everything is gone")
 
 
-def test_a_process_whose_wardens_are_stopped_can_be_killed(leash: Leash, sleeper: Sleeper, tmp_path: Path) -> None:
-    async def story() -> None:
-        known = background.BackgroundProcesses(
-            PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment
-        )
-        # Starting resumes a supervisor that is stopped before it has reported the start.
-        waits = "while [ ! -e started ]; do sleep 0.01; done"
-        command = f"{sleeper.daemon} & {waits}; kill -STOP $PPID; echo $PPID; {sleeper.words}"
-        process = await known.start("c", command, str(tmp_path))
-        (tmp_path / "started").touch()
-        await until_async(lambda: (tmp_path / "home").exists() and sleeper.running(), "it is up")
-        await until_async(lambda: stopped(leash) == 1, "it is stopped")
-        assert await known.stop(process) == ("killed", 143, "killed")
-        await until_async(lambda: not sleeper.running() and not leash.at_large(), "everything is gone")
-
-    asyncio.run(story())
+async def test_a_process_whose_wardens_are_stopped_can_be_killed(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path
+) -> None:
+    known = background.BackgroundProcesses(
+        PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment
+    )
+    # Starting resumes a supervisor that is stopped before it has reported the start.
+    waits = "while [ ! -e started ]; do sleep 0.01; done"
+    command = f"{sleeper.daemon} & {waits}; kill -STOP $PPID; echo $PPID; {sleeper.words}"
+    process = await known.start("c", command, str(tmp_path))
+    (tmp_path / "started").touch()
+    await until_async(lambda: (tmp_path / "home").exists() and sleeper.running(), "it is up")
+    await until_async(lambda: stopped(leash) == 1, "it is stopped")
+    assert await known.stop(process) == ("killed", 143, "killed")
+    await until_async(lambda: not sleeper.running() and not leash.at_large(), "everything is gone")
 
 
 def stopped(leash: Leash) -> int:

@@ -183,46 +183,45 @@ def test_for_any_text_and_range_exactly_that_range_is_read(text: str, begin: int
 # --- in a conversation -------------------------------------------------------------------------------------
 
 
-def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_only(tmp_path: Path) -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        async def fetch(name: str) -> bytes:
-            with db.db.blobs.open(name) as found:
-                return found.read()
+async def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_only(
+    tmp_path: Path, db: AsyncSessionDB
+) -> None:
+    async def fetch(name: str) -> bytes:
+        with db.db.blobs.open(name) as found:
+            return found.read()
 
-        model = scripted.ScriptedModel(
-            [
-                stage.calls("give"),
-                lambda request: stage.calls(long_output.NAME, read_output=_id_in(request)),
-                "It is line 9000.",
-            ]
-        )
-        agent = stage.agent(db, model, session_id="talk", tools=[gives(LONG), long_output.read_output(fetch)])
-        made = await agent.run_conversation("Show it")
-        assert made.completed
-        stored, piece = (each for each in made.messages if each.role == "tool")
-        assert isinstance(stored.content, list)
-        digest = stored.content[1]["blob"]
-        assert "line 9000\n" in content_parts.text(piece.content)
-        # Named by a message, it is no garbage, however old.
-        assert (await db.blobs.collect(0)).blobs == 0
-        assert (await fetch(digest)).decode() == LONG
-        seen = model.requests[1]
-        assert content_parts.parse(seen.messages[-1].content) == (content_parts.Text(stored.content[0]["text"]),)
-        for request in (_openai(seen), _anthropic(seen)):
-            assert request.count(digest) == 1  # in the pointer
-            assert '"blob"' not in request
-        told: list[str] = []
-        await db.admin.export_pages(told.append)
-        assert f"(output: attachment {digest[:12]}, text/plain; charset=utf-8, {len(LONG):,} bytes)" in "".join(told)
-        await db.admin.export_to(tmp_path / "talk.jsonl")
-        with SessionDB(tmp_path / "other.db") as other:
-            other.admin.import_from(tmp_path / "talk.jsonl")
-            with other.blobs.open(digest) as found:
-                assert found.read().decode() == LONG
-        await db.delete_conversation("talk")
-        assert (await db.blobs.collect(0)).blobs == 1
-
-    stage.run(story)
+    model = scripted.ScriptedModel(
+        [
+            stage.calls("give"),
+            lambda request: stage.calls(long_output.NAME, read_output=_id_in(request)),
+            "It is line 9000.",
+        ]
+    )
+    agent = stage.agent(db, model, session_id="talk", tools=[gives(LONG), long_output.read_output(fetch)])
+    made = await agent.run_conversation("Show it")
+    assert made.completed
+    stored, piece = (each for each in made.messages if each.role == "tool")
+    assert isinstance(stored.content, list)
+    digest = stored.content[1]["blob"]
+    assert "line 9000\n" in content_parts.text(piece.content)
+    # Named by a message, it is no garbage, however old.
+    assert (await db.blobs.collect(0)).blobs == 0
+    assert (await fetch(digest)).decode() == LONG
+    seen = model.requests[1]
+    assert content_parts.parse(seen.messages[-1].content) == (content_parts.Text(stored.content[0]["text"]),)
+    for request in (_openai(seen), _anthropic(seen)):
+        assert request.count(digest) == 1  # in the pointer
+        assert '"blob"' not in request
+    told: list[str] = []
+    await db.admin.export_pages(told.append)
+    assert f"(output: attachment {digest[:12]}, text/plain; charset=utf-8, {len(LONG):,} bytes)" in "".join(told)
+    await db.admin.export_to(tmp_path / "talk.jsonl")
+    with SessionDB(tmp_path / "other.db") as other:
+        other.admin.import_from(tmp_path / "talk.jsonl")
+        with other.blobs.open(digest) as found:
+            assert found.read().decode() == LONG
+    await db.delete_conversation("talk")
+    assert (await db.blobs.collect(0)).blobs == 1
 
 
 def _id_in(request: models.Request) -> str:

@@ -629,65 +629,57 @@ class StoreBook:
         return await self._db.processes.all(conversation_id, running_only)
 
 
-def test_over_the_store_every_end_is_one_notice_in_the_inbox(leash: Leash, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with (
-            AsyncSessionDB(SessionDB(tmp_path / "s.db")) as db,
-            AsyncSessionDB(SessionDB(tmp_path / "s.db")) as other,
-        ):
-            await db.create_session("talk", source="test")
-            programs = [
-                background.BackgroundProcesses(StoreBook(each), str(tmp_path), lambda: leash.environment)
-                for each in (db, other)
-            ]
-            started = [await programs[0].start("talk", f"echo {n}; exit {n}", str(tmp_path)) for n in range(4)]
-            await until_async(lambda: all(supervisor_client.status(place(each)) for each in started), "all have ended")
-            looks = await asyncio.gather(*(background.Watcher(each).check() for each in programs * 2))
-            assert sum(ended for _, ended in looks) == 4
-            rows = await db.processes.all("talk")
-            assert [(row.state, row.exit_code) for row in rows] == [("exited", n) for n in range(4)]
-            waiting = await db.mail.inbox_entries("talk")
-            assert sorted(each.key for each in waiting) == sorted(f"process:{each.id}" for each in started)
-            assert {each.text.splitlines()[-1] for each in waiting} == {f"> {n}" for n in range(4)}
-            assert (await db.admin.fsck()).ok
-
-    asyncio.run(story())
+async def test_over_the_store_every_end_is_one_notice_in_the_inbox(leash: Leash, tmp_path: Path) -> None:
+    async with (
+        AsyncSessionDB(SessionDB(tmp_path / "s.db")) as db,
+        AsyncSessionDB(SessionDB(tmp_path / "s.db")) as other,
+    ):
+        await db.create_session("talk", source="test")
+        programs = [
+            background.BackgroundProcesses(StoreBook(each), str(tmp_path), lambda: leash.environment)
+            for each in (db, other)
+        ]
+        started = [await programs[0].start("talk", f"echo {n}; exit {n}", str(tmp_path)) for n in range(4)]
+        await until_async(lambda: all(supervisor_client.status(place(each)) for each in started), "all have ended")
+        looks = await asyncio.gather(*(background.Watcher(each).check() for each in programs * 2))
+        assert sum(ended for _, ended in looks) == 4
+        rows = await db.processes.all("talk")
+        assert [(row.state, row.exit_code) for row in rows] == [("exited", n) for n in range(4)]
+        waiting = await db.mail.inbox_entries("talk")
+        assert sorted(each.key for each in waiting) == sorted(f"process:{each.id}" for each in started)
+        assert {each.text.splitlines()[-1] for each in waiting} == {f"> {n}" for n in range(4)}
+        assert (await db.admin.fsck()).ok
 
 
-def test_folders_go_with_their_conversation_and_no_others_do(leash: Leash, tmp_path: Path) -> None:
-    async def story() -> None:
-        stores = [tmp_path / "one.db", tmp_path / "two.db"]
-        async with AsyncSessionDB(SessionDB(stores[0])) as db, AsyncSessionDB(SessionDB(stores[1])) as other:
-            programs = [
-                background.BackgroundProcesses(
-                    StoreBook(each),
-                    str(tmp_path),
-                    lambda: leash.environment,
-                    database=str(path),
-                )
-                for each, path in zip((db, other), stores, strict=True)
-            ]
-            started = []
-            for program, where, name in (
-                *((programs[0], db, name) for name in ("going", "staying", "working")),
-                (programs[1], other, "elsewhere"),
-            ):
-                await where.create_session(name, source="test")
-                command = "sleep 1000" if name == "working" else f"echo {name}"
-                started.append(await program.start(name, command, str(tmp_path)))
-            ended = [started[0], started[1], started[3]]
-            await until_async(
-                lambda: not any(supervisor_client.send(place(each)) for each in ended), "three have ended"
+async def test_folders_go_with_their_conversation_and_no_others_do(leash: Leash, tmp_path: Path) -> None:
+    stores = [tmp_path / "one.db", tmp_path / "two.db"]
+    async with AsyncSessionDB(SessionDB(stores[0])) as db, AsyncSessionDB(SessionDB(stores[1])) as other:
+        programs = [
+            background.BackgroundProcesses(
+                StoreBook(each),
+                str(tmp_path),
+                lambda: leash.environment,
+                database=str(path),
             )
-            assert await programs[0].clean_up() == 0
-            for name in ("going", "working"):
-                await db.delete_conversation(name)
-            assert await programs[0].clean_up() == 1
-            assert [os.path.exists(place(each)) for each in started] == [False, True, True, True]
-            # What was at work goes when it has ended.
-            supervisor_client.send(place(started[2]), b"k")
-            await until_async(lambda: not supervisor_client.send(place(started[2])), "it has ended")
-            assert await programs[0].clean_up() == 1
-            assert not os.path.exists(place(started[2]))
-
-    asyncio.run(story())
+            for each, path in zip((db, other), stores, strict=True)
+        ]
+        started = []
+        for program, where, name in (
+            *((programs[0], db, name) for name in ("going", "staying", "working")),
+            (programs[1], other, "elsewhere"),
+        ):
+            await where.create_session(name, source="test")
+            command = "sleep 1000" if name == "working" else f"echo {name}"
+            started.append(await program.start(name, command, str(tmp_path)))
+        ended = [started[0], started[1], started[3]]
+        await until_async(lambda: not any(supervisor_client.send(place(each)) for each in ended), "three have ended")
+        assert await programs[0].clean_up() == 0
+        for name in ("going", "working"):
+            await db.delete_conversation(name)
+        assert await programs[0].clean_up() == 1
+        assert [os.path.exists(place(each)) for each in started] == [False, True, True, True]
+        # What was at work goes when it has ended.
+        supervisor_client.send(place(started[2]), b"k")
+        await until_async(lambda: not supervisor_client.send(place(started[2])), "it has ended")
+        assert await programs[0].clean_up() == 1
+        assert not os.path.exists(place(started[2]))

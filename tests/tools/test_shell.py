@@ -139,19 +139,15 @@ def sizes(folder: Path) -> list[int]:
     return found
 
 
-def test_people_see_output_as_it_comes(leash: Leash, tmp_path: Path) -> None:
+async def test_people_see_output_as_it_comes(leash: Leash, tmp_path: Path) -> None:
     said: list[str] = []
-
-    async def story() -> None:
-        fifo = tmp_path / "go"
-        os.mkfifo(fifo)
-        with base.calling(base.Calling("x", "c", said.append)):
-            call = asyncio.create_task(called(leash, tmp_path, f"echo one; read x < {fifo}; echo two"))
-            await until_async(lambda: said, "the first line is shown")
-            await asyncio.to_thread(fifo.write_text, "x\n")
-            assert str((await call).content) == "one\ntwo\n[exit code 0]"
-
-    asyncio.run(story())
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    with base.calling(base.Calling("x", "c", said.append)):
+        call = asyncio.create_task(called(leash, tmp_path, f"echo one; read x < {fifo}; echo two"))
+        await until_async(lambda: said, "the first line is shown")
+        await asyncio.to_thread(fifo.write_text, "x\n")
+        assert str((await call).content) == "one\ntwo\n[exit code 0]"
     assert said[0] == "one\n"
 
 
@@ -189,18 +185,17 @@ STUBBORN = "trap '' TERM; (trap '' TERM; setsid sleep 1001) & touch up; while :;
 
 
 @pytest.mark.parametrize("command", ["setsid sleep 1001 & sleep 1000 & touch up; wait", STUBBORN])
-def test_a_cancelled_call_has_ended_its_command_when_it_returns(leash: Leash, tmp_path: Path, command: str) -> None:
-    async def story() -> None:
-        call = asyncio.create_task(called(leash, tmp_path, command))
-        await until_async((tmp_path / "up").exists, "it is up")
-        call.cancel()
-        await asyncio.sleep(0)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert leash.at_large() == []
-
-    asyncio.run(story())
+async def test_a_cancelled_call_has_ended_its_command_when_it_returns(
+    leash: Leash, tmp_path: Path, command: str
+) -> None:
+    call = asyncio.create_task(called(leash, tmp_path, command))
+    await until_async((tmp_path / "up").exists, "it is up")
+    call.cancel()
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert leash.at_large() == []
     assert spools() == set()
 
 

@@ -26,52 +26,42 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="process
 
 
 @linux
-def test_a_server_that_will_not_end_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with stage.running(stage.raw("stubborn", tmp_path / "log")) as all_of_them:
-            assert await stage.call(all_of_them, "raw__echo") == "{}"
-        pids = list(map(int, (tmp_path / "log.pids").read_text().split()))
-        assert len(pids) == 2
-        await stage.until(lambda: all(map(gone, pids)))
-
-    stage.run(work)
+async def test_a_server_that_will_not_end_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    async with stage.running(stage.raw("stubborn", tmp_path / "log")) as all_of_them:
+        assert await stage.call(all_of_them, "raw__echo") == "{}"
+    pids = list(map(int, (tmp_path / "log.pids").read_text().split()))
+    assert len(pids) == 2
+    await stage.until(lambda: all(map(gone, pids)))
 
 
 @linux
-def test_a_process_whose_first_thread_ended_is_ended_too(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with stage.running(stage.raw("headless", tmp_path / "log")) as all_of_them:
-            assert await stage.call(all_of_them, "raw__echo") == "{}"
-            pid = int((tmp_path / "log.pids").read_text())
-            await stage.until(lambda: gone(pid))  # It looks so.
-            assert len(os.listdir(f"/proc/{pid}/task")) == 2
-        await stage.until(lambda: not Path(f"/proc/{pid}").exists())
-
-    stage.run(work)
+async def test_a_process_whose_first_thread_ended_is_ended_too(tmp_path: Path) -> None:
+    async with stage.running(stage.raw("headless", tmp_path / "log")) as all_of_them:
+        assert await stage.call(all_of_them, "raw__echo") == "{}"
+        pid = int((tmp_path / "log.pids").read_text())
+        await stage.until(lambda: gone(pid))  # It looks so.
+        assert len(os.listdir(f"/proc/{pid}/task")) == 2
+    await stage.until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @linux
-def test_processes_that_make_others_faster_than_they_are_counted_are_ended(tmp_path: Path) -> None:
+async def test_processes_that_make_others_faster_than_they_are_counted_are_ended(tmp_path: Path) -> None:
     """Each lives for less than a look at all processes takes: only one that is stopped is still there to be killed."""
-
-    async def work() -> None:
-        held = tmp_path / "held"
-        os.mkfifo(held)
-        reading = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            async with stage.running(stage.raw("breeding", held)) as all_of_them:
-                assert await stage.call(all_of_them, "raw__echo") == "{}"
-                first = int((tmp_path / "held.pids").read_text())
-                await stage.until(lambda: gone(first))
-                with pytest.raises(BlockingIOError):
-                    os.read(reading, 1)
-            async with asyncio.timeout(60):
-                while not ended(reading):
-                    await asyncio.sleep(0.01)
-        finally:
-            os.close(reading)
-
-    stage.run(work)
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    reading = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        async with stage.running(stage.raw("breeding", held)) as all_of_them:
+            assert await stage.call(all_of_them, "raw__echo") == "{}"
+            first = int((tmp_path / "held.pids").read_text())
+            await stage.until(lambda: gone(first))
+            with pytest.raises(BlockingIOError):
+                os.read(reading, 1)
+        async with asyncio.timeout(60):
+            while not ended(reading):
+                await asyncio.sleep(0.01)
+    finally:
+        os.close(reading)
 
 
 def ended(reading: int) -> bool:
@@ -83,18 +73,15 @@ def ended(reading: int) -> bool:
 
 
 @linux
-def test_a_server_whose_keeper_is_killed_dies_with_it() -> None:
-    async def work() -> None:
-        async with stage.running(stage.raw()) as all_of_them:
-            pid = int(await stage.call(all_of_them, "raw__pid"))
-            keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            assert "supervisor.py" in Path(f"/proc/{keeper}/cmdline").read_text()
-            os.kill(keeper, signal.SIGKILL)
-            await stage.until(lambda: gone(pid))
-            await stage.until(lambda: all_of_them.servers[0].state == "down")
-            assert int(await stage.call(all_of_them, "raw__pid")) != pid
-
-    stage.run(work)
+async def test_a_server_whose_keeper_is_killed_dies_with_it() -> None:
+    async with stage.running(stage.raw()) as all_of_them:
+        pid = int(await stage.call(all_of_them, "raw__pid"))
+        keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert "supervisor.py" in Path(f"/proc/{keeper}/cmdline").read_text()
+        os.kill(keeper, signal.SIGKILL)
+        await stage.until(lambda: gone(pid))
+        await stage.until(lambda: all_of_them.servers[0].state == "down")
+        assert int(await stage.call(all_of_them, "raw__pid")) != pid
 
 
 @linux
