@@ -1,6 +1,6 @@
 """Killed anywhere between receipt and delivery, a gateway leaves what the next one finishes: nothing is lost or twice.
 
-Twenty kills at every step of the gateway and one at every point of the store in between (HOLDFAST_KILLS sets another
+Three kills at every step of the gateway and one at every point of the store in between (HOLDFAST_KILLS sets another
 number for both), on both databases, in several chats at once, each at one of the first times a process comes there.
 """
 
@@ -34,7 +34,7 @@ def test_killed_at_any_step_the_next_one_finishes_what_is_open_and_repeats_nothi
     step: str, backend: backends.Backend, zygote: zygotes.Zygote, place: Path
 ) -> None:
     story = story_of(zygote, backend, place, step)
-    kills = KILLS or 20
+    kills = KILLS or 3
     assert gateway_stories.kill_at(story, f"gateway.{step}", kills, len(gateway_stories.NAMES)) == kills
     story.live()
     assert story.wrongs() == []
