@@ -206,11 +206,10 @@ async def test_who_does_not_read_is_let_go_and_nobody_else_waits_or_is_told_twic
         assert (await client.hear())["type"] == "taken"
         await client.hear()
         long = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="x" * 50_000)
-        for _ in range(20):
-            posted = await db.mail.post(long)
-            assert (await client.hear())["id"] == posted.id
-            (tried,) = [each for each in [await db.mail.outgoing(posted.id)] if each is not None]
-            assert tried.attempts == 1
+        posted = [await db.mail.post(long) for _ in range(20)]
+        assert [(await client.hear())["id"] for _ in posted] == [each.id for each in posted]
+        tried = [await db.mail.outgoing(each.id) for each in posted]
+        assert [each and each.attempts for each in tried] == [1] * len(posted)
         assert len(lines._writers) == 1
 
 
