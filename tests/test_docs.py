@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import errors
 from tests import facets
+from tests.faults import test_interleavings, test_kills, test_kills_postgres, test_races
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -135,6 +136,24 @@ def test_every_operation_with_fault_points_is_named() -> None:
     words = " ".join(text_of("CONTRIBUTING.md").split())
     listed = words.partition("Operations are ")[2].partition(". Stages")[0]
     assert set(re.findall(r"\w+", listed)) - {"and"} == announced
+
+
+def test_readme_states_how_often_the_faults_run() -> None:
+    text = " ".join(text_of("README.md").split())
+    rounds, orders = test_races.ROUNDS, test_interleavings.CASTS["end"][1]
+    assert f"races of {test_races.PROCESSES} processes" in text
+    assert f"{rounds['sqlite']} rounds on SQLite, {rounds['postgres']} on PostgreSQL" in text
+    assert f"({orders:,} orders)" in text
+    assert "20 kills at every named point of appends, leases, compactions and ends" in text
+    assert {"append", "acquire", "renew", "commit", "end"} == test_kills.OFTEN == test_kills_postgres.OFTEN
+    assert all(test_kills_postgres.kills_of(name) >= 20 for name in test_kills_postgres.OFTEN)
+
+
+def test_contributing_shows_every_package() -> None:
+    layout = text_of("CONTRIBUTING.md").partition("src/holdfast/\n")[2].partition("tests/")[0]
+    packages = {path.parent.name for path in (ROOT / "src/holdfast").glob("*/__init__.py")}
+    columns = [line.strip().partition("  ")[0] for line in layout.splitlines() if not line.startswith("    ")]
+    assert {name for column in columns for name in re.findall(r"(\w+)/", column)} == packages
 
 
 def test_decisions_are_numbered_listed_and_of_one_form() -> None:
