@@ -21,14 +21,14 @@ its reply was cut off; the lease was lost; another turn is running; the store fa
 
 
 class Truncated(msgspec.Struct, frozen=True):
-    """How much of the user's message was sent to the model, if it did not fit into the window."""
+    """The part of the user's message that was sent to the model, if it did not fit into the window."""
 
     characters: int
     """The length of the message, all of which is stored."""
     sent: int
     """About how many of them were sent."""
     images: int = 0
-    """How many images were left out."""
+    """The number of images that were left out."""
 
 
 class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     refused: bool = False
     """Whether the provider declined to answer, or to continue."""
     truncated: Truncated | None = None
-    """How much of the message was sent to the model, if not all of it."""
+    """The part of the message that was sent to the model, if not all of it."""
     output: Any = None
     """The reply as a value of the turn's `output_type`."""
 

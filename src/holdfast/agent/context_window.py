@@ -50,7 +50,7 @@ class ContextWindow:
         self._reported: set[base.Outcome] = set()
         self._older_reported = False
         self.truncated: events.Truncated | None = None
-        """How much of the user's message the model was sent in the current turn, if not all of it."""
+        """The part of the user's message that the model was sent in the current turn, if not all of it."""
         self.usage = types.Usage()
         """Usage of summaries that the current turn waited for."""
         self.background_usage = types.Usage()

@@ -56,7 +56,7 @@ class TurnLimitReached(Exception):
 
 
 class TurnHost(Protocol):
-    """What the turns of one agent share; AIAgent implements it."""
+    """State that the turns of one agent share; AIAgent implements it."""
 
     db: async_db.AsyncSessionDB
     model: models.Model

@@ -1,4 +1,4 @@
-"""How often a compaction is attempted: failures, cooldowns and the compactions of the last hour.
+"""Limits on compaction attempts: failures, cooldowns and the compactions of the last hour.
 
 The budget is stored with the conversation, so it holds across processes and restarts. An attempt is counted when it
 begins: an attempt that was cancelled, or whose process was killed, has been counted.
@@ -19,7 +19,7 @@ from holdfast.store import async_db
 MAX_CLOCK_DRIFT = 60.0
 """How far the clocks of two hosts may differ. A time further in the future was written before a clock was set back."""
 MAX_UPDATES = 8
-"""How often a budget that another process changes concurrently is updated again."""
+"""The maximum number of attempts to update a budget that another process changes concurrently."""
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True):

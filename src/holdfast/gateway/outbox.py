@@ -36,7 +36,7 @@ MAX_RETRY_AFTER = 3600.0
 """The longest pause in seconds that a platform may ask for."""
 SEND_SECONDS = 60.0
 KEEP_SECONDS = 10.0
-"""How long a lease on a chat is used, because messages often come in groups; and how long a send may take to begin."""
+"""Seconds that a chat's lease is reused for further messages, and within which a send must begin."""
 LEASE_SECONDS = SEND_SECONDS + 2 * KEEP_SECONDS
 """A lease outlasts a send that begins as late as possible. If a process dies, the chat waits at most this long."""
 DRAFT = "draft:"

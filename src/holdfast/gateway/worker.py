@@ -47,7 +47,7 @@ MAX_HARMLESS = 50
 RECHECK_SECONDS = 5.0
 """Access is checked again for a message that waited for longer."""
 MAX_ATTEMPTS = 5
-"""How often the processing of a message is begun before it is given up."""
+"""The maximum number of attempts to process a message."""
 GAVE_UP = "This message could not be processed in {count} attempts and was given up. Please send it again."
 STOPPING = "the gateway is stopping"
 # After these the same message is processed again, here or in another process.
@@ -71,7 +71,7 @@ class Worker:
         self.stopping = False
         self._slots = asyncio.Semaphore(context.settings.chats)
         self.queued = 0
-        """How many chats wait for a slot: then a chat gives up its slot after each message."""
+        """The number of chats that wait for a slot. If there are any, a chat gives up its slot after each message."""
         self.harmless = Counter[int]()
         """Attempts that failed for reasons other than the message, by inbound message."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from holdfast.model import base, provider_errors, surrogates
 T = TypeVar("T")
 
 
-class StreamParser:
+class StreamParser(abc.ABC):
     """Turns the events of one stream into deltas. Raises errors.ModelError only.
 
     `names` maps the names sent to the provider to the names of the tools; errors never quote `secrets`.
@@ -43,13 +44,13 @@ class StreamParser:
         """Whether the server has sent the reason why the reply ended."""
         return self._finish is not None
 
+    @abc.abstractmethod
     def feed(self, name: str, data: str) -> list[base.Delta]:
         """Return the deltas of an event."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def end(self) -> list[base.Delta]:
         """Return the last deltas after the end of the stream. Raises ModelCut if the reply is incomplete."""
-        raise NotImplementedError
 
     def _decode(self, data: str, decoder: msgspec.json.Decoder[T]) -> T:
         try:

@@ -69,7 +69,7 @@ class CommandHost(Protocol):
     def models(self) -> Models | None: ...
     @property
     def input_help(self) -> str:
-        """What the help adds about the keys of the front end."""
+        """Help on the keys of the front end, appended to /help."""
 
     @property
     def approvals(self) -> approvals.Approvals: ...

@@ -61,7 +61,7 @@ class ProcessStore(Protocol):
 
 
 class ProcessLocation(msgspec.Struct, frozen=True):
-    """Where a process runs: its folder, host and boot id."""
+    """The folder, host and boot id of a process."""
 
     folder: str
     host: str

@@ -18,7 +18,7 @@ from holdfast import types
 from holdfast.tools.shell import supervisor_client
 
 KEEP_SECONDS = 7 * 86_400.0
-"""How long the folder of an ended process is kept."""
+"""The time that the folder of an ended process is kept."""
 
 
 def store_folder(home: str, database: str) -> str:
