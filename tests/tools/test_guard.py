@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import process_info
-from holdfast.tools.shell import background, shell
+from holdfast.tools.shell import background, shell, supervisor_client
 from tests.tools.leash import Leash, PaperBook, until, until_async
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are only found on Linux")
@@ -171,6 +171,20 @@ async def test_a_process_that_kills_who_looks_after_it_is_over(
     process = await known.start("c", command, str(tmp_path))
     assert (await known.wait(process, 20) or ("",))[0] == ended
     await until_async(lambda: not sleeper.running() and not leash.at_large(), "everything is gone")
+
+
+async def test_a_supervisor_killed_before_it_reports_the_start_is_gone(
+    sleeper: Sleeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def argv(_: str, folder: str, *__: object, **___: object) -> list[str]:
+        return ["sh", "-c", f"mkfifo {folder}/control; {sleeper.daemon} & exit 1"]
+
+    monkeypatch.setattr(supervisor_client, "argv", argv)
+    known = background.BackgroundProcesses(PaperBook(tmp_path / "book"), str(tmp_path / "home"), os.environ.copy)
+    process = await known.start("c", "true", str(tmp_path))
+    await until_async(lambda: sleeper.running() != [], "its daemon is up")
+    assert (await known.wait(process, 20) or ("",))[0] == "gone"
+    await until_async(lambda: not sleeper.running(), "everything is gone")
 
 
 async def test_a_process_whose_wardens_are_stopped_can_be_killed(

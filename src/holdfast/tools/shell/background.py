@@ -200,6 +200,8 @@ def launch(process: types.Process, input: bool, environment: dict[str, str]) -> 
                 return ""
             stderr.seek(max(stderr.seek(0, os.SEEK_END) - 1_000, 0))
             last = supervisor_client.clean(stderr.read().decode("utf-8", "replace")).strip().rpartition("\n")[2]
+        if not last and supervisor_client.is_claimed(where):
+            return ""  # The command killed its supervisor before that reported the start.
     except (OSError, ValueError) as error:
         return getattr(error, "strerror", None) or type(error).__name__
     return last.rstrip(".") or f"its supervisor ended with code {done.returncode}"
